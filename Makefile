@@ -1,0 +1,116 @@
+# `make` alone lists the targets. Everything is installed into .venv; nothing outside the checkout changes,
+# except that missing system packages (Java, Maven) are installed where we may: root on a machine with apt.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo python3 || echo python3.11)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+KAFKA_JARS := $(VENV)/share/odf/kafka
+PROTO_OUT := libs/odf_common/odf_common/proto
+PROTO_FILES := $(sort $(shell find proto -name '*.proto'))
+PROJECTS := libs/odf_common services/ingest services/coordinator services/engine-spark services/verifier services/sync
+PYPROJECTS := $(addsuffix /pyproject.toml,$(PROJECTS))
+CHECKED := $(dir $(wildcard libs/*/odf_*/__init__.py services/*/odf_*/__init__.py)) \
+	$(foreach folder,$(wildcard libs/*/tests services/*/tests tests benchmarks examples),\
+	$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
+comma := ,
+MVN := mvn --batch-mode --quiet
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+# $(call need,check,what,Debian package): the check succeeds afterwards, or a clear error is shown.
+need = $(1) >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(3) >/dev/null; }; } || \
+	{ echo "error: $(2) was not found; install it (Debian: apt-get install $(3)) and run make again" >&2; exit 1; }
+
+.PHONY: help
+help:
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: setup
+setup: $(STAMPS)/projects $(STAMPS)/kafka $(PROTO_OUT)/.stamp ## install everything into .venv; quick when nothing has changed
+
+.PHONY: demo
+demo: setup ## run the main job on real data, from events to a verified derivative
+	@python examples/demo.py
+
+.PHONY: test
+test: setup lint ## lint, then all tests
+	@python -m pytest
+
+.PHONY: unit
+unit: setup ## tests that need neither broker nor Spark
+	@python -m pytest --ignore=tests/integration
+
+.PHONY: integration
+integration: setup ## tests over the real broker, Redis, S3 and Spark
+	@python -m pytest tests/integration
+
+.PHONY: bench
+bench: setup ## measure, and print the numbers
+	@python benchmarks/run.py
+
+.PHONY: lint
+lint: setup ## ruff, mypy and import-linter; changes nothing
+	@ruff check
+	@ruff format --check
+	@mypy $(CHECKED)
+	@lint-imports
+
+.PHONY: fmt
+fmt: setup ## format the code and fix what can be fixed safely
+	@ruff check --fix-only --quiet
+	@ruff format
+
+.PHONY: proto
+proto: $(PROTO_OUT)/.stamp ## generate Python from proto/**.proto
+
+.PHONY: up
+up: setup ## start the embedded node in the background
+	@odf up --detach
+
+.PHONY: down
+down: setup ## stop it
+	@odf down
+
+.PHONY: lock
+lock: $(STAMPS)/requirements ## write requirements.txt anew from requirements.in
+	@python -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet uv
+	@$(VENV)/lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-header \
+		--python-version 3.11 --python-platform x86_64-unknown-linux-gnu requirements.in --output-file requirements.txt
+
+$(BIN)/python:
+	@$(call need,$(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3$(comma) 11)',Python 3.11,python3)
+	@$(call need,$(PYTHON) -c 'import ensurepip',the venv module of Python,python3-venv)
+	@$(PYTHON) -m venv $(VENV)
+
+$(STAMPS)/requirements: requirements.txt | $(BIN)/python
+	@echo "installing the locked requirements"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/projects: $(PYPROJECTS) $(STAMPS)/requirements
+	@echo "installing the projects"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(addprefix -e ./,$(PROJECTS))
+	@touch $@
+
+$(STAMPS)/kafka: deploy/embedded/pom.xml | $(BIN)/python
+	@$(call need,java -version,Java 17,default-jre-headless)
+	@$(call need,mvn --version,Maven,maven)
+	@echo "fetching Kafka's jars"
+	@rm -rf $(KAFKA_JARS)
+	@$(MVN) -f deploy/embedded/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS)
+	@mkdir -p $(STAMPS) && touch $@
+
+# protoc names modules by their place under proto/; here they live under odf_common.proto, so imports are rewritten.
+$(PROTO_OUT)/.stamp: $(PROTO_FILES) $(STAMPS)/requirements
+	@echo "generating $(PROTO_OUT)"
+	@rm -rf $(PROTO_OUT) && mkdir -p $(PROTO_OUT)
+	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) $(PROTO_FILES)
+	@find $(PROTO_OUT) -name '*.py*' -exec sed -i -E 's/^from (odf|engine)(\.[a-z0-9_.]+)? import /from odf_common.proto.\1\2 import /' {} +
+	@find $(PROTO_OUT) -type d -exec touch {}/__init__.py \;
+	@touch $@

@@ -1,0 +1,124 @@
+"""How fast metadata chains are read, checked and written: blocks with data, all in memory, in CPU time of one core.
+
+Rates are beside what the node needs, long chains beside a short one, memory beside what a walk may hold.
+"""
+
+import resource
+import time
+from collections.abc import Callable
+
+from odf_common.chain.build import build_blocks
+from odf_common.chain.chain import fold
+from odf_common.chain.rules import admit
+from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
+from odf_common.codec.state import state_from_bytes, state_to_bytes
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import AddData
+from odf_common.testing.builders import AChain, a_chain, a_slice, a_source_state, a_time
+
+Row = dict[str, str | float]
+_BLOCKS = 10_000
+_CHAINS = (1_000, 10_000, 100_000)
+_POSITION = '{"v":1,"topics":{"odf.push.sensors.default":{"id":"mVQf5vDnQd6zv1bTKOhmMw","next":{"0":%d}}}}'
+
+
+def run() -> list[Row]:
+    """Return the rows; takes about a minute."""
+    chain = _grown(a_chain(), _BLOCKS)
+    return [*_single_steps(chain), *_verification(), *_states(chain.state)]
+
+
+def _single_steps(chain: AChain) -> list[Row]:
+    raws = [one.raw for one in chain.blocks]
+    blocks = [one.block for one in chain.blocks]
+    chain.blocks.clear()
+    encoding = _rate(len(raws), lambda: [encode_block(block) for block in blocks])
+    blocks.clear()
+    decoding = _rate(len(raws), lambda: [decode_block(raw) for raw in raws])
+    admitting = _rate(len(raws), lambda: _admit_all(raws))
+    return [
+        _row("blocks: decode, hash, admit", admitting, "blocks/s", 6000, target=1.0),
+        _row("blocks: decode", decoding, "blocks/s", 6000, target=1.0),
+        _row("blocks: encode", encoding, "blocks/s", 6000, target=1.0),
+    ]
+
+
+def _verification() -> list[Row]:
+    rows: list[Row] = []
+    first: float | None = None
+    chain = a_chain()
+    for size in _CHAINS:
+        _grown(chain, size - len(chain.store))
+        chain.blocks.clear()
+        before = _peak_memory()
+        rate = _rate(size, lambda: fold(chain.read, chain.state.head), repeat=3 if size < 100_000 else 1)
+        grown = _peak_memory() - before
+        first = first or rate
+        rows.append(_row(f"verify the metadata of {size:,} blocks", rate, "blocks/s", first, target=0.8))
+        rows.append(_row(f"memory for {size:,} blocks, less is better", grown, "MiB", 10, target=1.0))
+    return rows
+
+
+def _states(state: ChainState) -> list[Row]:
+    raw = state_to_bytes(state)
+    there = _rate(1000, lambda: [state_to_bytes(state) for _ in range(1000)])
+    back = _rate(1000, lambda: [state_from_bytes(raw) for _ in range(1000)])
+    return [
+        _row("state of a chain to bytes", there, "states/s", 2000, target=1.0),
+        _row("state of a chain from bytes", back, "states/s", 2000, target=1.0),
+        _row("size of a state, less is better", len(raw), "bytes", 2000, target=1.0),
+    ]
+
+
+def _grown(chain: AChain, count: int) -> AChain:
+    """Add blocks such as pushes from a topic make."""
+    for number in range(len(chain.store), len(chain.store) + count):
+        past = chain.state
+        event = AddData(
+            prev_offset=past.last_offset,
+            new_data=a_slice(past.next_offset),
+            new_watermark=a_time(number),
+            new_source_state=a_source_state(_POSITION % number),
+        )
+        blocks, chain.last = build_blocks(past, [event], system_time=a_time(number), version=3)
+        chain.blocks.extend(blocks)
+        chain.store[blocks[0].hash] = blocks[0].raw
+    return chain
+
+
+def _admit_all(raws: list[bytes]) -> ChainState | None:
+    state: ChainState | None = None
+    for raw in raws:
+        decoded = decode_block(raw)
+        state = admit(state, decoded.block, block_hash=block_hash(raw), version=decoded.version)
+    return state
+
+
+def _rate(count: int, work: Callable[[], object], *, repeat: int = 3) -> float:
+    """Return how many of `count` things are done in a second, the best of some tries, by CPU time."""
+    best = float("inf")
+    for _ in range(repeat):
+        start = time.process_time()
+        work()
+        best = min(best, time.process_time() - start)
+    return count / best
+
+
+def _peak_memory() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _row(case: str, value: float, unit: str, limit: float, *, target: float) -> Row:
+    return {
+        "case": case,
+        "value": round(value, 1),
+        "unit": unit,
+        "limit_or_peer": round(limit, 1),
+        "ratio": round(value / limit, 2),
+        "target": target,
+    }
+
+
+if __name__ == "__main__":
+    for one in run():
+        print("  ".join(f"{name}={value}" for name, value in one.items()))

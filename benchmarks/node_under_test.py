@@ -1,0 +1,194 @@
+"""A node in a folder of its own, warm, with what a benchmark asks of it: datasets, commits, and processor time."""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from odf_common.runtime import ask
+from odf_common.runtime.node import Node
+from odf_common.testing.embedded import EmbeddedNode
+
+TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
+POLL: Final = 0.01  # seconds between two looks at a head
+PATIENCE: Final = 120.0
+QUIET: Final = 0.05  # cores that an idle node may use
+NOT_OURS: Final = ("kafka",)  # the broker's own time is its own
+
+COLUMNS: Final = """\
+          - id BIGINT
+          - year INT
+          - month INT
+          - day INT
+          - dep_time INT
+          - sched_dep_time INT
+          - dep_delay INT
+          - arr_time INT
+          - sched_arr_time INT
+          - arr_delay INT
+          - carrier STRING
+          - flight INT
+          - tailnum STRING
+          - origin STRING
+          - dest STRING
+          - air_time INT
+          - distance INT
+          - hour INT
+          - minute INT
+          - time_hour TIMESTAMP(3)
+"""
+APPEND: Final = "kind: Append"
+LEDGER: Final = "kind: Ledger\n        primaryKey: [id]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """Seconds of processor time that the parts of a node have used."""
+
+    by_part: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        """Return the sum."""
+        return sum(self.by_part.values())
+
+    def since(self, before: "Effort") -> "Effort":
+        """Return what was used after an earlier look."""
+        return Effort(
+            by_part={name: used - before.by_part.get(name, 0.0) for name, used in self.by_part.items()}
+        )
+
+
+class BenchedNode:
+    """A running node."""
+
+    def __init__(self, embedded: EmbeddedNode) -> None:
+        """Speak to a node that is up."""
+        self.embedded = embedded
+        self.node: Node = embedded.node
+        self._count = 0
+
+    def new_name(self, kind: str) -> str:
+        """Return a dataset's name that was not used yet."""
+        self._count += 1
+        return f"{kind}.{self._count}"
+
+    def add_flights(self, name: str, merge: str = APPEND) -> None:
+        """Make a root dataset of departures."""
+        manifest = f"""\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read:
+        kind: NdJson
+        schema:
+{COLUMNS}\
+      merge:
+        {merge}
+    - kind: SetVocab
+      eventTimeColumn: time_hour
+"""
+        self.embedded.run("add -", stdin=manifest.encode())
+
+    def topic_of(self, name: str) -> str:
+        """Return the push topic that a dataset of this name gets, before it is made."""
+        return f"odf.push.{name}.default"
+
+    def folder(self, name: str) -> Path:
+        """Return where a dataset lies."""
+        entry = next(one for one in self.listed() if one["alias"] == name)
+        return self.embedded.home / "datasets" / str(entry["id"]).removeprefix("did:odf:")
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return all datasets."""
+        found: list[dict[str, Any]] = self.embedded.run("list --output json")
+        return found
+
+    def await_records(self, name: str, count: int) -> float:
+        """Return the moment (monotonic) at which the dataset was seen to have so many records."""
+        from odf_common.proto.odf.node.v1.coordinator_pb2 import DescribeRequest  # noqa: PLC0415
+
+        deadline = time.monotonic() + PATIENCE
+        with ask.coordinator(self.node) as coordinator:
+            while True:
+                found = coordinator.Describe(DescribeRequest(ref=name), timeout=ask.ANSWER).records
+                if found >= count:
+                    return time.monotonic()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{name} has {found} of {count} records{self.embedded.logs()}")
+                time.sleep(POLL)
+
+    def effort(self) -> Effort:
+        """Return processor time used so far by each part and its children, the broker's left out."""
+        parents = _parents()
+        node = self.embedded.node
+        parts = {part.name: part.pid for part in (*node.services, *node.parts) if part.pid is not None}
+        used = {
+            name: sum(_used(process) for process in _family(pid, parents))
+            for name, pid in parts.items()
+            if name not in NOT_OURS
+        }
+        return Effort(by_part={**used, "supervisor": _used(node.pid)})
+
+    def settle(self, timeout: float = 20.0) -> None:
+        """Return when the node has nothing more to do."""
+        deadline = time.monotonic() + timeout
+        before = self.effort()
+        while time.monotonic() < deadline:
+            time.sleep(0.5)
+            now = self.effort()
+            if now.since(before).seconds < 0.5 * QUIET:
+                return
+            before = now
+
+
+@contextmanager
+def running_node(home: Path) -> Iterator[BenchedNode]:
+    """Start a node, and end it whatever happens."""
+    embedded = EmbeddedNode(home)
+    embedded.up()
+    try:
+        yield BenchedNode(embedded)
+    finally:
+        embedded.down()
+
+
+def _parents() -> dict[int, int]:
+    """Return the parent of every process."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (fields := _stat(int(folder.name))):
+            found[int(folder.name)] = int(fields[1])
+    return found
+
+
+def _family(pid: int, parents: dict[int, int]) -> set[int]:
+    """Return a process and all that descend from it."""
+    family = {pid}
+    while grown := {child for child, parent in parents.items() if parent in family} - family:
+        family |= grown
+    return family
+
+
+def _used(pid: int) -> float:
+    """Return seconds of processor time of a process and of its children that have ended."""
+    fields = _stat(pid)
+    return sum(int(field) for field in fields[11:15]) * TICK if fields else 0.0
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name: state, parent, …; none when it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return re.split(r"\s+", text.rpartition(")")[2].strip())

@@ -1,0 +1,116 @@
+"""A measured number beside its limit or peer, and whether it reaches what is wanted of it."""
+
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Judged = Literal["ratio", "value"]
+Sense = Literal["≥", "≤"]
+Plain = Mapping[str, object]
+
+_HOLDS: Final = {"≥": operator.ge, "≤": operator.le}
+_SENSES: Final[Mapping[str, Sense]] = {">=": "≥", "≥": "≥", "<=": "≤", "≤": "≤"}
+_TARGET: Final = re.compile(r"(?P<judged>ratio|value)?\s*(?P<sense>>=|<=|≥|≤)\s*(?P<bound>[0-9.]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is wanted: `judged` (of a row) is at least, or at most, `bound`."""
+
+    judged: Judged
+    sense: Sense
+    bound: float
+
+    def __str__(self) -> str:
+        """Return it for people: `value ≤ 9`."""
+        return f"{self.judged} {self.sense} {self.bound:,g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One number; `peer` names what it is held against, `against` is the same number there, in the same unit.
+
+    `ratio` is better when larger for rates, and when smaller for times and costs.
+    """
+
+    case: str
+    value: float
+    unit: str
+    peer: str = ""
+    against: float | None = None
+    ratio: float | None = None
+    target: Target | None = None
+
+    @property
+    def reached(self) -> bool | None:
+        """Tell whether the target is reached, None where there is none."""
+        if self.target is None:
+            return None
+        judged = self.ratio if self.target.judged == "ratio" else self.value
+        return judged is not None and bool(_HOLDS[self.target.sense](judged, self.target.bound))
+
+    def plain(self) -> dict[str, str | float | bool | None]:
+        """Return it as JSON."""
+        return {
+            "case": self.case,
+            "value": _rounded(self.value),
+            "unit": self.unit,
+            "peer": self.peer or None,
+            "limit_or_peer": None if self.against is None else _rounded(self.against),
+            "ratio": None if self.ratio is None else _rounded(self.ratio),
+            "target": None if self.target is None else str(self.target),
+            "reached": self.reached,
+        }
+
+
+def held_against(
+    case: str, value: float, unit: str, *, peer: tuple[str, float], target: Target | None = None
+) -> Row:
+    """Return a row with the ratio of a value to its peer's."""
+    name, against = peer
+    ratio = value / against if against else None
+    return Row(case=case, value=value, unit=unit, peer=name, against=against, ratio=ratio, target=target)
+
+
+def row_of(plain: Plain) -> Row:
+    """Return a row of a case that tells its numbers as a mapping.
+
+    Its target is a bound of the ratio, or text: `>= 6000` bounds the value, `ratio >= 0.8` the ratio.
+    """
+    unit = str(plain["unit"])
+    value = _number(plain["value"])
+    assert value is not None, "every row has a value"
+    return Row(
+        case=str(plain["case"]),
+        value=value,
+        unit=unit,
+        peer=str(plain.get("peer") or ""),
+        against=_number(plain.get("limit_or_peer")),
+        ratio=_number(plain.get("ratio")),
+        target=_target(plain.get("target"), unit),
+    )
+
+
+def _target(told: object, unit: str) -> Target | None:
+    if isinstance(told, int | float):
+        return Target(judged="ratio", sense="≥" if is_rate(unit) else "≤", bound=told)
+    found = _TARGET.match(str(told or ""))
+    if found is None:
+        return None
+    judged: Judged = "ratio" if found["judged"] == "ratio" else "value"
+    return Target(judged=judged, sense=_SENSES[found["sense"]], bound=float(found["bound"]))
+
+
+def is_rate(unit: str) -> bool:
+    """Tell whether more is better."""
+    return unit.endswith("/s")
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}") if abs(value) < 1000 else round(value)

@@ -1,0 +1,73 @@
+"""One dataset in a folder of the common layout, read only: a copy, an export, a mount (wire-facts §6.1)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind
+
+REF_LIMIT = 1024  # bytes; a reference is one hash
+
+
+class FolderStore:
+    """Blob store and ref store over one folder; the dataset's id is not asked for, the folder is the dataset."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `NotFound` unless there is such a folder."""
+        if not folder.is_dir():
+            raise NotFound(what=f"folder {folder}")
+        self.folder = folder
+
+    def head(self, dataset: DatasetId, ref: str = "head") -> Multihash | None:
+        """Return the reference's hash; raises `InvalidInput` when the file holds anything else."""
+        del dataset
+        try:
+            with (self.folder / "refs" / ref).open("rb") as file:
+                text = file.read(REF_LIMIT)
+        except FileNotFoundError:
+            return None
+        try:
+            return Multihash.parse(text.decode())
+        except (UnicodeDecodeError, InvalidInput) as error:
+            raise InvalidInput(text=f"not a hash: {text[:80]!r}", where=f"refs/{ref}") from error
+
+    def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
+        """Tell whether the object is there."""
+        del dataset
+        return self._file(kind, name).is_file()
+
+    def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
+        """Return its size in bytes; raises `NotFound`."""
+        return self.local_path(dataset, kind, name).stat().st_size
+
+    def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
+        """Return its bytes, unchecked; raises `NotFound`."""
+        return self.local_path(dataset, kind, name).read_bytes()
+
+    def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Open it for reading; raises `NotFound`."""
+        return self.local_path(dataset, kind, name).open("rb")
+
+    def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+        """Return its path; raises `NotFound`."""
+        del dataset
+        file = self._file(kind, name)
+        if not file.is_file():
+            raise NotFound(what=f"{kind}/{name}")
+        return file
+
+    def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
+        """Iterate over all objects of a kind, in no order; other files are passed over."""
+        del dataset
+        folder = self.folder / kind
+        for file in folder.iterdir() if folder.is_dir() else ():
+            try:
+                yield Multihash.parse(file.name)
+            except InvalidInput:
+                continue
+
+    def _file(self, kind: ObjectKind, name: Multihash) -> Path:
+        return self.folder / kind / str(name)

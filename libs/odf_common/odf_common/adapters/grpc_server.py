@@ -1,0 +1,171 @@
+"""gRPC servers: thread pool, health, reflection, and our errors as statuses.
+
+Servicers raise `OdfError`; callers get it back through `grpc_client.calling`.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from odf_common.errors import (
+    AlreadyExists,
+    ChainRuleViolated,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    OdfError,
+    Refused,
+    Unavailable,
+    VerificationFailed,
+)
+
+log = logging.getLogger(__name__)
+
+Register = Callable[[grpc.Server], tuple[str, ...]]
+MIB: Final = 1024 * 1024
+LIMIT: Final = 64 * MIB  # bytes of one message
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", LIMIT),
+    ("grpc.max_send_message_length", LIMIT),
+    ("grpc.so_reuseport", 0),
+)
+CODE_KEY: Final = "odf-code"
+ADVICE_KEY: Final = "odf-advice-bin"
+TEXT_LIMIT: Final = 4000  # characters; a status travels in a header
+# The first family that fits: subclasses stand before their bases.
+STATUSES: Final[tuple[tuple[type[OdfError], grpc.StatusCode], ...]] = (
+    (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
+    (NotFound, grpc.StatusCode.NOT_FOUND),
+    (AlreadyExists, grpc.StatusCode.ALREADY_EXISTS),
+    (Conflict, grpc.StatusCode.ABORTED),
+    (ChainRuleViolated, grpc.StatusCode.FAILED_PRECONDITION),
+    (Refused, grpc.StatusCode.FAILED_PRECONDITION),
+    (VerificationFailed, grpc.StatusCode.DATA_LOSS),
+    (Unavailable, grpc.StatusCode.UNAVAILABLE),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcServer:
+    """A server that is listening."""
+
+    server: grpc.Server
+    port: int
+    health: health.HealthServicer
+    services: tuple[str, ...]
+
+    def set_ready(self) -> None:
+        """Answer health checks with SERVING from now on."""
+        for name in ("", *self.services):
+            self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    def stop(self, grace: float = 5.0) -> None:
+        """Take no more calls, and end those under way after `grace` seconds."""
+        self.health.enter_graceful_shutdown()
+        self.server.stop(grace).wait()
+
+
+def serve(address: str, register: Register, *, workers: int = 16, is_ready: bool = True) -> GrpcServer:
+    """Listen at `host:port` (port 0: any); raises `Unavailable` when the address is taken."""
+    server = grpc.server(
+        ThreadPoolExecutor(workers, thread_name_prefix="grpc"), interceptors=[_Errors()], options=OPTIONS
+    )
+    services = register(server)
+    state = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(state, server)
+    reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise Unavailable(what=f"address {address}", why=str(error)) from error
+    started = GrpcServer(server=server, port=port, health=state, services=services)
+    for name in ("", *services):
+        state.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+    server.start()
+    if is_ready:
+        started.set_ready()
+    return started
+
+
+def status_of(error: OdfError) -> grpc.StatusCode:
+    """Return the status that an error travels as."""
+    for family, status in STATUSES:
+        if isinstance(error, family):
+            return status
+    return grpc.StatusCode.INTERNAL
+
+
+# Any: request and response are whatever the generated code makes of bytes.
+Single = Callable[[Any, grpc.ServicerContext], Any]
+Streaming = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
+
+
+class _Errors(grpc.ServerInterceptor):  # type: ignore[type-arg]
+    """Turns our errors into statuses, and anything else into INTERNAL without its text."""
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        handler = continuation(details)
+        if handler is None:
+            return None
+        make = _MAKERS[handler.request_streaming, handler.response_streaming]
+        if handler.response_streaming:
+            behavior = _streaming(handler.stream_stream or handler.unary_stream, details.method)
+        else:
+            behavior = _single(handler.stream_unary or handler.unary_unary, details.method)
+        return make(
+            behavior,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+_MAKERS: Final[Mapping[tuple[bool, bool], Callable[..., Any]]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+def _single(call: Single, method: str) -> Single:
+    def guarded(request: Any, context: grpc.ServicerContext) -> Any:
+        with _translated(context, method):
+            return call(request, context)
+
+    return guarded
+
+
+def _streaming(call: Streaming, method: str) -> Streaming:
+    def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        with _translated(context, method):
+            yield from call(request, context)
+
+    return guarded
+
+
+@contextmanager
+def _translated(context: grpc.ServicerContext, method: str) -> Iterator[None]:
+    try:
+        yield
+    except OdfError as error:
+        _abort(context, error)
+    except Exception as error:
+        # Where the caller has gone, or the servicer has aborted by itself, nothing more can be said.
+        if not context.is_active() or cast("Any", context).code() is not None:
+            raise
+        log.exception("call failed: %s", method)
+        context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__} in the service; see its log")
+
+
+def _abort(context: grpc.ServicerContext, error: OdfError) -> None:
+    code = error.reason if isinstance(error, Refused) else error.code
+    # Metadata is ASCII unless its key ends in -bin.
+    context.set_trailing_metadata(((CODE_KEY, code), (ADVICE_KEY, error.advice().encode())))
+    context.abort(status_of(error), str(error)[:TEXT_LIMIT])

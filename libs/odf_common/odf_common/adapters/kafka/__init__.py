@@ -1,0 +1,1 @@
+"""Kafka; nothing outside this package imports `confluent_kafka`."""

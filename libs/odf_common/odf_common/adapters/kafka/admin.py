@@ -1,0 +1,145 @@
+"""Topics: made on purpose, described, deleted; and which partition a key belongs to."""
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.adapters.kafka.settings import LOGGER, common, unavailable
+from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS
+
+DAY_MS: Final = 24 * 3600 * 1000
+RETENTION_MS: Final = {DEAD_LETTERS: 30 * DAY_MS}
+__all__ = ["KafkaTopics", "partition_of"]
+
+TIMEOUT: Final = 10.0  # seconds
+# librdkafka's local errors are named with an underscore; they are public all the same.
+_MISSING: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    }
+)
+T = TypeVar("T")
+
+
+class KafkaTopics:
+    """Topics of one cluster (port `Topics`)."""
+
+    def __init__(self, bootstrap: str) -> None:
+        """Prepare; the connection is made with the first call."""
+        self._admin = AdminClient({**common(bootstrap)}, logger=LOGGER)
+
+    def ensure_topics(self, names: Iterable[str], partitions: int = PARTITIONS) -> None:
+        """Make topics that are not there; when it returns they can be written."""
+        wanted = tuple(names)
+        there = self._described()
+        missing = [
+            NewTopic(
+                name,
+                num_partitions=partitions,
+                config={"retention.ms": str(RETENTION_MS.get(name, DAY_MS))},
+            )
+            for name in wanted
+            if name not in there
+        ]
+        if missing:
+            self._create(missing)
+
+    def create_push_topic(self, name: str, partitions: int = 1) -> None:
+        """Make a topic that keeps every record until told otherwise; nothing happens when it is there."""
+        self._create([NewTopic(name, num_partitions=partitions, config={"retention.ms": "-1"})])
+
+    def topic_id(self, name: str) -> str:
+        """Return the id that tells a topic from a later one of the same name; raises `NotFound`."""
+        answers = self._admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT)
+        found: Uuid = _outcome(answers[name], name).topic_id
+        return str(found)
+
+    def partitions(self, name: str) -> int:
+        """Return how many partitions a topic has; raises `NotFound`."""
+        there = self._described()
+        if name not in there:
+            raise NotFound(what=f"topic {name}")
+        return there[name]
+
+    def watermarks(self, name: str, partition: int) -> tuple[int, int]:
+        """Return the offset of the first message and of the next one to come; raises `NotFound`."""
+        low = self._offsets(name, (partition,), OffsetSpec.earliest())
+        high = self._offsets(name, (partition,), OffsetSpec.latest())
+        return low[partition], high[partition]
+
+    def ends(self, name: str) -> Mapping[int, int]:
+        """Return for each partition the offset of the next message to come; raises `NotFound`."""
+        return self._offsets(name, range(self.partitions(name)), OffsetSpec.latest())
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; nothing happens when it is not there."""
+        try:
+            _outcome(self._admin.delete_topics([name], request_timeout=TIMEOUT)[name], name)
+        except NotFound:
+            return
+
+    def _offsets(self, name: str, partitions: Iterable[int], spec: OffsetSpec) -> Mapping[int, int]:
+        wanted = {TopicPartition(name, partition): spec for partition in partitions}
+        answers = self._admin.list_offsets(wanted, request_timeout=TIMEOUT)
+        return {at.partition: _outcome(answer, name).offset for at, answer in answers.items()}
+
+    def _described(self) -> Mapping[str, int]:
+        """Return the names of all topics and how many partitions each has."""
+        try:
+            metadata = self._admin.list_topics(timeout=TIMEOUT)
+        except KafkaException as error:
+            raise unavailable(error) from error
+        return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+
+    def _create(self, topics: list[NewTopic]) -> None:
+        for name, answer in self._admin.create_topics(topics, request_timeout=TIMEOUT).items():
+            try:
+                _outcome(answer, name)
+            except _AlreadyThereError:
+                continue
+        self._await({topic.topic for topic in topics})
+
+    def _await(self, names: set[str]) -> None:
+        """Return when every partition of the topics has a leader: between making and leading is a moment."""
+        deadline = time.monotonic() + TIMEOUT
+        while not self._are_led(names):
+            if time.monotonic() > deadline:
+                raise Unavailable(what="Kafka", why="new topics do not appear")
+            time.sleep(0.02)
+
+    def _are_led(self, names: set[str]) -> bool:
+        there = self._described()
+        if not names <= set(there):
+            return False
+        try:
+            for name in names:
+                self._offsets(name, range(there[name]), OffsetSpec.latest())
+        except Unavailable:
+            return False
+        return True
+
+
+class _AlreadyThereError(OdfError):
+    """The topic is there already."""
+
+
+def _outcome(answer: "Future[T]", name: str) -> T:
+    try:
+        return answer.result(TIMEOUT)
+    except TimeoutError as error:
+        raise Unavailable(what="Kafka", why="no answer in time") from error
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code in _MISSING:
+            raise NotFound(what=f"topic {name}") from error
+        if code == KafkaError.TOPIC_ALREADY_EXISTS:
+            raise _AlreadyThereError from error
+        raise unavailable(error) from error

@@ -1,0 +1,144 @@
+"""The bus over Kafka: one idempotent producer a process, one consumer an inbox."""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from odf_common.adapters.kafka.inbox import BroadcastInbox, GroupInbox
+from odf_common.adapters.kafka.settings import LOGGER, consuming, producing, unavailable
+from odf_common.codec.bus import Envelope, encode, stamped
+from odf_common.errors import Unavailable
+from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnOwned
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 0.2
+UNFLUSHED: Final = 1000  # messages
+
+
+class _Sent(threading.local):
+    """What one thread has sent and not yet flushed."""
+
+    def __init__(self) -> None:
+        self.pending: list[_Delivery] = []
+
+    def add(self, delivery: "_Delivery") -> None:
+        if len(self.pending) >= UNFLUSHED:
+            # Who never flushes shall not fill the memory.
+            self.pending = [one for one in self.pending if not one.is_good]
+        self.pending.append(delivery)
+
+
+class _Delivery:
+    """One message on its way."""
+
+    def __init__(self) -> None:
+        self.settled = threading.Event()
+        self.error: KafkaError | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return self.settled.is_set() and self.error is None
+
+    def settle(self, error: KafkaError | None, _: Message) -> None:
+        self.error = error
+        self.settled.set()
+
+
+class KafkaBus:
+    """Port `Bus`. Safe to use from many threads; each flushes its own messages."""
+
+    def __init__(
+        self, bootstrap: str, *, session_timeout_ms: int = 6000, instance: str | None = None
+    ) -> None:
+        """Prepare; connections are made in the background."""
+        self._bootstrap = bootstrap
+        self._session_timeout_ms = session_timeout_ms
+        self._instance = instance
+        self._sent = _Sent()
+        self._lock = threading.Lock()
+        self._producer = self._new_producer()
+        self._closing = threading.Event()
+        self._poller = threading.Thread(target=self._serve, name="kafka-deliveries", daemon=True)
+        self._poller.start()
+
+    def send(self, topic: str, envelope: Envelope) -> None:
+        """Queue a message under its dataset's key; `message_id` and `sent_at` are filled in when empty."""
+        key, value = encode(stamped(envelope, message_id=uuid.uuid4().hex, sent_at=time.time_ns()))
+        self._produce(topic, key, value, [])
+
+    def send_dead_letter(self, letter: DeadLetter) -> None:
+        """Queue a dead letter: the message as it was, and what happened to it in headers."""
+        facts = {
+            "topic": letter.topic,
+            "partition": str(letter.partition),
+            "offset": str(letter.offset),
+            "reason": letter.reason,
+            **letter.facts,
+        }
+        headers = [(name, text.encode()) for name, text in facts.items()]
+        self._produce(DEAD_LETTERS, letter.key, letter.value, headers)
+
+    def flush(self, timeout: float = 10.0) -> None:
+        """Return when all that this thread has sent is durable; raises `Unavailable` if some of it is not."""
+        deadline = time.monotonic() + timeout
+        pending, self._sent.pending = self._sent.pending, []
+        for delivery in pending:
+            if not delivery.settled.wait(max(deadline - time.monotonic(), 0.0)):
+                raise Unavailable(what="Kafka", why=f"no acknowledgement within {timeout:g} s")
+            if delivery.error is not None:
+                raise unavailable(delivery.error)
+
+    def subscribe(self, topic: str, *, group: str | None, on_owned: OnOwned | None = None) -> Inbox:
+        """Open an inbox. With a group, members share the partitions; without, all is seen, from now on."""
+        if group is None:
+            return BroadcastInbox(self._bootstrap, topic, on_owned)
+        # One static name for each reader: a group may hold several topics of one process.
+        instance = f"{self._instance}.{topic}" if self._instance else None
+        config = consuming(
+            self._bootstrap, group=group, session_timeout_ms=self._session_timeout_ms, instance=instance
+        )
+        return GroupInbox(config, topic, on_owned)
+
+    def close(self) -> None:
+        """Send what is queued for at most 5 s, and let go."""
+        self._producer.flush(5)
+        self._closing.set()
+        self._poller.join()
+
+    def _produce(self, topic: str, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes]]) -> None:
+        delivery = _Delivery()
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                self._producer.produce(
+                    topic, key=key, value=value, headers=list(headers), on_delivery=delivery.settle
+                )
+            except BufferError as error:
+                if time.monotonic() > deadline:
+                    raise Unavailable(what="Kafka", why="the queue of messages to send is full") from error
+                time.sleep(0.01)
+            except KafkaException as error:
+                raise unavailable(error) from error
+            else:
+                break
+        self._sent.add(delivery)
+
+    def _new_producer(self) -> Producer:
+        return Producer({**producing(self._bootstrap), "error_cb": self._on_error}, logger=LOGGER)
+
+    def _on_error(self, error: KafkaError) -> None:
+        # A fatal error (a broker that lost data it had acknowledged) ends this producer's sequence for good.
+        if error.fatal():
+            log.error("kafka producer is replaced: %s", error.str())
+            with self._lock:
+                self._producer = self._new_producer()
+
+    def _serve(self) -> None:
+        while not self._closing.is_set():
+            self._producer.poll(POLL_SECONDS)

@@ -1,0 +1,152 @@
+"""Readers of one topic: as a member of a group, or each for itself from now on."""
+
+import logging
+import uuid
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.settings import LOGGER, Config, consuming, unavailable
+from odf_common.errors import Unavailable
+from odf_common.ports.bus import OnOwned, Received
+
+log = logging.getLogger(__name__)
+
+ATTEMPT: Final = "attempt "  # a committed position's metadata, followed by how many ended in a crash
+
+
+class GroupInbox:
+    """Port `Inbox`: partitions are shared by the group, cooperatively; positions are committed by `done`."""
+
+    def __init__(self, config: Config, topic: str, on_owned: OnOwned | None) -> None:
+        """Join; partitions arrive during later polls."""
+        self._topic = topic
+        self._on_owned = on_owned
+        self._owned: frozenset[int] = frozenset()
+        self._attempts: dict[tuple[int, int], int] = {}
+        self.is_ready = False
+        self._consumer = Consumer({**config, "on_commit": _on_commit}, logger=LOGGER)
+        self._consumer.subscribe(
+            [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
+
+    def poll(self, timeout: float) -> Received | None:
+        """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off for good."""
+        message = _polled(self._consumer, timeout)
+        return None if message is None else _received(message, self._attempts)
+
+    def done(self, message: Received) -> None:
+        """Commit the position behind the message, in the background."""
+        self._attempts.pop((message.partition, message.offset), None)
+        at = TopicPartition(message.topic, message.partition, message.offset + 1)
+        try:
+            self._consumer.commit(offsets=[at], asynchronous=True)
+        except KafkaException as error:
+            # The next owner handles the message once more, which is harmless.
+            log.warning("position not committed: %s", error)
+
+    def note_attempt(self, message: Received) -> None:
+        """Commit the message's own position, with the number of attempts beside it."""
+        at = TopicPartition(
+            message.topic, message.partition, message.offset, f"{ATTEMPT}{message.attempts + 1}"
+        )
+        try:
+            self._consumer.commit(offsets=[at], asynchronous=False)
+        except KafkaException as error:
+            log.warning("attempt not noted: %s", error)
+
+    def close(self) -> None:
+        """Commit what is done and leave; a static member's partitions wait for its return."""
+        self._consumer.close()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for at in _committed(consumer, partitions):
+            if at.metadata and at.metadata.startswith(ATTEMPT):
+                self._attempts[at.partition, at.offset] = int(at.metadata.removeprefix(ATTEMPT))
+        self._own(self._owned | {at.partition for at in partitions})
+
+    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._own(self._owned - {at.partition for at in partitions})
+
+    def _own(self, partitions: frozenset[int]) -> None:
+        self._owned = partitions
+        self.is_ready = True
+        if self._on_owned is not None:
+            self._on_owned(partitions)
+
+
+class BroadcastInbox:
+    """Port `Inbox`: every partition, from the moment of opening; nothing is committed."""
+
+    def __init__(self, bootstrap: str, topic: str, on_owned: OnOwned | None) -> None:
+        """Take all partitions at their present ends; what is sent after this returns will be seen."""
+        ends = KafkaTopics(bootstrap).ends(topic)
+        config = {
+            **consuming(bootstrap, group=f"odf.{uuid.uuid4().hex}", session_timeout_ms=6000, instance=None),
+            "auto.offset.reset": "latest",
+        }
+        self._consumer = Consumer(config, logger=LOGGER)
+        self._consumer.assign([TopicPartition(topic, number, end) for number, end in ends.items()])
+        self.is_ready = True
+        if on_owned is not None:
+            on_owned(frozenset(ends))
+
+    def poll(self, timeout: float) -> Received | None:
+        """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off for good."""
+        message = _polled(self._consumer, timeout)
+        return None if message is None else _received(message, {})
+
+    def done(self, message: Received) -> None:
+        """Do nothing: no position is kept."""
+
+    def note_attempt(self, message: Received) -> None:
+        """Do nothing: the message is not seen again."""
+
+    def close(self) -> None:
+        """Let go."""
+        self._consumer.close()
+
+
+def _polled(consumer: Consumer, timeout: float) -> Message | None:
+    """Return a message; passing troubles are logged by the client and heal by themselves."""
+    try:
+        message = consumer.poll(timeout)
+    except KafkaException as error:
+        raise unavailable(error) from error
+    if message is None:
+        return None
+    trouble = message.error()
+    if trouble is None:
+        return message
+    if trouble.fatal() or trouble.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001 - public despite its name
+        raise Unavailable(what="Kafka", why=trouble.str())
+    LOGGER.warning("POLL %s", trouble.str())
+    return None
+
+
+def _received(message: Message, attempts: dict[tuple[int, int], int]) -> Received:
+    partition, offset = message.partition() or 0, message.offset() or 0
+    return Received(
+        topic=message.topic() or "",
+        partition=partition,
+        offset=offset,
+        key=message.key() or b"",
+        value=message.value() or b"",
+        attempts=attempts.get((partition, offset), 0),
+    )
+
+
+def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    if not partitions:
+        return []
+    try:
+        return consumer.committed(partitions, timeout=5)
+    except KafkaException as error:
+        log.warning("attempts not read: %s", error)
+        return []
+
+
+def _on_commit(error: KafkaError | None, _: list[TopicPartition]) -> None:
+    if error is not None and error.code() != KafkaError._NO_OFFSET:  # noqa: SLF001 - public despite its name
+        log.warning("position not committed: %s", error.str())

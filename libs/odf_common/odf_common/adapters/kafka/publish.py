@@ -1,0 +1,35 @@
+"""Publishing records to a push topic, for programs that have no Kafka client of their own."""
+
+from collections.abc import Iterable
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from odf_common.adapters.kafka.settings import LOGGER, producing, unavailable
+from odf_common.errors import Unavailable
+
+FULL: float = 0.1  # seconds to wait when the queue is full
+
+
+def publish(bootstrap: str, topic: str, records: Iterable[bytes], *, key: bytes | None = None) -> int:
+    """Return how many records were sent when all are durable, in their order where there is one partition."""
+    producer = Producer({**producing(bootstrap), "linger.ms": 5}, logger=LOGGER)
+    failed: list[KafkaError] = []
+    count = 0
+
+    def settle(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    for record in records:
+        count += 1
+        while True:
+            try:
+                producer.produce(topic, value=record, key=key, on_delivery=settle)
+                break
+            except BufferError:
+                producer.poll(FULL)
+    if producer.flush(30) > 0:
+        raise Unavailable(what="Kafka", why="records were not acknowledged in time")
+    if failed:
+        raise unavailable(failed[0])
+    return count

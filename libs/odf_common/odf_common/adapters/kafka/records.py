@@ -1,0 +1,178 @@
+"""Records: many messages of assigned partitions at a time, at positions that the caller keeps.
+
+The group's own offsets are never read or written. One Python object a message is what librdkafka's binding
+costs; nothing here adds another one for each field.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from odf_common.adapters.kafka.settings import LOGGER, Config, consuming, unavailable
+from odf_common.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+MIB: Final = 1024 * 1024
+Partition = tuple[str, int]  # topic and number
+# librdkafka's local errors are named with an underscore; they are public all the same.
+_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
+_LOST: Final = frozenset(
+    {
+        KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Messages of one partition in order; `timestamps` returns their times in ms since the epoch."""
+
+    partition: Partition
+    values: Sequence[bytes | None]
+    offsets: Sequence[int]
+    timestamps: Callable[[], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What came: messages, partitions read to their end (the offset there), and partitions that cannot be read."""
+
+    chunks: tuple[Chunk, ...] = ()
+    ends: Mapping[Partition, int]
+    faults: Mapping[Partition, str]
+
+
+class KafkaRecords:
+    """One consumer of records; used by one thread."""
+
+    def __init__(self, bootstrap: str) -> None:
+        """Prepare; nothing is read before partitions are assigned."""
+        self._consumer = Consumer(_settings(bootstrap), logger=LOGGER)
+        self._assigned: set[Partition] = set()
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read these partitions from these offsets on, beside those that are read already."""
+        self.unassign(self._assigned & positions.keys())
+        if positions:
+            at = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
+            _checked(lambda: self._consumer.incremental_assign(at))
+            self._assigned |= positions.keys()
+
+    def unassign(self, partitions: Iterable[Partition]) -> None:
+        """Read these partitions no longer; nothing of them comes after this."""
+        gone = self._assigned & set(partitions)
+        if gone:
+            _checked(lambda: self._consumer.incremental_unassign(_places(gone)))
+            self._assigned -= gone
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Let partitions rest; what was fetched of them is dropped."""
+        _checked(lambda: self._consumer.pause(_places(self._assigned & set(partitions))))
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Go on with partitions that rest, where they stood."""
+        _checked(lambda: self._consumer.resume(_places(self._assigned & set(partitions))))
+
+    def take(self, count: int, timeout: float) -> Taken:
+        """Return up to `count` messages, waiting `timeout` seconds at most for that many."""
+        try:
+            messages = self._consumer.consume(count, timeout)
+        except KafkaException as error:
+            raise unavailable(error) from error
+        ends: dict[Partition, int] = {}
+        faults: dict[Partition, str] = {}
+        if any(message.error() is not None for message in messages):
+            messages = [message for message in messages if not _noted(message, ends, faults)]
+        return Taken(chunks=self._chunks(messages), ends=ends, faults=faults)
+
+    def high(self, partition: Partition) -> int | None:
+        """Return the offset of the next message to come as of the last fetch, None when none was made."""
+        try:
+            _, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+        except KafkaException:
+            return None
+        return high if high >= 0 else None
+
+    def close(self) -> None:
+        """Let go."""
+        self._consumer.close()
+
+    def _chunks(self, messages: list[Message]) -> tuple[Chunk, ...]:
+        if not messages:
+            return ()
+        if len(self._assigned) == 1:
+            return (_chunk(messages),)
+        runs: dict[Partition, list[Message]] = {}
+        for place, run in groupby(messages, key=lambda message: (message.topic(), message.partition())):
+            if place in self._assigned:
+                runs.setdefault(place, []).extend(run)
+        return tuple(_chunk(run) for run in runs.values())
+
+
+def _settings(bootstrap: str) -> Config:
+    common = consuming(
+        bootstrap, group=f"odf.records.{uuid.uuid4().hex}", session_timeout_ms=6000, instance=None
+    )
+    return {
+        **common,
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 100,
+        "fetch.max.bytes": 64 * MIB,
+        "max.partition.fetch.bytes": 16 * MIB,
+        "receive.message.max.bytes": 100 * MIB,
+        "queued.min.messages": 200_000,
+        "queued.max.messages.kbytes": 64 * 1024,
+    }
+
+
+def _chunk(messages: list[Message]) -> Chunk:
+    first, last = messages[0], messages[-1]
+    start, stop = first.offset(), last.offset() + 1
+    has_gaps = stop - start != len(messages)  # compacted topics and transactions leave some
+    return Chunk(
+        partition=(first.topic(), first.partition()),
+        values=[message.value() for message in messages],
+        offsets=[message.offset() for message in messages] if has_gaps else range(start, stop),
+        timestamps=lambda: [message.timestamp()[1] for message in messages],
+    )
+
+
+def _noted(message: Message, ends: dict[Partition, int], faults: dict[Partition, str]) -> bool:
+    """Tell whether the message is none but news of its partition, which is then noted."""
+    error = message.error()
+    if error is None:
+        return False
+    place = (message.topic(), message.partition())
+    if error.code() == _END:
+        ends[place] = message.offset()
+    elif error.code() in _LOST and place[0] is not None:
+        faults[place] = error.str()
+    elif error.fatal():
+        raise Unavailable(what="Kafka", why=error.str())
+    else:
+        log.warning("kafka: %s", error.str())
+    return True
+
+
+def _places(partitions: Iterable[Partition]) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for topic, number in partitions]
+
+
+def _checked(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except KafkaException as error:
+        raise unavailable(error) from error

@@ -1,0 +1,125 @@
+"""Objects as files named by their hash."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from odf_common.adapters.local import durable, layout
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.ports.store import BlobStore, ObjectKind
+
+
+class LocalBlobStore(BlobStore):
+    """Objects under `home`; several processes may use it at once."""
+
+    def __init__(self, home: Path) -> None:
+        """Use `home`, which need not exist yet."""
+        self._home = home.absolute()
+
+    def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
+        """Tell whether the object is there."""
+        return self._file(dataset, kind, name).is_file()
+
+    def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
+        """Return its size in bytes; raises `NotFound`."""
+        with _missing(kind, name):
+            return self._file(dataset, kind, name).stat().st_size
+
+    def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
+        """Return its bytes as they are stored, unchecked; raises `NotFound`."""
+        with _missing(kind, name):
+            return self._file(dataset, kind, name).read_bytes()
+
+    def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Open it for reading; raises `NotFound`."""
+        with _missing(kind, name):
+            return self._file(dataset, kind, name).open("rb")
+
+    def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
+        """Iterate over all objects of a kind; files by other names are none."""
+        for text in _listed(layout.dataset_folder(self._home, dataset) / kind.value):
+            with contextlib.suppress(InvalidInput):
+                name = Multihash.parse(text)
+                if str(name) == text:
+                    yield name
+
+    def put(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
+        """Store bytes durably; an object that is already there is left alone."""
+        file = self._file(dataset, kind, name)
+        if file.exists():  # perhaps just renamed by somebody else, who has not yet made that durable
+            durable.sync_folder(file.parent)
+        else:
+            durable.write(file, content)
+
+    def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
+        """Move a local file in, durably; an object that is already there is left alone, `file` is gone anyway."""
+        target = self._file(dataset, kind, name)
+        if target.exists():
+            durable.sync_folder(target.parent)
+            file.unlink()
+        else:
+            durable.move(file, target)
+
+    def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+        """Return the file itself; raises `NotFound`."""
+        file = self._file(dataset, kind, name)
+        if not file.is_file():
+            raise NotFound(what=f"object {kind.value}/{name}")
+        return file
+
+    def scratch(self) -> Path:
+        """Return a new empty folder on the same file system; the caller removes it."""
+        parent = self._home / "scratch"
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=parent))
+
+    def datasets(self) -> Iterator[DatasetId]:
+        """Iterate over datasets that have a folder here."""
+        for text in _listed(self._home / "datasets"):
+            with contextlib.suppress(InvalidInput):
+                dataset = DatasetId.parse(PREFIX + text)
+                if dataset.folder == text:
+                    yield dataset
+
+    def delete_dataset(self, dataset: DatasetId) -> None:
+        """Remove the head, then the folder out of sight, then what is in it."""
+        folder = layout.dataset_folder(self._home, dataset)
+        hidden = folder.with_name(f"{durable.PENDING}{uuid.uuid4().hex}")
+        with durable.locked(layout.lock_file(self._home, dataset)):
+            if not folder.is_dir():
+                return
+            head = layout.ref_file(self._home, dataset, "head")
+            if head.is_file():
+                head.unlink()
+                durable.sync_folder(head.parent)
+            folder.rename(hidden)
+            durable.sync_folder(hidden.parent)
+        shutil.rmtree(hidden)
+
+    def _file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+        return layout.object_file(self._home, dataset, kind, name)
+
+
+@contextlib.contextmanager
+def _missing(kind: ObjectKind, name: Multihash) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(what=f"object {kind.value}/{name}") from error
+
+
+def _listed(folder: Path) -> Iterator[str]:
+    """Yield the names in a folder, none if it is missing; hidden ones are skipped."""
+    try:
+        found = os.scandir(folder)
+    except FileNotFoundError:
+        return
+    with found:
+        yield from (entry.name for entry in found if not entry.name.startswith("."))

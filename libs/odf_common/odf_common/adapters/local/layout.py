@@ -1,0 +1,27 @@
+"""Where things lie under `$ODF_HOME` (wire-facts §6.1)."""
+
+from pathlib import Path
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind
+
+
+def dataset_folder(home: Path, dataset: DatasetId) -> Path:
+    """Return the folder that is the dataset, also for a node that pulls it from here."""
+    return home / "datasets" / dataset.folder
+
+
+def object_file(home: Path, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+    """Return the file of one object."""
+    return dataset_folder(home, dataset) / kind.value / str(name)
+
+
+def ref_file(home: Path, dataset: DatasetId, ref: str) -> Path:
+    """Return the file of a reference."""
+    return dataset_folder(home, dataset) / "refs" / ref
+
+
+def lock_file(home: Path, dataset: DatasetId) -> Path:
+    """Return the dataset's lock; it lies outside, for it outlives the dataset."""
+    return home / "locks" / dataset.folder

@@ -1,0 +1,155 @@
+"""The stores in memory: for tests and simulations; they keep the same contracts as the durable ones."""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+from odf_common.errors import AlreadyExists, HeadMoved, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
+
+_Key = tuple[ObjectKind, Multihash]
+
+
+class MemoryRefStore(RefStore):
+    """Heads in a dictionary; threads may share it."""
+
+    def __init__(self) -> None:
+        """Start with no heads."""
+        self._heads: dict[tuple[DatasetId, str], Multihash] = {}
+        self._guard = threading.Lock()
+
+    def head(self, dataset: DatasetId, ref: str = "head") -> Multihash | None:
+        """Return the hash the reference points to, None while there is none."""
+        return self._heads.get((dataset, ref))
+
+    def compare_and_set(
+        self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = "head"
+    ) -> None:
+        """Move the reference. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+        with self._guard:
+            actual = self._heads.get((dataset, ref))
+            if actual != expected:
+                raise HeadMoved(
+                    dataset=str(dataset),
+                    expected=None if expected is None else str(expected),
+                    actual=None if actual is None else str(actual),
+                )
+            self._heads[dataset, ref] = new
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop all references of a dataset."""
+        with self._guard:
+            for key in [key for key in self._heads if key[0] == dataset]:
+                del self._heads[key]
+
+
+class MemoryBlobStore(BlobStore):
+    """Objects in a dictionary; a temporary folder, gone with the store, serves those who need a path."""
+
+    def __init__(self, refs: MemoryRefStore | None = None) -> None:
+        """Start empty; deleting a dataset also drops its heads in `refs`."""
+        self._objects: dict[DatasetId, dict[_Key, bytes]] = {}
+        self._refs = refs
+        self._folder = tempfile.TemporaryDirectory(prefix="odf-memory-")
+
+    def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
+        """Tell whether the object is there."""
+        return (kind, name) in self._objects.get(dataset, {})
+
+    def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
+        """Return its size in bytes; raises `NotFound`."""
+        return len(self.read(dataset, kind, name))
+
+    def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
+        """Return its bytes; raises `NotFound`."""
+        try:
+            return self._objects[dataset][kind, name]
+        except KeyError as error:
+            raise NotFound(what=f"object {kind.value}/{name}") from error
+
+    def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Open it for reading; raises `NotFound`."""
+        return BytesIO(self.read(dataset, kind, name))
+
+    def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
+        """Iterate over all objects of a kind."""
+        yield from [name for of, name in self._objects.get(dataset, {}) if of == kind]
+
+    def put(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
+        """Store bytes; an object that is already there is left alone."""
+        self._objects.setdefault(dataset, {}).setdefault((kind, name), content)
+
+    def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
+        """Take a local file in; `file` is gone afterwards."""
+        self.put(dataset, kind, name, file.read_bytes())
+        file.unlink()
+
+    def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+        """Return a copy in the temporary folder; raises `NotFound`."""
+        content = self.read(dataset, kind, name)
+        path = Path(self._folder.name) / dataset.folder / kind.value / str(name)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return path
+
+    def scratch(self) -> Path:
+        """Return a new empty folder; the caller removes it."""
+        return Path(tempfile.mkdtemp(dir=self._folder.name))
+
+    def datasets(self) -> Iterator[DatasetId]:
+        """Iterate over datasets that hold objects."""
+        yield from list(self._objects)
+
+    def delete_dataset(self, dataset: DatasetId) -> None:
+        """Remove a dataset with all it holds; nothing happens when it is not there."""
+        if self._refs is not None:
+            self._refs.forget(dataset)
+        self._objects.pop(dataset, None)
+        shutil.rmtree(Path(self._folder.name) / dataset.folder, ignore_errors=True)
+
+
+class MemoryCatalog(Catalog):
+    """Names in a dictionary; threads may share it."""
+
+    def __init__(self) -> None:
+        """Start with no names."""
+        self._entries: dict[str, CatalogEntry] = {}
+        self._guard = threading.Lock()
+
+    def entries(self) -> Iterator[CatalogEntry]:
+        """Iterate over all, by lower-case alias."""
+        yield from [self._entries[name] for name in sorted(self._entries)]
+
+    def by_alias(self, alias: str) -> CatalogEntry | None:
+        """Look a name up."""
+        return self._entries.get(alias.lower())
+
+    def by_id(self, dataset: DatasetId) -> CatalogEntry | None:
+        """Look an id up."""
+        return next((entry for entry in self.entries() if entry.dataset_id == dataset), None)
+
+    def add(self, entry: CatalogEntry) -> None:
+        """Take the name; raises `AlreadyExists` if it is taken."""
+        with self._guard:
+            if entry.alias.lower() in self._entries:
+                raise AlreadyExists(what=f"dataset {entry.alias}")
+            self._entries[entry.alias.lower()] = entry
+
+    def replace(self, entry: CatalogEntry) -> None:
+        """Rewrite the entry of an alias that is there; raises `NotFound`."""
+        with self._guard:
+            if entry.alias.lower() not in self._entries:
+                raise NotFound(what=f"dataset {entry.alias}")
+            self._entries[entry.alias.lower()] = entry
+
+    def remove(self, alias: str) -> None:
+        """Free the name; nothing happens when it is free."""
+        with self._guard:
+            self._entries.pop(alias.lower(), None)

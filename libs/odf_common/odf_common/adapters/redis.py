@@ -1,0 +1,131 @@
+"""Locks and cached chain states in Redis; with Redis lost the node is slower, never wrong.
+
+A lock only saves wasted work: what guards a head is its compare-and-set. So a lock that cannot be asked for is
+given, unguarded, and a state that cannot be read is folded anew.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Final, Self, TypeVar, cast
+
+import redis
+
+from odf_common.identity.did import DatasetId
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+TIMEOUT: Final = 0.5  # seconds
+_RENEW: Final = """
+if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"""
+_RELEASE: Final = """
+if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"""
+
+
+class RedisConnection:
+    """One pool of connections; says once that Redis is lost, and once that it is back."""
+
+    def __init__(self, address: str) -> None:
+        """Prepare for `host:port` or a `redis://` URL; the connection is made with the first call."""
+        url = address if "://" in address else f"redis://{address}/0"
+        self.client = redis.Redis.from_url(
+            url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, health_check_interval=15
+        )
+        self._is_lost = False
+
+    def ask(self, question: Callable[["redis.Redis"], T], otherwise: T) -> T:
+        """Return Redis's answer, `otherwise` while it is lost."""
+        try:
+            answer = question(self.client)
+        except redis.RedisError as error:
+            if not self._is_lost:
+                log.warning("redis is lost, going on without it: %s", error)
+            self._is_lost = True
+            return otherwise
+        if self._is_lost:
+            log.info("redis is back")
+            self._is_lost = False
+        return answer
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+
+
+class Lock:
+    """A lock that is held until `release`, or until its time runs out unrenewed."""
+
+    def __init__(self, connection: RedisConnection, key: str, *, ttl_ms: int) -> None:
+        """Make a lock with a token of its own, not yet taken."""
+        self._connection = connection
+        self._key = key
+        self._ttl_ms = ttl_ms
+        self._token = secrets.token_hex(16)
+        self._renew = connection.client.register_script(_RENEW)
+        self._release = connection.client.register_script(_RELEASE)
+
+    def take(self) -> bool:
+        """Tell whether nobody else holds it; then it is ours."""
+        return self._connection.ask(
+            lambda client: bool(client.set(self._key, self._token, nx=True, px=self._ttl_ms)), otherwise=True
+        )
+
+    def renew(self) -> bool:
+        """Tell whether it was still ours; then its time starts again. It counts as ours while Redis is lost."""
+        return self._connection.ask(
+            lambda _: bool(self._renew(keys=[self._key], args=[self._token, self._ttl_ms])), otherwise=True
+        )
+
+    def release(self) -> None:
+        """Give it back unless it has become somebody else's."""
+        self._connection.ask(
+            lambda _: bool(self._release(keys=[self._key], args=[self._token])), otherwise=False
+        )
+
+    def __enter__(self) -> Self:
+        """Return the lock, which is held."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release it."""
+        self.release()
+
+
+class RedisLocks:
+    """One lock for each dataset."""
+
+    def __init__(self, connection: RedisConnection) -> None:
+        """Use a connection."""
+        self._connection = connection
+
+    def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
+        """Return the dataset's lock, None while somebody else holds it."""
+        lock = Lock(self._connection, f"odf:lock:{dataset}", ttl_ms=ttl_ms)
+        return lock if lock.take() else None
+
+
+class RedisStateCache:
+    """The last known state of each chain as bytes; the state itself says which head it belongs to."""
+
+    def __init__(self, connection: RedisConnection) -> None:
+        """Use a connection."""
+        self._connection = connection
+
+    def get(self, dataset: DatasetId) -> bytes | None:
+        """Return what was put last, None when nothing is known."""
+        return self._connection.ask(
+            lambda client: cast("bytes | None", client.get(_state_key(dataset))), otherwise=None
+        )
+
+    def put(self, dataset: DatasetId, state: bytes) -> None:
+        """Keep the bytes; whatever was there is replaced."""
+        self._connection.ask(lambda client: client.set(_state_key(dataset), state), otherwise=None)
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop what is known of a dataset."""
+        self._connection.ask(lambda client: client.delete(_state_key(dataset)), otherwise=0)
+
+
+def _state_key(dataset: DatasetId) -> str:
+    return f"odf:state:{dataset}"

@@ -1,0 +1,1 @@
+"""The metadata chain: its state (the fold), its rules, building and walking it, planning transforms. Pure."""

@@ -1,0 +1,53 @@
+"""Making the blocks that carry given events on top of a chain.
+
+Every block passes the same rules as one that came from elsewhere, so a proposer learns of a fault before the
+coordinator does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from odf_common.chain.rules import admit
+from odf_common.codec.flatbuffers import block_hash, encode_block
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import KnownEvent
+from odf_common.metadata.scalars import Timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedBlock:
+    """A block with the bytes it is stored as, and their hash."""
+
+    hash: Multihash
+    raw: bytes
+    block: MetadataBlock
+
+
+def build_blocks(
+    past: ChainState | None, events: Sequence[KnownEvent], *, system_time: Timestamp, version: int
+) -> tuple[tuple[EncodedBlock, ...], ChainState]:
+    """Return one block an event, in order, and the state with all of them on top of `past`.
+
+    `version` is the manifest version of a new chain; a chain that is there goes on in the version it began in.
+    Raises `ChainRuleViolated` when the events do not fit, and `InvalidInput` when there are none.
+    """
+    if not events:
+        raise InvalidInput(text="there are no events to put into blocks")
+    state = past
+    blocks = []
+    for event in events:
+        block = MetadataBlock(
+            system_time=system_time,
+            prev_block_hash=None if state is None else state.head,
+            sequence_number=0 if state is None else state.sequence_number + 1,
+            event=event,
+        )
+        raw = encode_block(block, version if state is None else state.block_version)
+        encoded = EncodedBlock(hash=block_hash(raw), raw=raw, block=block)
+        state = admit(state, block, block_hash=encoded.hash, version=version)
+        blocks.append(encoded)
+    assert state is not None
+    return tuple(blocks), state

@@ -1,0 +1,249 @@
+"""Walking a chain from any store: checked, in flat memory, and safe against whatever the store holds.
+
+Blocks are read by hash, so each is proved to be the one that was asked for, and sequence numbers must fall by one at
+every step, so a walk ends. Links are checked here; the rules of what blocks say are `chain/rules.py`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from odf_common.chain.rules import admit
+from odf_common.codec.flatbuffers import DecodedBlock, Manifest, block_hash, decode_block, decode_message
+from odf_common.errors import InvalidInput, NotFound, VerificationFailed
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.scalars import Timestamp, UInt64
+
+ReadBlock = Callable[[Multihash], bytes]  # raises NotFound
+Link = tuple[Multihash, DecodedBlock, bytes]
+
+_RUN: Final = 256  # blocks held at a time while walking forwards
+
+
+@dataclass(eq=False, kw_only=True)
+class ChainBroken(VerificationFailed):
+    """A chain cannot be followed: a block is missing, damaged or out of place.
+
+    `kind` is `missing`, `corrupt`, `unreadable` or `misplaced`.
+    """
+
+    kind: str
+    block: str
+    sequence_number: int | None
+    text: str
+
+    def __str__(self) -> str:
+        """Return which block, its place in the chain, and what is wrong with it."""
+        at = "" if self.sequence_number is None else f", sequence number {self.sequence_number},"
+        return f"block {self.block}{at} {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """The first fields of `MetadataBlock`: enough to walk by, at a tenth of the cost of all of it."""
+
+    system_time: Timestamp
+    prev_block_hash: Multihash | None = None
+    sequence_number: UInt64
+
+
+def read_link(read: ReadBlock, name: Multihash, sequence_number: int | None = None) -> Link:
+    """Return one block, checked against its hash and, where that is known, its sequence number.
+
+    Raises `ChainBroken`. What else `read` raises passes through.
+    """
+    raw = _read_raw(read, name, sequence_number)
+    return _decoded(name, raw, sequence_number)
+
+
+def iterate(read: ReadBlock, head: Multihash) -> Iterator[Link]:
+    """Yield hash, block and bytes from `head` back to the first block. Raises `ChainBroken`."""
+    name: Multihash | None = head
+    number: int | None = None
+    while name is not None:
+        link = read_link(read, name, number)
+        yield link
+        block = link[1].block
+        name, number = block.prev_block_hash, block.sequence_number - 1
+
+
+def blocks_between(read: ReadBlock, head: Multihash, stop: Multihash | None) -> Iterator[Link]:
+    """Yield the blocks after `stop` up to `head`, oldest first; with no `stop` all of them.
+
+    Raises `ChainBroken`, also when `stop` is not in the chain of `head`. Only a run of blocks is held at a time,
+    so in a long range all but the oldest run are read twice.
+    """
+    if head == stop:
+        return
+    newest: list[Multihash] = []  # of each run of blocks
+    run: list[tuple[Multihash, bytes]] = []
+    for name, raw, before in _places(read, head):
+        if len(run) == _RUN:
+            run.clear()
+        if not run:
+            newest.append(name)
+        run.append((name, raw))
+        if before == stop:
+            break
+    else:
+        raise _broken("missing", stop or head, None, f"is not in the chain of {head}")
+    yield from _popped(run)
+    for name in reversed(newest[:-1]):
+        yield from _popped([(one, raw) for one, raw, _ in islice(_places(read, name), _RUN)])
+
+
+def _popped(run: list[tuple[Multihash, bytes]]) -> Iterator[Link]:
+    while run:
+        name, raw = run.pop()
+        yield _decoded(name, raw, None)
+
+
+def _places(read: ReadBlock, head: Multihash) -> Iterator[tuple[Multihash, bytes, Multihash | None]]:
+    name: Multihash | None = head
+    number: int | None = None
+    while name is not None:
+        raw = _read_raw(read, name, number)
+        try:
+            place = decode_message(_Place, decode_message(Manifest, raw).content)
+        except InvalidInput as error:
+            raise _broken("unreadable", name, number, f"cannot be read: {error}") from error
+        _check_place(name, place, number)
+        yield name, raw, place.prev_block_hash
+        name, number = place.prev_block_hash, place.sequence_number - 1
+
+
+def _read_raw(read: ReadBlock, name: Multihash, number: int | None) -> bytes:
+    try:
+        raw = read(name)
+    except NotFound as error:
+        raise _broken("missing", name, number, "is missing") from error
+    actual = block_hash(raw)
+    if actual != name:
+        raise _broken("corrupt", name, number, f"is damaged: its bytes hash to {actual}")
+    return raw
+
+
+def _decoded(name: Multihash, raw: bytes, number: int | None) -> Link:
+    try:
+        decoded = decode_block(raw)
+    except InvalidInput as error:
+        raise _broken("unreadable", name, number, f"cannot be read: {error}") from error
+    _check_place(name, decoded.block, number)
+    return name, decoded, raw
+
+
+def _check_place(name: Multihash, block: MetadataBlock | _Place, number: int | None) -> None:
+    actual, before = block.sequence_number, block.prev_block_hash
+    if number is not None and actual != number:
+        raise _broken("misplaced", name, number, f"says that its sequence number is {actual}")
+    if (actual == 0) != (before is None):
+        raise _broken("misplaced", name, actual, f"names {before or 'no block'} as the one before it")
+
+
+def read_blocks(read: ReadBlock, names: Iterable[Multihash]) -> Iterator[Link]:
+    """Yield the named blocks in the order given, oldest first by custom. Raises `ChainBroken`."""
+    for name in names:
+        yield read_link(read, name)
+
+
+def fold(read: ReadBlock, head: Multihash, past: ChainState | None = None) -> ChainState:
+    """Return the state at `head`, every rule checked on the way from `past`, or from the first block.
+
+    Raises `ChainBroken`, also when `past` is not in the chain, and `ChainRuleViolated`.
+    """
+    state = past
+    for name, decoded, _ in blocks_between(read, head, None if past is None else past.head):
+        state = admit(state, decoded.block, block_hash=name, version=decoded.version)
+    assert state is not None
+    return state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equal:
+    """Both have the same head."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """Ours goes on where theirs ends; we have `blocks` more."""
+
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """Theirs goes on where ours ends; they have `blocks` more."""
+
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diverged:
+    """Both go on in their own way after `ancestor`, None when they share nothing, by so many blocks each."""
+
+    ancestor: Multihash | None
+    ours: int
+    theirs: int
+
+
+Comparison = Equal | Ahead | Behind | Diverged
+
+
+def compare(
+    read_ours: ReadBlock, ours: Multihash | None, read_theirs: ReadBlock, theirs: Multihash | None
+) -> Comparison:
+    """Compare the chains with these heads, None being the empty one. Raises `ChainBroken` for either.
+
+    The longer one is walked back first, and no block is read that is not needed to tell: a remote that is ahead is
+    asked for its new blocks only.
+    """
+    if ours == theirs:
+        return Equal()
+    left, right = _Walk(read_ours, ours), _Walk(read_theirs, theirs)
+    while left.name != right.name:
+        here, there = left.place(), right.place()
+        if here >= there:
+            left.step_back()
+        if there >= here:
+            right.step_back()
+    if left.steps == 0:
+        return Behind(blocks=right.steps)
+    if right.steps == 0:
+        return Ahead(blocks=left.steps)
+    return Diverged(ancestor=left.name, ours=left.steps, theirs=right.steps)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """A place in a chain that is walked back; a block is read when its number or the one before it is wanted."""
+
+    read: ReadBlock
+    name: Multihash | None
+    number: int | None = None
+    steps: int = 0
+    block: MetadataBlock | None = None
+
+    def place(self) -> int:
+        """Return the sequence number of the place, -1 before the first block."""
+        if self.name is None:
+            return -1
+        return self._load().sequence_number if self.number is None else self.number
+
+    def step_back(self) -> None:
+        """Go to the block before."""
+        block = self._load()
+        self.name, self.number, self.block = block.prev_block_hash, block.sequence_number - 1, None
+        self.steps += 1
+
+    def _load(self) -> MetadataBlock:
+        assert self.name is not None
+        if self.block is None:
+            self.block = read_link(self.read, self.name, self.number)[1].block
+        return self.block
+
+
+def _broken(kind: str, name: Multihash, sequence_number: int | None, text: str) -> ChainBroken:
+    return ChainBroken(kind=kind, block=str(name), sequence_number=sequence_number, text=text)

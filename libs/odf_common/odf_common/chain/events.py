@@ -1,0 +1,54 @@
+"""Making the events that bring data to a root dataset, and what both kinds of dataset carry over (wire-facts §5.4)."""
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import (
+    AddData,
+    DataSlice,
+    SourceState,
+)
+from odf_common.metadata.scalars import Timestamp
+
+
+def add_data_event(
+    state: ChainState,
+    *,
+    new_data: DataSlice | None,
+    watermark: Timestamp | None,
+    source_state: SourceState | None,
+) -> AddData | None:
+    """Return the event that brings these on top of `state`, None when they change nothing.
+
+    The watermark is the later of the known and the new one. With no `source_state` the one of the event before is
+    carried, since other nodes look no further back.
+    """
+    new_watermark = later(state.watermark, watermark)
+    is_read_further = (
+        source_state is not None and state.source_states.get(source_state.source_name) != source_state
+    )
+    if new_data is None and new_watermark == state.watermark and not is_read_further:
+        return None
+    return AddData(
+        prev_checkpoint=checkpoint_hash(state),
+        prev_offset=state.last_offset,
+        new_data=new_data,
+        new_watermark=new_watermark,
+        new_source_state=source_state or _carried(state),
+    )
+
+
+def later(known: Timestamp | None, new: Timestamp | None) -> Timestamp | None:
+    """Return the later of two watermarks, either of which may be absent."""
+    if known is None or new is None:
+        return new if known is None else known
+    return max(known, new)
+
+
+def checkpoint_hash(state: ChainState) -> Multihash | None:
+    """Return what `prevCheckpoint` of the next event with data has to be."""
+    return None if state.checkpoint is None else state.checkpoint.physical_hash
+
+
+def _carried(state: ChainState) -> SourceState | None:
+    last = state.last_source_state
+    return None if last is None or last.source_name in state.disabled_sources else last

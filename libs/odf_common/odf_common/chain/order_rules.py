@@ -1,0 +1,100 @@
+"""Rules every block is held to, whatever it says: place, time, kind (wire-facts §5.5, 1–4).
+
+A rule returns what is wrong with the block, or None; `chain/rules.py` turns that into an error.
+"""
+
+from typing import Final
+
+from odf_common.chain.state import event_tag
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import (
+    AddData,
+    AddPushSource,
+    DatasetKind,
+    DisablePollingSource,
+    DisablePushSource,
+    ExecuteTransform,
+    KnownEvent,
+    Seed,
+    SetAttachments,
+    SetInfo,
+    SetLicense,
+    SetPollingSource,
+    SetTransform,
+    UnknownEvent,
+)
+
+_KNOWN: Final = KnownEvent.__args__
+_ROOT_ONLY: Final = (AddData, SetPollingSource, AddPushSource, DisablePushSource, DisablePollingSource)
+_DERIVATIVE_ONLY: Final = (ExecuteTransform, SetTransform)
+# Nothing that is checked later depends on the content of these.
+_SAFE_UNREAD: Final = (SetPollingSource, AddPushSource, SetAttachments, SetInfo, SetLicense)
+
+
+def chain_begins_with_a_seed(block: MetadataBlock) -> str | None:
+    """The first block is a Seed and has no previous block (spec: Seed; §5.5, 1)."""
+    if not isinstance(block.event, Seed):
+        return f"the first block is {_name(block)}, not a Seed"
+    if block.prev_block_hash is not None:
+        return f"the first block names a previous block, {block.prev_block_hash}"
+    return None
+
+
+def chain_begins_at_zero(block: MetadataBlock) -> str | None:
+    """The first block has sequence number 0 (spec: MetadataBlock; §5.5, 2)."""
+    if block.sequence_number != 0:
+        return f"the first block has sequence number {block.sequence_number}, not 0"
+    return None
+
+
+def seed_comes_first(past: ChainState, block: MetadataBlock) -> str | None:
+    """A Seed is only the first block of a chain (spec: Seed; §5.5, 1)."""
+    return "a chain has one Seed, its first block" if isinstance(block.event, Seed) else None
+
+
+def previous_block_is_the_head(past: ChainState, block: MetadataBlock) -> str | None:
+    """A block names the block before it by its hash (spec: MetadataBlock; §5.5, 3)."""
+    if block.prev_block_hash != past.head:
+        return f"previous block should be {past.head}, is {block.prev_block_hash}"
+    return None
+
+
+def sequence_is_dense(past: ChainState, block: MetadataBlock) -> str | None:
+    """A block's sequence number is one more than that of the block before (spec: MetadataBlock; §5.5, 2)."""
+    if block.sequence_number != past.sequence_number + 1:
+        return f"sequence number should be {past.sequence_number + 1}, is {block.sequence_number}"
+    return None
+
+
+def system_time_never_decreases(past: ChainState, block: MetadataBlock) -> str | None:
+    """A block is not older than the block before (spec: MetadataBlock; §5.5, 4)."""
+    if block.system_time.ns < past.system_time.ns:
+        return f"system time {block.system_time} is before that of the previous block, {past.system_time}"
+    return None
+
+
+def event_is_readable_where_needed(past: ChainState, block: MetadataBlock) -> str | None:
+    """An event we cannot read is kept as it is, unless later blocks are checked against its content (§1.6)."""
+    event = block.event
+    if not isinstance(event, UnknownEvent):
+        return None
+    known = 1 <= event.discriminator <= len(_KNOWN)
+    if event.discriminator == 0 or (known and _KNOWN[event.discriminator - 1] not in _SAFE_UNREAD):
+        return f"{_name(block)} cannot be read: {event.reason}"
+    return None
+
+
+def event_fits_dataset_kind(past: ChainState, block: MetadataBlock) -> str | None:
+    """Sources and AddData belong to root datasets, transforms to derivative ones (spec: Dataset)."""
+    tag = event_tag(block.event)
+    kind = _KNOWN[tag - 1] if 1 <= tag <= len(_KNOWN) else None
+    foreign = _DERIVATIVE_ONLY if past.kind is DatasetKind.Root else _ROOT_ONLY
+    if kind in foreign:
+        return f"{_name(block)} does not belong into a {past.kind.name.lower()} dataset"
+    return None
+
+
+def _name(block: MetadataBlock) -> str:
+    tag = event_tag(block.event)
+    return _KNOWN[tag - 1].__name__ if 1 <= tag <= len(_KNOWN) else f"event {tag}"

@@ -1,0 +1,43 @@
+"""Rules of SetDataSchema: what may follow what (wire-facts §5.5, 22)."""
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import SetDataSchema
+
+
+def schema_is_given(past: ChainState, block: MetadataBlock) -> str | None:
+    """SetDataSchema holds a schema, as Arrow bytes or in ODF's own form (spec: SetDataSchema)."""
+    event = block.event
+    if isinstance(event, SetDataSchema) and event.raw_arrow_schema is None and event.schema is None:
+        return "the event has no schema"
+    return None
+
+
+def schema_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
+    """SetDataSchema is not repeated as it is (§5.5, 22)."""
+    if isinstance(block.event, SetDataSchema) and block.event == past.definitions.schema:
+        return "the schema is set already"
+    return None
+
+
+def schema_stays_compatible(past: ChainState, block: MetadataBlock) -> str | None:
+    """A new schema may add optional columns and reorder; all else would change old data (§5.5, 22)."""
+    event, known = block.event, past.definitions.schema
+    if not isinstance(event, SetDataSchema) or known is None:
+        return None
+    # Arrow takes a while to load, and hardly any chain changes its schema.
+    import pyarrow as pa  # noqa: PLC0415
+
+    from odf_common.data.schema import check_evolution, schema_of_event  # noqa: PLC0415
+
+    try:
+        old, new = schema_of_event(known), schema_of_event(event)
+        if event.schema is not None and known.schema is None:
+            # Arrow schemas of old chains say little of optionality, so moving to ODF's form may state it afresh.
+            stated = {one.name: one.nullable for one in new}
+            old = pa.schema([one.with_nullable(stated.get(one.name, one.nullable)) for one in old])
+        check_evolution(old, new)
+    except InvalidInput as error:
+        return str(error)
+    return None

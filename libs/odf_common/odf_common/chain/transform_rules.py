@@ -1,0 +1,122 @@
+"""Rules of SetTransform and ExecuteTransform (wire-facts §5.5, 13–18; RFC-014)."""
+
+from collections.abc import Iterator
+
+from odf_common.errors import InvalidInput
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import (
+    AddPushSource,
+    ExecuteTransform,
+    SetPollingSource,
+    SetTransform,
+)
+from odf_common.metadata.steps import TransformSql
+
+
+def transform_is_defined_first(past: ChainState, block: MetadataBlock) -> str | None:
+    """ExecuteTransform comes after the SetTransform it executes (spec: ExecuteTransform; §5.5, 13)."""
+    if isinstance(block.event, ExecuteTransform) and past.definitions.transform is None:
+        return "there is no SetTransform before it"
+    return None
+
+
+def inputs_are_those_of_the_transform(past: ChainState, block: MetadataBlock) -> str | None:
+    """ExecuteTransform lists every input of the SetTransform in force, in its order (§5.5, 13)."""
+    event, transform = block.event, past.definitions.transform
+    if not isinstance(event, ExecuteTransform) or transform is None:
+        return None
+    expected = [DatasetId.parse(one.dataset_ref) for one in transform.inputs]
+    actual = [one.dataset_id for one in event.query_inputs]
+    return None if actual == expected else f"inputs should be {expected}, are {actual}"
+
+
+def input_blocks_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None:
+    """Each input goes on at the block where it stopped, and a new block is another one (RFC-014; §5.5, 14)."""
+    if not isinstance(block.event, ExecuteTransform):
+        return None
+    for step in block.event.query_inputs:
+        expected = past.progress_of(step.dataset_id).last_block
+        if step.prev_block_hash != expected:
+            return f"prevBlockHash of {step.dataset_id} should be {expected}, is {step.prev_block_hash}"
+        if step.new_block_hash is not None and step.new_block_hash == step.prev_block_hash:
+            return f"newBlockHash of {step.dataset_id} is its prevBlockHash"
+    return None
+
+
+def input_offsets_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None:
+    """Each input goes on at the record where it stopped; new records come with new blocks (RFC-014; §5.5, 14)."""
+    if not isinstance(block.event, ExecuteTransform):
+        return None
+    for step in block.event.query_inputs:
+        expected = past.progress_of(step.dataset_id).last_offset
+        if step.prev_offset != expected:
+            return f"prevOffset of {step.dataset_id} should be {expected}, is {step.prev_offset}"
+        if step.new_offset is None:
+            continue
+        if step.new_block_hash is None:
+            return f"{step.dataset_id} has newOffset without newBlockHash"
+        if step.prev_offset is not None and step.new_offset <= step.prev_offset:
+            return f"newOffset of {step.dataset_id}, {step.new_offset}, is not after {step.prev_offset}"
+    return None
+
+
+def transform_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
+    """ExecuteTransform brings data, input blocks, another checkpoint or another watermark (§5.5, 16)."""
+    event = block.event
+    if not isinstance(event, ExecuteTransform) or event.new_data is not None:
+        return None
+    if event.new_checkpoint is not None and event.new_checkpoint.physical_hash != event.prev_checkpoint:
+        return None
+    if event.new_watermark != past.watermark or any(one.new_block_hash for one in event.query_inputs):
+        return None
+    return "nothing changes"
+
+
+def transform_inputs_are_resolved(past: ChainState, block: MetadataBlock) -> str | None:
+    """SetTransform has inputs, each once, by dataset id and with an alias (§5.5, 17)."""
+    if not isinstance(block.event, SetTransform):
+        return None
+    if not block.event.inputs:
+        return "the transform has no input"
+    seen: set[DatasetId] = set()
+    for one in block.event.inputs:
+        try:
+            dataset = DatasetId.parse(one.dataset_ref)
+        except InvalidInput:
+            return f"input {one.dataset_ref!r} is not a dataset id"
+        if dataset in seen:
+            return f"input {dataset} is listed twice"
+        if one.alias is None:
+            return f"input {dataset} has no alias"
+        seen.add(dataset)
+    return None
+
+
+def queries_are_normalized(past: ChainState, block: MetadataBlock) -> str | None:
+    """SQL is a list of queries, all named but the last, which is the output (§5.5, 18)."""
+    return next((fault for one in _transforms(block) for fault in _query_faults(one)), None)
+
+
+def _transforms(block: MetadataBlock) -> Iterator[TransformSql]:
+    match block.event:
+        case SetTransform(transform=transform):
+            yield transform
+        case SetPollingSource(preprocess=transform) | AddPushSource(preprocess=transform):
+            if transform is not None:
+                yield transform
+        case _:
+            pass
+
+
+def _query_faults(transform: TransformSql) -> Iterator[str]:
+    if transform.query is not None:
+        yield "`query` is set; it should be the last of `queries`"
+    if not transform.queries:
+        yield "`queries` is empty"
+        return
+    if transform.queries[-1].alias is not None:
+        yield f"the last query has an alias, {transform.queries[-1].alias!r}; it is the output"
+    if any(one.alias is None for one in transform.queries[:-1]):
+        yield "a query before the last has no alias"

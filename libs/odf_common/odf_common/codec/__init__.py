@@ -1,0 +1,1 @@
+"""Bytes and text ⇄ the types of `metadata`: FlatBuffers for chains and engines, YAML and JSON for people."""

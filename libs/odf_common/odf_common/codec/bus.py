@@ -1,0 +1,103 @@
+"""Bus messages: envelope ⇄ (key, value) of a Kafka record (design: contracts between the parts)."""
+
+from typing import Final, TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from odf_common.errors import InvalidInput
+from odf_common.identity.did import DatasetId
+from odf_common.proto.odf.bus.v1.bus_pb2 import (
+    Committed,
+    DatasetRemoved,
+    Envelope,
+    HeadMoved,
+    ImportChain,
+    IngestProgress,
+    Propose,
+    Refused,
+    Verified,
+    VerifyHead,
+)
+
+__all__ = ["Body", "Envelope", "body_of", "decode", "encode", "envelope", "stamped"]
+
+Body: TypeAlias = (
+    Propose
+    | ImportChain
+    | VerifyHead
+    | Committed
+    | HeadMoved
+    | Refused
+    | Verified
+    | DatasetRemoved
+    | IngestProgress
+)
+
+_FIELDS: Final = {
+    one.message_type.full_name: one.name
+    for one in Envelope.DESCRIPTOR.oneofs_by_name["body"].fields
+    if one.message_type is not None
+}
+
+
+def envelope(
+    dataset: DatasetId | str,
+    body: Body,
+    *,
+    cause: Envelope | None = None,
+    correlation_id: str = "",
+    may_ignore: bool = False,
+) -> Envelope:
+    """Wrap a body. What answers or follows from `cause` shares its correlation and trace.
+
+    `message_id`, `sent_at` and, where still empty, `correlation_id` are filled in when it is sent.
+    """
+    made = Envelope(dataset_id=str(dataset), correlation_id=correlation_id, may_ignore=may_ignore)
+    if cause is not None:
+        made.correlation_id = correlation_id or cause.correlation_id or cause.message_id
+        made.causation_id = cause.message_id
+        made.traceparent = cause.traceparent
+    getattr(made, _FIELDS[body.DESCRIPTOR.full_name]).CopyFrom(body)
+    return made
+
+
+def stamped(message: Envelope, *, message_id: str, sent_at: int) -> Envelope:
+    """Return the envelope with an id, time (ns since the epoch), correlation and trace where it had none.
+
+    `message_id` is 32 lower-case hexadecimal digits: a trace that begins here bears the same.
+    """
+    made = Envelope()
+    made.CopyFrom(message)
+    made.message_id = message.message_id or message_id
+    made.sent_at = message.sent_at or sent_at
+    made.correlation_id = message.correlation_id or made.message_id
+    made.traceparent = message.traceparent or f"00-{message_id}-{message_id[:16]}-01"
+    return made
+
+
+def body_of(message: Envelope) -> Body | None:
+    """Return the body, None when this version does not know its kind."""
+    name = message.WhichOneof("body")
+    if name is None:
+        return None
+    body: Body = getattr(message, name)
+    return body
+
+
+def encode(message: Envelope) -> tuple[bytes, bytes]:
+    """Return key and value of the record: the dataset's id, and the envelope."""
+    return message.dataset_id.encode(), message.SerializeToString()
+
+
+def decode(key: bytes, value: bytes) -> Envelope:
+    """Read a record; raises `InvalidInput` unless it is an envelope about the dataset that its key names."""
+    message = Envelope()
+    try:
+        message.ParseFromString(value)
+    except DecodeError as error:
+        raise InvalidInput(text=f"not an envelope: {error}") from error
+    if message.dataset_id.encode() != key:
+        raise InvalidInput(text=f"the envelope is about {message.dataset_id!r}, its key says {key!r}")
+    if message.dataset_id:
+        DatasetId.parse(message.dataset_id)
+    return message

@@ -1,0 +1,98 @@
+"""Blocks, events and engine messages ⇄ FlatBuffers (spec: Metadata Chain, Engine Protocol).
+
+A stored block is a `Manifest` whose content is a second buffer, the `MetadataBlock`. Its hash is over the
+manifest's bytes, so bytes that came from elsewhere are kept as they are and never written anew.
+"""
+
+import hashlib
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from odf_common.codec.flatbuffers_reader import read_root, table_reader, wrapper_reader
+from odf_common.codec.flatbuffers_writer import Buffer, table_writer, union_writer
+from odf_common.codec.model import EVENTS
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.events import KnownEvent, MetadataEvent, UnknownEvent
+from odf_common.metadata.scalars import Int32, Int64
+
+BLOCK_KIND: Final = 0x400000  # multicodec odf-metadata-block
+VERSIONS: Final = (2, 3)
+M = TypeVar("M", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What wraps the bytes of an object: its kind as a multicodec, the format's version."""
+
+    kind: Int64
+    version: Int32
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedBlock:
+    """A block and the manifest version it came in."""
+
+    version: int
+    block: MetadataBlock
+
+
+def encode_block(block: MetadataBlock, version: int = 3) -> bytes:
+    """Return the whole manifest of `block`: what is stored, sent and hashed."""
+    if version not in VERSIONS:
+        raise InvalidInput(text=f"block version {version} is not supported; expected one of {VERSIONS}")
+    if isinstance(block.event, UnknownEvent):
+        raise InvalidInput(text="an event of unknown kind cannot be written anew, only copied")
+    content = _encode(MetadataBlock, block, align_structs=version >= 3)
+    return _encode(Manifest, Manifest(kind=BLOCK_KIND, version=version, content=content))
+
+
+def decode_block(raw: bytes) -> DecodedBlock:
+    """Return the block in `raw`; raises `InvalidInput` unless it is a block of a known version."""
+    manifest: Manifest = read_root(table_reader(Manifest), bytes(raw))
+    if manifest.kind != BLOCK_KIND:
+        raise InvalidInput(text=f"expected kind {BLOCK_KIND:#x}, a metadata block, got {manifest.kind:#x}")
+    if manifest.version not in VERSIONS:
+        raise InvalidInput(
+            text=f"block version {manifest.version} is not supported; expected one of {VERSIONS}"
+        )
+    block: MetadataBlock = read_root(table_reader(MetadataBlock), manifest.content)
+    return DecodedBlock(version=manifest.version, block=block)
+
+
+def block_hash(raw: bytes) -> Multihash:
+    """Return the hash that names a block: SHA3-256 of its manifest's bytes."""
+    return Multihash.sha3(hashlib.sha3_256(raw).digest())
+
+
+def encode_event(event: KnownEvent) -> bytes:
+    """Return an event alone, as the bus carries it: a `MetadataEventWrapper`."""
+    if isinstance(event, UnknownEvent):
+        raise InvalidInput(text="an event of unknown kind cannot be written anew, only copied")
+    buffer = Buffer()
+    return buffer.finish(union_writer(EVENTS)(buffer, event))
+
+
+def decode_event(raw: bytes) -> MetadataEvent:
+    """Return the event in a `MetadataEventWrapper`; raises `InvalidInput` for broken bytes."""
+    event: MetadataEvent = read_root(wrapper_reader(EVENTS), bytes(raw))
+    return event
+
+
+def encode_message(message: object) -> bytes:
+    """Return a message of the engine contract, or any other metadata object, as a root table."""
+    return _encode(type(message), message)
+
+
+def decode_message(cls: type[M], raw: bytes) -> M:
+    """Return the `cls` in `raw`; raises `InvalidInput` for broken bytes."""
+    message: M = read_root(table_reader(cls), bytes(raw))
+    return message
+
+
+def _encode(cls: type, value: object, *, align_structs: bool = True) -> bytes:
+    buffer = Buffer(align_structs=align_structs)
+    return buffer.finish(table_writer(cls)(buffer, value))

@@ -1,0 +1,251 @@
+"""FlatBuffers → metadata objects, by functions made once from the dataclasses.
+
+Whatever is wrong becomes `InvalidInput`, whoever wrote the bytes. A union member or an enum value that this
+version does not know becomes `UnknownMember`, and for an event, an `UnknownEvent` (wire-facts §1).
+"""
+
+import struct
+from collections.abc import Callable
+from datetime import date
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from odf_common.codec.flatbuffers_source import Source, UnknownMember
+from odf_common.codec.model import (
+    EVENTS,
+    Boolean,
+    Choice,
+    Field,
+    Integer,
+    Moment,
+    Octets,
+    OneOf,
+    Record,
+    Shape,
+    Text,
+    Vector,
+    fields_of,
+)
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import UnknownEvent
+from odf_common.metadata.scalars import NANOS, Timestamp
+
+MAX_DEPTH: Final = 64  # tables inside tables
+_TIMESTAMP: Final = struct.Struct("<iHHII")
+_CODES: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+
+
+_Read = Callable[[Source, int], Any]  # of what stands at a position; for fields: inline in the table
+
+
+class _Step(NamedTuple):
+    """How one field of a table is read."""
+
+    slot: int
+    name: str
+    read: _Read
+    default: object  # when absent
+    is_required: bool
+    is_union: bool
+
+
+def read_root(read: _Read, raw: bytes) -> Any:
+    """Return what `read` makes of the root of a whole buffer; raises `InvalidInput` for broken bytes."""
+    source = Source(raw)
+    try:
+        return read(source, source.follow(0))
+    except (struct.error, IndexError) as error:
+        raise InvalidInput(text="a field lies outside the buffer") from error
+
+
+@cache
+def table_reader(cls: type) -> _Read:
+    """Return the function that reads a table of `cls` at a position."""
+    known = fields_of(cls)
+    steps: tuple[_Step, ...] | None = None  # made on first use: data types contain themselves
+
+    def read(source: Source, at: int) -> object:
+        nonlocal steps
+        if steps is None:
+            steps = tuple(_step_of(field) for field in known)
+        return cls(**_read_table(source, at, steps, cls.__name__))
+
+    return read
+
+
+def _read_table(source: Source, at: int, steps: tuple[_Step, ...], table: str) -> dict[str, Any]:
+    entries, size = source.vtable(at)
+    source.depth += 1
+    if source.depth > MAX_DEPTH:
+        raise InvalidInput(text=f"tables are nested deeper than {MAX_DEPTH}")
+    values: dict[str, Any] = {}
+    known, tag = len(entries), 0
+    for slot, name, read, default, is_required, is_union in steps:
+        offset = entries[slot] if slot < known else 0
+        if is_union:
+            tag = entries[slot - 1] if slot <= known else 0
+            offset = offset if tag and source.raw[at + tag] else 0  # member 0 is none at all
+        if offset == 0:
+            if is_required:
+                raise InvalidInput(text=f"{table} has no {name}")
+            values[name] = default
+        elif offset >= size or (is_union and tag >= size):
+            raise InvalidInput(text=f"{name} of {table} lies outside its table")
+        elif is_union:
+            values[name] = read(source, source.raw[at + tag])(source, source.follow(at + offset))
+        else:
+            values[name] = read(source, at + offset)
+    source.depth -= 1
+    return values
+
+
+def _step_of(field: Field) -> _Step:
+    is_union = isinstance(field.shape, OneOf)
+    is_scalar = isinstance(field.shape, Integer | Boolean | Choice)
+    required = not field.is_optional and not is_scalar
+    default = field.default if field.is_optional or not is_scalar else _zero(field.shape)
+    return _Step(field.slot, field.name, _inline_reader(field.shape), default, required, is_union)
+
+
+def _zero(shape: Shape) -> object:
+    match shape:
+        case Boolean():
+            return False
+        case Choice(of=of):
+            return of(0)
+        case _:
+            return 0
+
+
+def _inline_reader(shape: Shape) -> _Read:
+    match shape:
+        case Integer() | Choice():
+            return _number_reader(shape)
+        case Boolean():
+            return lambda source, at: _unpack("<B", source, at) != 0
+        case Moment():
+            return _read_timestamp
+        case OneOf():
+            return _event_reader() if shape is EVENTS else _member_reader(shape)
+        case _:
+            read = _reader(shape)
+            return lambda source, at: read(source, source.follow(at))
+
+
+def _member_reader(union: OneOf) -> _Read:
+    """Return the function that gives the reader of the member with a discriminator."""
+    readers = tuple(table_reader(member) for member in union.members)
+
+    def choose(_: Source, number: int) -> _Read:
+        if number > len(readers):
+            text = f"{union.prefix or 'MetadataEvent'} {number} is not known to this version"
+            raise UnknownMember(text=text)
+        return readers[number - 1]
+
+    return choose
+
+
+def _event_reader() -> _Read:
+    """Events read leniently: what is well-formed but not known to this version becomes an `UnknownEvent`."""
+    member = _member_reader(EVENTS)
+
+    def choose(_: Source, number: int) -> _Read:
+        def read(source: Source, at: int) -> object:
+            depth = source.depth
+            try:
+                return member(source, number)(source, at)
+            except UnknownMember as unknown:
+                source.depth = depth
+                return UnknownEvent(discriminator=number, reason=str(unknown))
+
+        return read
+
+    return choose
+
+
+def _unpack(code: str, source: Source, at: int) -> int:
+    return int(struct.unpack_from(code, source.raw, at)[0])
+
+
+def _number_reader(shape: Integer | Choice) -> _Read:
+    code = _CODES[shape.width.size]
+    unpack_from = struct.Struct("<" + (code if shape.width.signed else code.upper())).unpack_from
+    if isinstance(shape, Integer):
+        return lambda source, at: unpack_from(source.raw, at)[0]
+    choices = {choice.value: choice for choice in shape.of}
+
+    def read(source: Source, at: int) -> object:
+        number = unpack_from(source.raw, at)[0]
+        found = choices.get(number)
+        if found is None:
+            raise UnknownMember(text=f"{shape.of.__name__} {number} is not known to this version")
+        return found
+
+    return read
+
+
+def _reader(shape: Shape) -> _Read:
+    """Return the function that reads what a reference leads to."""
+    match shape:
+        case Text():
+            return _read_text
+        case Octets(of=of):
+            if of is bytes:
+                return _read_octets
+            if of is Multihash:
+                return _read_hash
+            return lambda source, at: of.from_bytes(_read_octets(source, at))  # type: ignore[union-attr]
+        case Record(of=of):
+            return table_reader(of)
+        case Vector(of=OneOf() as union):
+            return _vector_reader(wrapper_reader(union))
+        case Vector(of=item):
+            return _vector_reader(_reader(item))
+        case _:
+            raise TypeError(shape)
+
+
+def _vector_reader(read: _Read) -> _Read:
+    def read_all(source: Source, at: int) -> tuple[Any, ...]:
+        first, count = source.span(at, width=4)
+        return tuple([read(source, source.follow(first + 4 * n)) for n in range(count)])
+
+    return read_all
+
+
+def wrapper_reader(union: OneOf) -> _Read:
+    """Return the function that reads `{value_type, value}` and gives the value."""
+    steps = (_step_of(Field(name="value", slot=1, shape=union)),)
+    return lambda source, at: _read_table(source, at, steps, union.prefix or "MetadataEvent")["value"]
+
+
+def _read_octets(source: Source, at: int) -> bytes:
+    first, count = source.span(at, width=1)
+    return source.raw[first : first + count]
+
+
+def _read_hash(source: Source, at: int) -> Multihash:
+    raw = _read_octets(source, at)
+    return Multihash(raw) if len(raw) == 34 and raw.startswith(b"\x16\x20") else Multihash.from_bytes(raw)
+
+
+def _read_text(source: Source, at: int) -> str:
+    try:
+        return _read_octets(source, at).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(text="a text is not UTF-8") from error
+
+
+def _read_timestamp(source: Source, at: int) -> Timestamp:
+    year, ordinal, _, seconds, nanos = _TIMESTAMP.unpack_from(source.raw, at)
+    try:
+        first = date(year, 1, 1)
+        day = date.fromordinal(first.toordinal() + ordinal - 1)
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(text=f"day {ordinal} of year {year} does not exist") from error
+    # A leap second is written as more than a second of nanoseconds.
+    if day.year != year or seconds >= 86_400 or nanos >= 2 * NANOS:
+        raise InvalidInput(text=f"day {ordinal} of {year} with {seconds} s and {nanos} ns is not a time")
+    return Timestamp(((day.toordinal() - _EPOCH_DAY) * 86_400 + seconds) * NANOS + nanos)

@@ -1,0 +1,263 @@
+"""Metadata objects → FlatBuffers, in the one order of construction that gives the bytes everybody hashes.
+
+A buffer grows from its end: children before parents, fields in slot order, padding where the running size
+asks for it, equal vtables shared, equal strings not (wire-facts §2.2). The stock builder gives the same
+bytes, as a test shows, but several times slower, and it does not know version 2's unaligned timestamps.
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from enum import Enum, auto
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from odf_common.codec.model import (
+    Boolean,
+    Choice,
+    Field,
+    Integer,
+    Moment,
+    Octets,
+    OneOf,
+    Record,
+    Shape,
+    Text,
+    Vector,
+    fields_of,
+)
+from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import Timestamp
+
+_U32: Final = struct.Struct("<I")
+_I32: Final = struct.Struct("<i")
+_TIMESTAMP: Final = struct.Struct("<iHxxII")
+_PAD: Final = tuple(bytes(n) for n in range(8))
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_DAY_NS: Final = 86_400_000_000_000
+_CODES: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
+
+
+class Buffer:
+    """A FlatBuffer under construction; positions are counted in bytes from its end."""
+
+    __slots__ = ("align_structs", "alignment", "parts", "size", "vtables")
+
+    def __init__(self, *, align_structs: bool = True) -> None:
+        """Start empty; without `align_structs` timestamps are laid out as manifest version 2 has them."""
+        self.parts: list[bytes] = []  # last part of the file first
+        self.size = 0
+        self.alignment = 4
+        self.vtables: dict[bytes, int] = {}
+        self.align_structs = align_structs
+
+    def octets(self, raw: bytes) -> int:
+        """Add a byte vector and return its position."""
+        length = len(raw)
+        padding = -(self.size + length) & 3
+        self.parts.append(_U32.pack(length) + raw + _PAD[padding])
+        self.size += 4 + length + padding
+        return self.size
+
+    def text(self, text: str) -> int:
+        """Add a string with its terminating zero and return its position."""
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(text=f"{text!r} is not text: it holds half a surrogate pair") from error
+        length = len(raw)
+        padding = -(self.size + length + 1) & 3
+        self.parts.append(_U32.pack(length) + raw + _PAD[1 + padding])
+        self.size += 5 + length + padding
+        return self.size
+
+    def offsets(self, positions: list[int]) -> int:
+        """Add a vector of references and return its position."""
+        count = len(positions)
+        padding = -self.size & 3
+        end = self.size + padding + 4 * count
+        relative = [end - 4 * at - position for at, position in enumerate(positions)]
+        self.parts.append(struct.pack(f"<{count + 1}I", count, *relative) + _PAD[padding])
+        self.size = end + 4
+        return self.size
+
+    def finish(self, root: int) -> bytes:
+        """Return the whole buffer."""
+        padding = -(self.size + 4) & (self.alignment - 1)
+        self.parts.append(_U32.pack(self.size + padding + 4 - root) + _PAD[padding])
+        self.parts.reverse()
+        return b"".join(self.parts)
+
+
+class _Inline(Enum):
+    OFFSET = auto()
+    UNION = auto()
+    SCALAR = auto()
+    MOMENT = auto()
+
+
+_Create = Callable[[Buffer, Any], int]
+_Pack = Callable[[Any], bytes]
+
+
+class _Step(NamedTuple):
+    """How one field of a table is written."""
+
+    slot: int
+    inline: _Inline
+    create: _Create | None = None  # of what the field refers to
+    pack: _Pack | None = None  # of scalars
+    width: int = 4  # bytes in the table
+    default: object = None  # a scalar that is left out
+    numbers: Mapping[type, int] = {}  # discriminators of a union's members
+
+
+@cache
+def table_writer(cls: type) -> _Create:
+    """Return the function that adds one object of `cls` to a buffer and returns its position."""
+    known = fields_of(cls)
+    if not known:
+        return lambda buffer, _: _end_table(buffer, [], buffer.size, ())
+    values_of = attrgetter(*(field.name for field in known)) if len(known) > 1 else _single(known[0].name)
+    steps: tuple[_Step, ...] = ()  # made on first use: data types contain themselves
+
+    def write(buffer: Buffer, value: object) -> int:
+        nonlocal steps
+        if not steps:
+            steps = tuple(_step_of(field) for field in known)
+        return _write_table(buffer, steps, values_of(value))
+
+    return write
+
+
+def _single(name: str) -> Callable[[object], tuple[object, ...]]:
+    value_of = attrgetter(name)
+    return lambda value: (value_of(value),)
+
+
+def _write_table(buffer: Buffer, steps: tuple[_Step, ...], values: tuple[Any, ...]) -> int:
+    children = [
+        step.create(buffer, value) if step.create is not None and value is not None else 0
+        for step, value in zip(steps, values, strict=True)
+    ]
+    start = size = buffer.size
+    laid: list[bytes] = []
+    slots: list[int] = []  # slot, position, slot, position, …
+    for step, value, child in zip(steps, values, children, strict=True):
+        slot, inline, _, pack, width, default, numbers = step
+        if value is None or (pack is not None and value == default):
+            continue
+        if pack is not None:
+            padding = -size & (width - 1)
+            laid.append(pack(value) + _PAD[padding])
+            buffer.alignment = max(buffer.alignment, width)
+        elif inline is _Inline.MOMENT:
+            padding = -size & 3 if buffer.align_structs else 0
+            laid.append(_pack_timestamp(value) + _PAD[padding])
+        else:
+            if inline is _Inline.UNION:
+                laid.append(numbers[type(value)].to_bytes())
+                size += 1
+                slots += (slot - 1, size)
+            padding = -size & 3
+            laid.append(_U32.pack(size + padding + 4 - child) + _PAD[padding])
+        size += padding + width
+        slots += (slot, size)
+    buffer.size = size
+    return _end_table(buffer, laid, start, slots)
+
+
+def _end_table(buffer: Buffer, laid: list[bytes], start: int, slots: Sequence[int]) -> int:
+    padding = -buffer.size & 3
+    end = buffer.size + padding + 4
+    entries = [0] * (slots[-2] + 1) if slots else []
+    for at in range(0, len(slots), 2):
+        entries[slots[at]] = end - slots[at + 1]
+    length = 4 + 2 * len(entries)
+    vtable = struct.pack(f"<{2 + len(entries)}H", length, end - start, *entries)
+    shared = buffer.vtables.get(vtable)
+    laid.append(_I32.pack((end + length if shared is None else shared) - end) + _PAD[padding])
+    buffer.parts += laid
+    buffer.size = end
+    if shared is None:
+        buffer.parts.append(vtable)
+        buffer.size = buffer.vtables[vtable] = end + length
+    return end
+
+
+def _step_of(field: Field) -> _Step:
+    shape, slot = field.shape, field.slot
+    match shape:
+        case Integer() | Boolean() | Choice():
+            default = None if field.is_optional else 0
+            width = 1 if isinstance(shape, Boolean) else shape.width.size
+            return _Step(slot, _Inline.SCALAR, None, _packer(shape, field.name), width, default)
+        case Moment():
+            return _Step(slot, _Inline.MOMENT, width=16)
+        case OneOf():
+            numbers = {member: number for number, member in enumerate(shape.members, 1)}
+            return _Step(slot, _Inline.UNION, _creator(shape), numbers=numbers)
+        case _:
+            return _Step(slot, _Inline.OFFSET, _creator(shape))
+
+
+def _packer(shape: Integer | Boolean | Choice, name: str) -> _Pack:
+    if isinstance(shape, Boolean):
+        return lambda value: b"\1" if value else b"\0"
+    code = _CODES[shape.width.size]
+    pack = struct.Struct("<" + (code if shape.width.signed else code.upper())).pack
+
+    def packed(value: int) -> bytes:
+        try:
+            return pack(value)
+        except struct.error as error:
+            raise InvalidInput(text=f"{value} does not fit {shape.width.size} bytes", where=name) from error
+
+    return packed
+
+
+def _creator(shape: Shape) -> _Create:
+    match shape:
+        case Text():
+            return Buffer.text
+        case Octets(of=of):
+            return Buffer.octets if of is bytes else lambda buffer, value: buffer.octets(value.raw)
+        case Record(of=of):
+            return table_writer(of)
+        case OneOf(members=members):
+            writers = {member: table_writer(member) for member in members}
+            return lambda buffer, value: writers[type(value)](buffer, value)
+        case Vector(of=OneOf() as union):
+            return _vector(_wrapper(union))
+        case Vector(of=item):
+            return _vector(_creator(item))
+        case _:
+            raise TypeError(shape)
+
+
+def _vector(create: _Create) -> _Create:
+    return lambda buffer, items: buffer.offsets([create(buffer, item) for item in items])
+
+
+def _wrapper(union: OneOf) -> _Create:
+    """Vectors hold no unions: each member is wrapped in a table of its own, `{value_type, value}`."""
+    field = Field(name="value", slot=1, shape=union)
+    steps = (_step_of(field),)
+    return lambda buffer, value: _write_table(buffer, steps, (value,))
+
+
+def union_writer(union: OneOf) -> _Create:
+    """Return the function that adds the wrapper table of a union's member."""
+    return _wrapper(union)
+
+
+def _pack_timestamp(moment: Timestamp) -> bytes:
+    days, within = divmod(moment.ns, _DAY_NS)
+    try:
+        day = date.fromordinal(days + _EPOCH_DAY)
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(text=f"{moment.ns} ns since 1970 lies outside years 1 to 9999") from error
+    ordinal = day.toordinal() - date(day.year, 1, 1).toordinal() + 1
+    seconds, nanos = divmod(within, 1_000_000_000)
+    return _TIMESTAMP.pack(day.year, ordinal, seconds, nanos)

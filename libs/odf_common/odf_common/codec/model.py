@@ -1,0 +1,180 @@
+"""The metadata dataclasses as the codecs see them: per class its fields in slot order, per field its shape.
+
+This is the only place that looks at type hints; it does so once per class. FlatBuffers and YAML both work
+from what it finds, so that the model is written down once (wire-facts §1).
+"""
+
+import types
+import typing
+from dataclasses import MISSING, dataclass, fields
+from enum import IntEnum
+from functools import cache
+from typing import Annotated, Final
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata import engine, events, schema, steps
+from odf_common.metadata.scalars import Timestamp, Width
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """A whole number of the given width."""
+
+    width: Width
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """True or false, one byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One value of an enum."""
+
+    of: type[IntEnum]
+    width: Width
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """UTF-8 text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Octets:
+    """Raw bytes, or one of the types that wrap them."""
+
+    of: type[bytes] | type[Multihash] | type[DatasetId]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A timestamp, stored inline as a struct."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A table of its own."""
+
+    of: type
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A union: the n-th member, from 1, has discriminator n; `prefix` is what tags leave out of names."""
+
+    members: tuple[type, ...]
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A list of one shape."""
+
+    of: "Shape"
+
+
+Shape = Integer | Boolean | Choice | Text | Octets | Moment | Record | OneOf | Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a table: where it stands, what it holds, whether it may be absent and what it is then."""
+
+    name: str
+    slot: int  # of the value; a union's discriminator stands one before
+    shape: Shape
+    is_optional: bool = False
+    default: object = None
+
+
+# Members of a union share a prefix that tags leave out. The list also tells unions of one member from tables.
+_UNIONS: Final[tuple[tuple[str, object], ...]] = (
+    ("", events.KnownEvent),
+    ("ReadStep", steps.ReadStep),
+    ("Transform", steps.Transform),
+    ("MergeStrategy", steps.MergeStrategy),
+    ("EventTimeSource", steps.EventTimeSource),
+    ("SourceCaching", steps.SourceCaching),
+    ("FetchStep", steps.FetchStep),
+    ("PrepStep", steps.PrepStep),
+    ("Attachments", events.Attachments),
+    ("DataType", schema.DataType),
+    ("RawQueryResponse", engine.RawQueryResponse),
+    ("TransformResponse", engine.TransformResponse),
+)
+_DEFAULT_WIDTH: Final = Width(4, signed=True)  # of enums that say nothing else
+
+
+def _members(annotation: object) -> tuple[type, ...]:
+    return typing.get_args(annotation) or (typing.cast("type", annotation),)
+
+
+_UNION_OF: Final[dict[tuple[type, ...], OneOf]] = {
+    _members(union): OneOf(_members(union), prefix) for prefix, union in _UNIONS
+}
+EVENTS: Final = _UNION_OF[_members(events.KnownEvent)]
+
+
+_UNION_WITH: Final[dict[type, OneOf]] = {
+    member: union for union in _UNION_OF.values() for member in union.members
+}
+
+
+def union_with(member: type) -> OneOf | None:
+    """Return the union that `member` belongs to, if it belongs to one."""
+    return _UNION_WITH.get(member)
+
+
+@cache
+def fields_of(cls: type) -> tuple[Field, ...]:
+    """Return the fields of a metadata dataclass in slot order."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found: list[Field] = []
+    slot = 0
+    for declared in fields(cls):
+        shape = shape_of(hints[declared.name])
+        slot += isinstance(shape, OneOf)
+        optional = declared.default is not MISSING
+        default = declared.default if optional else None
+        found.append(Field(name=declared.name, slot=slot, shape=shape, is_optional=optional, default=default))
+        slot += 1
+    return tuple(found)
+
+
+def shape_of(annotation: object) -> Shape:
+    """Return the shape that a type hint stands for; `| None` is the field's matter and ignored here."""
+    origin = typing.get_origin(annotation)
+    if origin in (types.UnionType, typing.Union):
+        return _shape_of_members(typing.get_args(annotation))
+    if origin is tuple:
+        return Vector(shape_of(typing.get_args(annotation)[0]))
+    if origin is Annotated:
+        of, width = typing.get_args(annotation)
+        return Choice(of, width) if issubclass(of, IntEnum) else Integer(width)
+    if not isinstance(annotation, type):
+        raise TypeError(annotation)
+    return _shape_of_class(annotation)
+
+
+def _shape_of_members(members: tuple[object, ...]) -> Shape:
+    given = tuple(member for member in members if member not in (type(None), events.UnknownEvent))
+    if len(given) == 1:
+        return shape_of(given[0])
+    return _UNION_OF[typing.cast("tuple[type, ...]", given)]
+
+
+def _shape_of_class(cls: type) -> Shape:
+    if cls is bool:
+        return Boolean()
+    if cls is str:
+        return Text()
+    if cls in (bytes, Multihash, DatasetId):
+        return Octets(cls)
+    if cls is Timestamp:
+        return Moment()
+    if issubclass(cls, IntEnum):
+        return Choice(cls, _DEFAULT_WIDTH)
+    return _UNION_OF.get((cls,)) or Record(cls)

@@ -1,0 +1,126 @@
+"""Manifests as people write and read them, in YAML or JSON (spec: Manifests; wire-facts §3.1).
+
+A manifest is `kind`, `version` and `content`. Text is for people: the hash of a block is never taken from it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from odf_common.codec.flatbuffers import VERSIONS, decode_block
+from odf_common.codec.model import EVENTS
+from odf_common.codec.yaml_plain import from_plain, to_plain, union_from_plain
+from odf_common.codec.yaml_text import Document, documents, write
+from odf_common.errors import InvalidInput
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.events import KnownEvent
+from odf_common.metadata.snapshot import DatasetSnapshot
+
+__all__ = [
+    "block_from_text",
+    "block_to_yaml",
+    "event_from_text",
+    "from_plain",
+    "snapshots_from_text",
+    "to_plain",
+    "to_yaml",
+]
+
+T = TypeVar("T")
+_ENVELOPE: Final = ("kind", "version", "content")
+
+
+def snapshots_from_text(text: bytes, name: str) -> tuple[DatasetSnapshot, ...]:
+    """Return every snapshot in `text`; raises `InvalidInput` with file, line, column and path of a fault."""
+    return tuple(_placed(_snapshot, document, name) for document in _some(text, name))
+
+
+def event_from_text(text: bytes, name: str) -> KnownEvent:
+    """Return the event of a MetadataEvent manifest, or of its content alone."""
+
+    def read(value: Any) -> KnownEvent:
+        if _is_manifest(value):
+            return _event(_content(value, "MetadataEvent", (1,))[0], "content")
+        return _event(value, "")
+
+    return _placed(read, _only(text, name), name)
+
+
+def block_from_text(text: bytes, name: str) -> tuple[MetadataBlock, int | None]:
+    """Return a block, and the version its manifest names; None for a block's content without a manifest."""
+
+    def read(value: Any) -> tuple[MetadataBlock, int | None]:
+        if _is_manifest(value):
+            content, version = _content(value, "MetadataBlock", VERSIONS)
+            return from_plain(MetadataBlock, content, "content"), version
+        return from_plain(MetadataBlock, value), None
+
+    return _placed(read, _only(text, name), name)
+
+
+def block_to_yaml(raw: bytes) -> str:
+    """Return the MetadataBlock manifest of a block's bytes."""
+    decoded = decode_block(raw)
+    return write({"kind": "MetadataBlock", "version": decoded.version, "content": to_plain(decoded.block)})
+
+
+def to_yaml(value: object) -> str:
+    """Return a metadata object as YAML, without a manifest."""
+    return write(to_plain(value))
+
+
+def _snapshot(value: Any) -> DatasetSnapshot:
+    content, _ = _content(value, "DatasetSnapshot", (1,))
+    return from_plain(DatasetSnapshot, content, "content")
+
+
+def _event(value: Any, where: str) -> KnownEvent:
+    event: KnownEvent = union_from_plain(EVENTS, value, where)
+    return event
+
+
+def _is_manifest(value: Any) -> bool:
+    return isinstance(value, Mapping) and "content" in value
+
+
+def _content(value: Any, kind: str, versions: tuple[int, ...]) -> tuple[Any, int]:
+    if not isinstance(value, Mapping):
+        raise InvalidInput(text=f"expected a {kind} manifest: a mapping of kind, version, content", where="")
+    for key in value:
+        if key not in _ENVELOPE:
+            raise InvalidInput(
+                text=f"unknown key {key!r}; a manifest has kind, version and content", where=key
+            )
+    for key in _ENVELOPE:
+        if key not in value:
+            raise InvalidInput(text=f"{key!r} is missing", where="")
+    if value["kind"] != kind:
+        raise InvalidInput(text=f"expected kind {kind}, got {value['kind']!r}", where="kind")
+    version = value["version"]
+    if isinstance(version, bool) or version not in versions:
+        expected = " or ".join(map(str, versions))
+        raise InvalidInput(text=f"version {version!r} is not supported; expected {expected}", where="version")
+    return value["content"], int(version)
+
+
+def _some(text: bytes, name: str) -> tuple[Document, ...]:
+    found = documents(text, name)
+    if not found:
+        raise InvalidInput(text="there is nothing in it", where=name)
+    return found
+
+
+def _only(text: bytes, name: str) -> Document:
+    first, *others = _some(text, name)
+    if others:
+        raise InvalidInput(text=f"expected one document, got {len(others) + 1}", where=name)
+    return first
+
+
+def _placed(read: Callable[[Any], T], document: Document, name: str) -> T:
+    """Return what `read` makes of the document; its complaints get file, line and column before the path."""
+    try:
+        return read(document.value)
+    except InvalidInput as error:
+        place = document.place_of(error.where or "")
+        at = f"{name}:{place[0]}:{place[1]}" if place else name
+        raise InvalidInput(text=error.text, where=f"{at}: {error.where}" if error.where else at) from error

@@ -1,0 +1,265 @@
+"""Metadata objects ⇄ plain values as YAML and JSON have them (wire-facts §3.1, §3.2).
+
+Keys are camelCase, unions carry a `kind` without the union's prefix, hashes and ids are multibase text, times
+are RFC 3339. Tags are read as written, in camelCase or in lower case (RFC-013). Complaints name the path, and
+for an unknown key the nearest known one.
+"""
+
+import base64
+import binascii
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+from odf_common.codec.model import (
+    Boolean,
+    Choice,
+    Field,
+    Integer,
+    Moment,
+    Octets,
+    OneOf,
+    Record,
+    Shape,
+    Text,
+    Vector,
+    fields_of,
+    union_with,
+)
+from odf_common.codec.yaml_text import child
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import SetDataSchema, UnknownEvent
+from odf_common.metadata.scalars import ExtraAttributes, Timestamp
+
+T = TypeVar("T")
+
+
+def to_plain(value: object) -> dict[str, Any]:
+    """Return a metadata object as a dict ready for YAML or JSON; a union's member carries its `kind`."""
+    if isinstance(value, UnknownEvent):
+        return {"kind": "Unknown", "discriminator": value.discriminator, "reason": value.reason}
+    cls: type = type(value)
+    union = union_with(cls)
+    plain: dict[str, Any] = {"kind": _tag(cls, union)} if union else {}
+    for field in fields_of(cls):
+        content = getattr(value, field.name)
+        if content is not None:
+            plain[camel(field.name)] = _plain(content)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | str):
+        return value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Multihash | DatasetId | Timestamp):
+        return str(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, ExtraAttributes):
+        return _attributes(value)
+    if isinstance(value, int):
+        return getattr(value, "name", None) or int(value)
+    return to_plain(value)
+
+
+def _attributes(extra: ExtraAttributes) -> Any:
+    try:
+        return json.loads(extra.entries)
+    except (ValueError, RecursionError):
+        return extra.entries  # a block may hold any text here
+
+
+def from_plain(cls: type[T], plain: object, where: str = "") -> T:
+    """Return the `cls` that `plain` describes; raises `InvalidInput` with the fault's path as `where`."""
+    union = union_with(cls)
+    found = _member(union, plain, where) if union else _record(cls, plain, where)
+    if not isinstance(found, cls):
+        raise InvalidInput(text=f"expected {_tag(cls, union)}, got {_tag(type(found), union)}", where=where)
+    return found
+
+
+def union_from_plain(union: OneOf, plain: object, where: str = "") -> Any:
+    """Return the member of `union` that `plain` describes."""
+    return _member(union, plain, where)
+
+
+def _record(cls: type, plain: object, where: str, *, ignoring: str | None = None) -> Any:
+    if cls is ExtraAttributes:
+        return _extra(plain, where)
+    if not isinstance(plain, Mapping):
+        raise InvalidInput(text=f"expected a mapping, got {_described(plain)}", where=where)
+    values: dict[str, Any] = {}
+    for key, content in plain.items():
+        if key == ignoring:
+            continue
+        field = _field_for(cls, key, content, where)
+        if field.name in values:
+            raise InvalidInput(text=f"{key!r} says what was said under another name", where=where)
+        if content is None and field.is_optional:
+            continue
+        values[field.name] = _value(field.shape, content, child(where, key))
+    for field in fields_of(cls):
+        if not field.is_optional and field.name not in values:
+            raise InvalidInput(text=f"{camel(field.name)!r} is missing", where=where)
+    return cls(**values)
+
+
+def _field_for(cls: type, key: str, content: object, where: str) -> Field:
+    """Return the field a key means; until 0.37 `schema` was DDL in read steps, Arrow in SetDataSchema."""
+    known = _keys(cls)
+    if key == "schema" and isinstance(content, list) and "ddlSchema" in known:
+        return known["ddlSchema"]
+    if key == "schema" and isinstance(content, str) and cls is SetDataSchema:
+        return known["rawArrowSchema"]
+    if key not in known:
+        raise InvalidInput(text=f"unknown key {key!r}{_nearest(key, known)}", where=child(where, key))
+    return known[key]
+
+
+@cache
+def _keys(cls: type) -> dict[str, Field]:
+    return {camel(field.name): field for field in fields_of(cls)}
+
+
+def _member(union: OneOf, plain: object, where: str) -> Any:
+    if isinstance(plain, str):
+        plain = {"kind": plain}  # short form of members without fields
+    if not isinstance(plain, Mapping):
+        raise InvalidInput(text=f"expected a mapping with 'kind', got {_described(plain)}", where=where)
+    tag = plain.get("kind")
+    if not isinstance(tag, str):
+        raise InvalidInput(text=f"'kind' is missing; expected one of {_keys_text(_tags(union))}", where=where)
+    cls = _spellings(union).get(tag)
+    if cls is None:
+        known = _tags(union)
+        text = f"unknown kind {tag!r}{_nearest(tag, known)}; expected one of {_keys_text(known)}"
+        raise InvalidInput(text=text, where=child(where, "kind"))
+    return _record(cls, plain, where, ignoring="kind")
+
+
+def _tag(cls: type, union: OneOf | None) -> str:
+    return cls.__name__.removeprefix(union.prefix if union else "")
+
+
+@cache
+def _tags(union: OneOf) -> tuple[str, ...]:
+    return tuple(_tag(member, union) for member in union.members)
+
+
+@cache
+def _spellings(union: OneOf) -> dict[str, type]:
+    return {
+        spelling: member
+        for tag, member in zip(_tags(union), union.members, strict=True)
+        for spelling in _ways(tag)
+    }
+
+
+def _ways(tag: str) -> tuple[str, str, str]:
+    return tag, tag[0].lower() + tag[1:], tag.lower()
+
+
+def _value(shape: Shape, plain: object, where: str) -> Any:
+    match shape:
+        case Integer():
+            return _integer(shape, plain, where)
+        case Boolean():
+            return _expect(bool, "true or false", plain, where)
+        case Text():
+            return _text(plain, where)
+        case Choice():
+            return _choice(shape, plain, where)
+        case Octets() | Moment():
+            return _parsed(shape, plain, where)
+        case Record(of=of):
+            return _record(of, plain, where)
+        case OneOf():
+            return _member(shape, plain, where)
+        case Vector(of=of):
+            items = _expect(list, "a list", plain, where)
+            return tuple([_value(of, item, child(where, n)) for n, item in enumerate(items)])
+
+
+def _expect(kind: type[T], what: str, plain: object, where: str) -> T:
+    if not isinstance(plain, kind):
+        raise InvalidInput(text=f"expected {what}, got {_described(plain)}", where=where)
+    return plain
+
+
+def _text(plain: object, where: str) -> str:
+    if isinstance(plain, bool | int | float):
+        raise InvalidInput(text=f"expected text, got {_described(plain)}; put it in quotes", where=where)
+    text = _expect(str, "text", plain, where)
+    if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidInput(text="half a surrogate pair is not text", where=where)
+    return text
+
+
+def _integer(shape: Integer, plain: object, where: str) -> int:
+    if isinstance(plain, bool) or not isinstance(plain, int):
+        raise InvalidInput(text=f"expected a whole number, got {_described(plain)}", where=where)
+    bits = 8 * shape.width.size
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if shape.width.signed else (0, (1 << bits) - 1)
+    if not low <= plain <= high:
+        raise InvalidInput(text=f"{plain} is not between {low} and {high}", where=where)
+    return plain
+
+
+def _choice(shape: Choice, plain: object, where: str) -> Any:
+    names = {way: choice for choice in shape.of for way in _ways(choice.name)}
+    tag = _expect(str, f"one of {_keys_text(shape.of.__members__)}", plain, where)
+    if tag not in names:
+        known = _keys_text(shape.of.__members__)
+        raise InvalidInput(text=f"unknown {shape.of.__name__} {tag!r}; expected one of {known}", where=where)
+    return names[tag]
+
+
+def _parsed(shape: Octets | Moment, plain: object, where: str) -> Any:
+    text = _text(plain, where)
+    try:
+        if isinstance(shape, Moment):
+            return Timestamp.parse(text)
+        if shape.of is bytes:
+            return base64.b64decode(text, validate=True)
+        return shape.of.parse(text)  # type: ignore[union-attr]
+    except InvalidInput as error:
+        raise InvalidInput(text=error.text, where=where) from error
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(text=f"expected base64, got {text[:40]!r}", where=where) from error
+
+
+def _extra(plain: object, where: str) -> ExtraAttributes:
+    attributes = _expect(dict, "a mapping of attributes", plain, where)
+    return ExtraAttributes(json.dumps(attributes, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+
+
+def camel(name: str) -> str:
+    """Return a field's name as it is written in text."""
+    first, *others = name.split("_")
+    return first + "".join(word.title() for word in others)
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _keys_text(known: Iterable[str]) -> str:
+    return ", ".join(known)
+
+
+def _described(plain: object) -> str:
+    if plain is None:
+        return "nothing"
+    if isinstance(plain, Mapping):
+        return "a mapping"
+    if isinstance(plain, list):
+        return "a list"
+    text = json.dumps(plain, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,1 @@
+"""Records: their columns, their schemas, and the Parquet files that hold them."""

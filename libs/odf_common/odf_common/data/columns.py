@@ -1,0 +1,104 @@
+"""The four columns that every record has, before those of its own (spec: Common Data Schema; wire-facts §5.1)."""
+
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.data.types import TIMESTAMP
+from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.vocabulary import DatasetVocabulary
+
+
+class Operation(IntEnum):
+    """What a record does to the ones before it (RFC-015)."""
+
+    APPEND = 0
+    RETRACT = 1
+    CORRECT_FROM = 2
+    CORRECT_TO = 3
+
+
+def offset_type(*, signed: bool) -> pa.DataType:
+    """Return the type of the offset column: the spec's, or the signed one that the reference writes."""
+    return pa.int64() if signed else pa.uint64()
+
+
+def operation_type(*, signed: bool) -> pa.DataType:
+    """Return the type of the operation column: the spec's, or the signed one that the reference writes."""
+    return pa.int32() if signed else pa.uint8()
+
+
+def with_system_columns(
+    records: pa.Table,
+    *,
+    ops: pa.Array | None,
+    first_offset: int,
+    system_time: Timestamp,
+    vocab: DatasetVocabulary,
+    signed: bool,
+) -> pa.Table:
+    """Number the records and put the system columns first: offset, op, system_time, event_time, then the data.
+
+    `ops` has one `Operation` a record, None: all are appended. Raises `InvalidInput` if the event time is missing,
+    null or no time, or if the records have a column by the name of another system column.
+    """
+    taken = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column} & set(
+        records.column_names
+    )
+    if taken:
+        raise InvalidInput(text="the name belongs to a system column", where=f"column {min(taken)}")
+    rows = len(records)
+    event_time = _event_time(records, vocab.event_time_column)
+    numbers = np.arange(first_offset, first_offset + rows, dtype=np.int64)
+    operations = pa.repeat(pa.scalar(0, pa.uint8()), rows) if ops is None else ops
+    system = {
+        vocab.offset_column: pa.array(numbers).cast(offset_type(signed=signed)),
+        vocab.operation_type_column: operations.cast(operation_type(signed=signed)),
+        vocab.system_time_column: pa.repeat(pa.scalar(system_time.ms, pa.int64()), rows).cast(TIMESTAMP),
+        vocab.event_time_column: event_time,
+    }
+    fields = [pa.field(name, column.type, nullable=False) for name, column in system.items()]
+    data = [name for name in records.column_names if name != vocab.event_time_column]
+    columns = [*system.values(), *(records.column(name) for name in data)]
+    return pa.Table.from_arrays(
+        columns, schema=pa.schema([*fields, *(records.schema.field(n) for n in data)])
+    )
+
+
+def normalize_timestamps(table: pa.Table) -> pa.Table:
+    """Make every moment a timestamp in whole milliseconds and UTC; those without a zone are taken as UTC."""
+    fields = [column.with_type(_normalized(column.type)) for column in table.schema]
+    if all(new.type == old.type for new, old in zip(fields, table.schema, strict=True)):
+        return table
+    return table.cast(pa.schema(fields), safe=False)
+
+
+def _normalized(type_: pa.DataType) -> pa.DataType:
+    if kind.is_timestamp(type_):
+        return TIMESTAMP
+    if kind.is_struct(type_):
+        return pa.struct([inner.with_type(_normalized(inner.type)) for inner in type_.fields])
+    if kind.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_normalized(type_.value_type)))
+    return type_
+
+
+def _event_time(records: pa.Table, name: str) -> pa.ChunkedArray:
+    where = f"column {name}"
+    if name not in records.column_names:
+        raise InvalidInput(text="the event time is missing", where=where)
+    column = records.column(name)
+    if kind.is_timestamp(column.type):
+        column = column if column.type == TIMESTAMP else column.cast(TIMESTAMP, safe=False)
+    elif kind.is_date64(column.type):
+        column = column.cast(pa.date32())
+    elif not kind.is_date32(column.type):
+        raise InvalidInput(
+            text=f"the event time has to be a TIMESTAMP or DATE, not {column.type}", where=where
+        )
+    if column.null_count:
+        raise InvalidInput(text=f"{column.null_count} records have no event time", where=where)
+    return column

@@ -1,0 +1,242 @@
+"""Schemas as people write them: SQL column definitions (spec: Schema Format).
+
+Beyond the spec's table: the usual SQL synonyms, `NOT NULL`, quoted names, `ARRAY<…>` and `STRUCT<…>`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from odf_common.errors import InvalidInput
+
+_TOKEN: Final = re.compile(r"""\s*(?:(`[^`]+`|"[^"]+")|([^\W\d]\w*(?:-\w+)*)|(\d+)|([(),<>:\[\]])|(\S))""")
+_SIMPLE: Final[Mapping[str, pa.DataType]] = {
+    "BOOLEAN": pa.bool_(),
+    "BOOL": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "REAL": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "UUID": pa.uuid(),
+    "STRING": pa.string(),
+    "TEXT": pa.string(),
+    "DATE": pa.date32(),
+    "BINARY": pa.binary(),
+    "VARBINARY": pa.binary(),
+    "BYTEA": pa.binary(),
+}
+_UNSIGNED: Final[Mapping[str, pa.DataType]] = {
+    "TINYINT": pa.uint8(),
+    "SMALLINT": pa.uint16(),
+    "INT": pa.uint32(),
+    "INTEGER": pa.uint32(),
+    "BIGINT": pa.uint64(),
+}
+_MAX_PRECISION: Final = 76  # digits
+_WIDE_PRECISION: Final = 38
+_MAX_DEPTH: Final = 32
+_UNITS: Final = ((0, "s"), (3, "ms"), (6, "us"), (9, "ns"))  # digits of a second that a unit holds
+
+
+def ddl_to_schema(columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of column definitions such as `population BIGINT NOT NULL`, in their order.
+
+    Moments are in UTC. Raises `InvalidInput` naming the column.
+    """
+    fields: list[pa.Field] = []
+    for text in columns:
+        fields.extend(_Definitions(text).columns())
+    names = [column.name for column in fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidInput(text="is defined twice", where=f"column {name}")
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    is_name: bool
+    is_quoted: bool
+
+
+class _Definitions:
+    """One text of column definitions, read from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._column = text.strip()
+        self._tokens = [_token(found) for found in _TOKEN.finditer(text)]
+        self._at = 0
+        self._depth = 0
+
+    def columns(self) -> list[pa.Field]:
+        if not self._tokens:
+            raise self._error("expected a name and a type")
+        fields = []
+        while self._at < len(self._tokens):
+            fields.append(self._definition(top=True))
+            if self._at < len(self._tokens):
+                self._expect(",")
+        return fields
+
+    def _definition(self, *, top: bool) -> pa.Field:
+        name = self._name()
+        if top:
+            self._column = name
+        else:
+            self._accept(":")
+        type_ = self._type()
+        return pa.field(name, type_, nullable=not self._not_null())
+
+    def _name(self) -> str:
+        token = self._next("a name")
+        if not token.is_name:
+            raise self._error(f"expected a name, got {token.text!r}")
+        return token.text
+
+    def _type(self) -> pa.DataType:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self._error(f"types are nested more than {_MAX_DEPTH} deep")
+        token = self._next("a type")
+        if not token.is_name or token.is_quoted:
+            raise self._error(f"expected a type, got {token.text!r}")
+        type_ = self._named(token.text.upper())
+        while self._accept("["):
+            self._expect("]")
+            type_ = pa.list_(type_)
+        self._depth -= 1
+        return type_
+
+    def _named(self, word: str) -> pa.DataType:
+        parse = self._parametric().get(word)
+        if parse is not None:
+            return parse()
+        if word not in _SIMPLE:
+            raise self._error(f"unknown type {word}")
+        if word == "DOUBLE":
+            self._accept("PRECISION")
+        if word in _UNSIGNED and self._accept("UNSIGNED"):
+            return _UNSIGNED[word]
+        return _SIMPLE[word]
+
+    def _parametric(self) -> Mapping[str, Callable[[], pa.DataType]]:
+        return {
+            "DECIMAL": self._decimal,
+            "NUMERIC": self._decimal,
+            "TIMESTAMP": self._timestamp,
+            "TIMESTAMPTZ": self._timestamp,
+            "TIME": self._time,
+            "VARCHAR": self._text_type,
+            "CHAR": self._text_type,
+            "ARRAY": self._array,
+            "STRUCT": self._struct,
+        }
+
+    def _decimal(self) -> pa.DataType:
+        given = self._parameters(2)
+        precision, scale = (*given, *(10, 0)[len(given) :])
+        if not 1 <= precision <= _MAX_PRECISION or scale > precision:
+            raise self._error(f"there is no DECIMAL({precision}, {scale})")
+        make = pa.decimal128 if precision <= _WIDE_PRECISION else pa.decimal256
+        return make(precision, scale)
+
+    def _timestamp(self) -> pa.DataType:
+        unit = self._unit("TIMESTAMP")
+        if self._accept("WITH"):
+            self._accept("LOCAL")
+            self._expect("TIME")
+            self._expect("ZONE")
+        elif self._accept("WITHOUT"):
+            raise self._error("times without a zone cannot be compared; use TIMESTAMP, which is in UTC")
+        return pa.timestamp(unit, "UTC")
+
+    def _time(self) -> pa.DataType:
+        unit = self._unit("TIME")
+        return pa.time64(unit) if unit in {"us", "ns"} else pa.time32("ms")
+
+    def _text_type(self) -> pa.DataType:
+        self._parameters(1)
+        return pa.string()
+
+    def _array(self) -> pa.DataType:
+        self._expect("<")
+        item = self._type()
+        nullable = not self._not_null()
+        self._expect(">")
+        return pa.list_(pa.field("element", item, nullable))
+
+    def _struct(self) -> pa.DataType:
+        self._expect("<")
+        fields = [self._definition(top=False)]
+        while self._accept(","):
+            fields.append(self._definition(top=False))
+        self._expect(">")
+        return pa.struct(fields)
+
+    def _unit(self, word: str) -> str:
+        digits = (*self._parameters(1), 3)[0]
+        for most, unit in _UNITS:
+            if digits <= most:
+                return unit
+        raise self._error(f"there is no {word}({digits}); a second has at most 9 digits")
+
+    def _parameters(self, most: int) -> tuple[int, ...]:
+        """Return the numbers in parentheses, none when there are no parentheses."""
+        numbers: list[int] = []
+        if self._accept("("):
+            while True:
+                token = self._next("a number")
+                if not (token.text.isascii() and token.text.isdigit()) or len(token.text) > 3:
+                    raise self._error(f"expected a small number, got {token.text!r}")
+                numbers.append(int(token.text))
+                if not self._accept(","):
+                    break
+            self._expect(")")
+        if len(numbers) > most:
+            raise self._error(f"expected at most {most} parameters, got {len(numbers)}")
+        return tuple(numbers)
+
+    def _not_null(self) -> bool:
+        if self._accept("NOT"):
+            self._expect("NULL")
+            return True
+        self._accept("NULL")
+        return False
+
+    def _accept(self, word: str) -> bool:
+        if self._at < len(self._tokens):
+            token = self._tokens[self._at]
+            if not token.is_quoted and token.text.upper() == word:
+                self._at += 1
+                return True
+        return False
+
+    def _expect(self, word: str) -> None:
+        if not self._accept(word):
+            got = repr(self._tokens[self._at].text) if self._at < len(self._tokens) else "the end"
+            raise self._error(f"expected {word!r}, got {got}")
+
+    def _next(self, what: str) -> _Token:
+        if self._at >= len(self._tokens):
+            raise self._error(f"expected {what}, got the end")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _error(self, text: str) -> InvalidInput:
+        return InvalidInput(text=f"{text} in {self._text.strip()!r}", where=f"column {self._column}")
+
+
+def _token(found: "re.Match[str]") -> _Token:
+    quoted, word, number, sign, other = found.groups()
+    if quoted:
+        return _Token(quoted[1:-1], is_name=True, is_quoted=True)
+    return _Token(word or number or sign or other, is_name=bool(word), is_quoted=False)

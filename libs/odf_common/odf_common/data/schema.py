@@ -1,0 +1,67 @@
+"""Schemas of slices: between Arrow and the chain, and which may follow which (wire-facts §1.6, §5.5 rule 22)."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.data.arrow_flatbuffer import read_schema, write_schema
+from odf_common.data.odf_schema import to_arrow
+from odf_common.data.types import stored_schema, stored_type
+from odf_common.errors import InvalidInput
+from odf_common.metadata.events import SetDataSchema
+
+
+def schema_to_event(schema: pa.Schema) -> SetDataSchema:
+    """Return the event that announces slices of this schema: Arrow's own form, as every version reads it."""
+    return SetDataSchema(raw_arrow_schema=write_schema(stored_schema(schema)))
+
+
+def schema_of_event(event: SetDataSchema) -> pa.Schema:
+    """Return the schema of either form; raises `InvalidInput` where it is neither or not one."""
+    if event.schema is not None:
+        return to_arrow(event.schema)
+    if event.raw_arrow_schema is None:
+        raise InvalidInput(text="there is neither an Arrow schema nor an ODF schema", where="SetDataSchema")
+    return read_schema(event.raw_arrow_schema)
+
+
+def check_evolution(old: pa.Schema, new: pa.Schema) -> bool:
+    """Tell whether `new` differs from `old`; raises `InvalidInput`, naming the column, if old readers could not go on.
+
+    Columns may be added if they are optional, and change places. Layouts that are stored alike do not differ.
+    """
+    _check_fields(tuple(old), tuple(new), "")
+    return not _is_same(old, new)
+
+
+def _is_same(old: pa.Schema, new: pa.Schema) -> bool:
+    return bool(stored_schema(old).equals(stored_schema(new), check_metadata=False))
+
+
+def _check_fields(old: Sequence[pa.Field], new: Sequence[pa.Field], parent: str) -> None:
+    before = {column.name: column for column in old}
+    after = {column.name: column for column in new}
+    for name, column in before.items():
+        if name not in after:
+            raise InvalidInput(text="cannot be removed from the schema", where=f"column {parent}{name}")
+        _check_field(column, after[name], f"{parent}{name}")
+    for name, column in after.items():
+        if name not in before and not column.nullable:
+            raise InvalidInput(
+                text="is new and required; records before it would have no value",
+                where=f"column {parent}{name}",
+            )
+
+
+def _check_field(old: pa.Field, new: pa.Field, name: str) -> None:
+    if old.nullable != new.nullable:
+        was, now = ("optional", "required") if old.nullable else ("required", "optional")
+        raise InvalidInput(text=f"was {was} and cannot become {now}", where=f"column {name}")
+    before, after = stored_type(old.type), stored_type(new.type)
+    if kind.is_struct(before) and kind.is_struct(after):
+        _check_fields(before.fields, after.fields, f"{name}.")
+    elif kind.is_list(before) and kind.is_list(after):
+        _check_field(before.value_field, after.value_field, f"{name}[]")
+    elif before != after:
+        raise InvalidInput(text=f"was {before} and cannot become {after}", where=f"column {name}")

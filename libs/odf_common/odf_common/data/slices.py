@@ -1,0 +1,182 @@
+"""Data slices: one Parquet file each, written once, read with suspicion (spec: Data Slice; wire-facts §5.2).
+
+Files carry no Arrow hints, so every reader finds the same types, and the logical hash of what was written is the
+hash of what is read.
+"""
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as kind
+
+from odf_common.data.types import as_stored
+from odf_common.errors import InvalidInput, NotFound, VerificationFailed
+from odf_common.hashing.logical import LogicalHasher
+from odf_common.hashing.multihash import Multihash
+
+ROW_GROUP: Final = 1 << 16  # rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceFile:
+    """A slice as it was written: hashes of its records and of its bytes; `size` in bytes."""
+
+    logical_hash: Multihash
+    physical_hash: Multihash
+    size: int
+
+
+@dataclass(eq=False, kw_only=True)
+class CorruptSlice(VerificationFailed):
+    """A data slice cannot be read as Parquet."""
+
+    file: str
+    why: str
+
+
+def write_slice(table: pa.Table, file: Path) -> SliceFile:
+    """Write all records into a new file, hashing while encoding; it is not yet durable when this returns.
+
+    The first column has to be the offset. Raises `UnhashableType` or `InvalidInput` naming a column that cannot be
+    stored, before a byte is written, and for an empty table: a slice without records does not exist.
+    """
+    if len(table) == 0:
+        raise InvalidInput(text="a data slice holds at least one record")
+    stored = as_stored(table)
+    hasher = LogicalHasher(stored.schema)
+    with ThreadPoolExecutor(1) as pool, _HashingFile(file) as sink:
+        hashing = pool.submit(hasher.update, stored)
+        _encode(stored, sink)
+        hashing.result()
+    return SliceFile(logical_hash=hasher.finish(), physical_hash=sink.hash(), size=sink.size)
+
+
+def read_slice(file: Path, columns: list[str] | None = None) -> pa.Table:
+    """Return the records in file order, checked to be well formed; raises `NotFound` or `CorruptSlice`."""
+    with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
+        _check_declared(parquet.metadata, file)
+        table = parquet.read(columns, use_threads=True)
+        table.validate(full=True)
+        return table.replace_schema_metadata(None)
+
+
+def hash_slice(file: Path) -> Multihash:
+    """Return the logical hash of a file of any size, a row group at a time.
+
+    Raises `NotFound`, `CorruptSlice`, or `UnhashableType`.
+    """
+    with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
+        _check_declared(parquet.metadata, file)
+        hasher = LogicalHasher(parquet.schema_arrow)
+        for group in range(parquet.num_row_groups):
+            table = parquet.read_row_group(group)
+            table.validate(full=True)
+            hasher.update(table)
+        return hasher.finish()
+
+
+def slice_schema(file: Path) -> pa.Schema:
+    """Return the schema of a slice's records; raises `NotFound` or `CorruptSlice`."""
+    with _reading(file):
+        return pq.read_schema(file, memory_map=True).remove_metadata()
+
+
+def _encode(table: pa.Table, sink: "_HashingFile") -> None:
+    offset, *others = table.schema
+    try:
+        pq.write_table(
+            table,
+            pa.PythonFile(sink, mode="w"),
+            row_group_size=ROW_GROUP,
+            version="2.6",
+            compression="snappy",
+            use_dictionary=[path for column in others for path in _leaves(column, "")],
+            column_encoding={offset.name: "DELTA_BINARY_PACKED"},
+            store_schema=False,
+        )
+    except (pa.ArrowException, NotImplementedError) as error:
+        raise InvalidInput(text=f"the records cannot be stored as Parquet: {error}") from error
+
+
+def _leaves(column: pa.Field, parent: str) -> list[str]:
+    """Return the Parquet paths of a column's values."""
+    name = f"{parent}{column.name}"
+    if kind.is_struct(column.type):
+        return [path for inner in column.type.fields for path in _leaves(inner, f"{name}.")]
+    if kind.is_list(column.type):
+        return _leaves(column.type.value_field.with_name("element"), f"{name}.list.")
+    return [] if kind.is_boolean(column.type) else [name]
+
+
+def _check_declared(metadata: pq.FileMetaData, file: Path) -> None:
+    """Refuse footers that contradict themselves, before memory is taken on their word."""
+    groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
+        raise CorruptSlice(file=file.name, why=f"row groups {groups} against {metadata.num_rows} records")
+
+
+class _HashingFile:
+    """A new file to write to; knows the hash of what was written."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+        self._digest = hashlib.sha3_256()
+        self.size = 0
+        self.closed = False
+
+    def write(self, raw: bytes) -> int:
+        """Append bytes."""
+        self._digest.update(raw)
+        self.size += len(raw)
+        return self._file.write(raw)
+
+    def flush(self) -> None:
+        """Hand what was written to the operating system."""
+        self._file.flush()
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self.size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        self.closed = True
+
+    def hash(self) -> Multihash:
+        """Return the physical hash."""
+        return Multihash.sha3(self._digest.digest())
+
+    def __enter__(self) -> Self:
+        """Return the file itself."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Close the file."""
+        self.close()
+
+
+class _reading:  # noqa: N801 - reads as a verb
+    """Turns what Arrow raises for a bad file into `CorruptSlice`."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """Raise in terms of the slice."""
+        if isinstance(error, FileNotFoundError):
+            raise NotFound(what=f"data slice {self._file.name}") from error
+        if isinstance(error, pa.ArrowException | OSError | ValueError | MemoryError | OverflowError):
+            why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise CorruptSlice(file=self._file.name, why=why) from error

@@ -1,0 +1,81 @@
+"""Which Arrow type a column has after it was stored: what a reader finds in a file without Arrow's own hints.
+
+Hashes and schemas are made of stored types only, so that they hold for every reader (wire-facts §4.6, §5.1).
+"""
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.errors import InvalidInput
+
+TIMESTAMP: Final = pa.timestamp("ms", "UTC")
+_PLAIN_DECIMAL: Final = 38  # digits; wider ones need 256 bits
+
+
+def stored_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type read back; every moment is in milliseconds and UTC, whatever its unit and zone were."""
+    if kind.is_dictionary(type_):
+        return stored_type(type_.value_type)
+    if kind.is_struct(type_):
+        return pa.struct([_stored_field(inner) for inner in type_.fields])
+    if kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_):
+        return pa.list_(_stored_field(type_.value_field).with_name("element"))
+    return _stored_leaf(type_)
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema read back, without metadata."""
+    return pa.schema([_stored_field(column) for column in schema])
+
+
+def as_stored(table: pa.Table) -> pa.Table:
+    """Cast the columns whose values would change when stored; layouts that merely differ are left alone."""
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        target = stored_type(column.type)
+        columns.append(column if _same_values(column.type, target) else _cast(column, target, name))
+    fields = [pa.field(old.name, c.type, old.nullable) for old, c in zip(table.schema, columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _cast(column: pa.ChunkedArray, target: pa.DataType, name: str) -> pa.ChunkedArray:
+    """Cast, cutting moments down to whole milliseconds."""
+    try:
+        if kind.is_decimal(column.type):
+            return column.cast(target)
+        return column.cast(target, safe=False)
+    except pa.ArrowException as error:
+        raise InvalidInput(text=f"cannot be stored as {target}: {error}", where=f"column {name}") from error
+
+
+def _same_values(type_: pa.DataType, target: pa.DataType) -> bool:
+    """Tell whether a column of `type_` is written, and hashed, just as one of `target`."""
+    if type_ == target or kind.is_dictionary(type_):
+        return type_ == target or _same_values(type_.value_type, target)
+    if kind.is_nested(type_):
+        return False
+    text = kind.is_string(target) and (kind.is_large_string(type_) or kind.is_string_view(type_))
+    raw = kind.is_binary(target) and (kind.is_large_binary(type_) or kind.is_binary_view(type_))
+    return bool(text or raw)
+
+
+def _stored_field(column: pa.Field) -> pa.Field:
+    return pa.field(column.name, stored_type(column.type), column.nullable)
+
+
+def _stored_leaf(type_: pa.DataType) -> pa.DataType:
+    if kind.is_timestamp(type_):
+        return TIMESTAMP
+    if kind.is_date64(type_):
+        return pa.date32()
+    if kind.is_large_string(type_) or kind.is_string_view(type_):
+        return pa.string()
+    if kind.is_large_binary(type_) or kind.is_binary_view(type_):
+        return pa.binary()
+    if kind.is_decimal(type_) and type_.precision <= _PLAIN_DECIMAL:
+        return pa.decimal128(type_.precision, type_.scale)
+    if kind.is_time32(type_):
+        return pa.time32("ms")
+    return type_

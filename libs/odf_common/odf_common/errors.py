@@ -1,0 +1,135 @@
+"""Every error this project raises: one root, five families, facts as fields.
+
+An error's text is built from its docstring and its fields, so the place that raises it states facts only.
+`advice()` is the sentence shown to a person after what went wrong.
+"""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(eq=False, kw_only=True)
+class OdfError(Exception):
+    """Something in the node went wrong."""
+
+    def __str__(self) -> str:
+        """Return the first sentence of the docstring, then the fields as `name=value`."""
+        what = (self.__doc__ or type(self).__name__).strip().splitlines()[0].rstrip(".")
+        facts = ", ".join(
+            f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) is not None
+        )
+        return f"{what}: {facts}" if facts else what
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Pickle by fields, so that errors cross process borders whole."""
+        return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
+
+    @property
+    def code(self) -> str:
+        """Return the name that goes on the wire and into JSON: the class's own."""
+        return type(self).__name__
+
+    def advice(self) -> str:
+        """Return one sentence on what to do about it, or an empty string."""
+        return ""
+
+
+def _rebuild(kind: type[OdfError], facts: dict[str, object]) -> OdfError:
+    return kind(**facts)
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidInput(OdfError):
+    """The input is not valid."""
+
+    text: str | None = None
+    where: str | None = None
+
+    def __str__(self) -> str:
+        """Return `where: text`, or the general form for errors with fields of their own."""
+        if self.text is None:
+            return super().__str__()
+        return f"{self.where}: {self.text}" if self.where else self.text
+
+
+@dataclass(eq=False, kw_only=True)
+class NotFound(OdfError):
+    """There is no such thing."""
+
+    what: str
+
+    def __str__(self) -> str:
+        """Return what is missing."""
+        return f"{self.what} does not exist"
+
+
+@dataclass(eq=False, kw_only=True)
+class ChainRuleViolated(OdfError):
+    """A block breaks a rule of the metadata chain."""
+
+    rule: str
+    text: str
+    sequence_number: int | None = None
+
+    def __str__(self) -> str:
+        """Return the block's place, what is wrong, and the rule's name."""
+        at = "" if self.sequence_number is None else f"block {self.sequence_number}: "
+        return f"{at}{self.text} (rule {self.rule})"
+
+
+@dataclass(eq=False, kw_only=True)
+class Conflict(OdfError):
+    """Somebody else changed it first."""
+
+
+@dataclass(eq=False, kw_only=True)
+class HeadMoved(Conflict):
+    """Another block was committed first; read the head again and re-propose."""
+
+    dataset: str
+    expected: str | None
+    actual: str | None
+
+
+@dataclass(eq=False, kw_only=True)
+class AlreadyExists(Conflict):
+    """The name is taken."""
+
+    what: str
+
+    def __str__(self) -> str:
+        """Return what is already there."""
+        return f"{self.what} already exists"
+
+
+@dataclass(eq=False, kw_only=True)
+class VerificationFailed(OdfError):
+    """What is stored is not what the chain declares."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Unavailable(OdfError):
+    """A part of the node cannot be reached now; it is worth trying again."""
+
+    what: str
+    why: str | None = None
+
+    def __str__(self) -> str:
+        """Return what cannot be reached, and why where that is known."""
+        return f"{self.what} cannot be reached" + (f": {self.why}" if self.why else "")
+
+
+@dataclass(eq=False, kw_only=True)
+class Refused(OdfError):
+    """The node refused; `reason` is the name of the error, `text` its words."""
+
+    reason: str
+    text: str
+
+    def __str__(self) -> str:
+        """Return the words of the refusal."""
+        return self.text
+
+
+@dataclass(eq=False, kw_only=True)
+class InvalidQuery(InvalidInput):
+    """The engine cannot run the SQL."""

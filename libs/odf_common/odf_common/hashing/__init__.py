@@ -1,0 +1,1 @@
+"""Hashes: how they are written (multihash), over bytes (physical), over records (logical)."""

@@ -1,0 +1,94 @@
+"""Self-describing hashes: which algorithm, how long, the digest (spec: Hash Representation; wire-facts §3.3)."""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from odf_common.errors import InvalidInput
+from odf_common.hashing import multibase
+
+SHA2_256: Final = 0x12
+SHA3_256: Final = 0x16
+ARROW0_SHA3_256: Final = 0x300016
+MAX_DIGEST: Final = 32  # bytes
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Multihash:
+    """A hash as it travels in binary: varint code, varint length, digest. Text form is base16, `f…`."""
+
+    raw: bytes
+
+    @classmethod
+    def of(cls, code: int, digest: bytes) -> Self:
+        """Build from an algorithm's multicodec and a digest of at most 32 bytes."""
+        return cls(write_varint(code) + write_varint(len(digest)) + digest)
+
+    @classmethod
+    def sha3(cls, digest: bytes) -> Self:
+        """Build the hash of blocks and files from a SHA3-256 digest."""
+        return cls(b"\x16\x20" + digest)
+
+    @classmethod
+    def arrow0(cls, digest: bytes) -> Self:
+        """Build the logical hash of records from an arrow-digest."""
+        return cls(b"\x96\x80\xc0\x01\x20" + digest)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """Accept binary form; raises `InvalidInput` where length and digest disagree."""
+        code, at = read_varint(raw, 0)
+        length, at = read_varint(raw, at)
+        if length > MAX_DIGEST or len(raw) - at != length:
+            raise InvalidInput(
+                text=f"not a multihash: {raw.hex()!r} says {length} bytes, has {len(raw) - at}"
+            )
+        return cls(write_varint(code) + write_varint(length) + raw[at:])
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Accept text in any final multibase encoding."""
+        return cls.from_bytes(multibase.decode(text))
+
+    @property
+    def code(self) -> int:
+        """Return the algorithm's multicodec."""
+        return read_varint(self.raw, 0)[0]
+
+    @property
+    def digest(self) -> bytes:
+        """Return the bare digest."""
+        _, at = read_varint(self.raw, 0)
+        _, at = read_varint(self.raw, at)
+        return self.raw[at:]
+
+    def __str__(self) -> str:
+        """Return base16 text, as object names and YAML have it."""
+        return "f" + self.raw.hex()
+
+    def __repr__(self) -> str:
+        """Return the text form."""
+        return f"Multihash({self})"
+
+
+def write_varint(number: int) -> bytes:
+    """Return an unsigned LEB128."""
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def read_varint(raw: bytes, at: int) -> tuple[int, int]:
+    """Return the number at `at` and where it ends; raises `InvalidInput` when cut off or over 63 bits."""
+    number = 0
+    for shift in range(0, 63, 7):
+        if at >= len(raw):
+            raise InvalidInput(text="a varint is cut off")
+        byte = raw[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise InvalidInput(text="a varint is longer than 63 bits")

@@ -1,0 +1,21 @@
+"""The hash of a file's bytes: names data slices and checkpoints, detects damage (spec: Physical and Logical Hashes)."""
+
+import hashlib
+from typing import BinaryIO, Final
+
+from odf_common.hashing.multihash import Multihash
+
+CHUNK: Final = 1 << 20  # bytes
+
+
+def physical_hash(file: BinaryIO) -> Multihash:
+    """SHA3-256 of the whole file from where it stands, read once in 1 MiB chunks."""
+    digest = hashlib.sha3_256()
+    while chunk := file.read(CHUNK):
+        digest.update(chunk)
+    return Multihash.sha3(digest.digest())
+
+
+def physical_hash_of(raw: bytes) -> Multihash:
+    """SHA3-256 of bytes at hand."""
+    return Multihash.sha3(hashlib.sha3_256(raw).digest())

@@ -1,0 +1,271 @@
+"""Byte streams of columns as arrow-digest wants them (wire-facts §4.4), made by kernels, never value by value.
+
+A fixed-width column without nulls is its own buffer. Everything of variable width (text, binary, lists) is one
+operation: rows of bytes, each behind an 8-byte count.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+from numpy.typing import NDArray
+
+from odf_common.hashing.types import canonical, is_bytes, is_list
+
+Bytes = NDArray[np.uint8]
+Offsets = NDArray[np.int64] | NDArray[np.int32]
+Mask = NDArray[np.bool_]
+
+BLOCK_ROWS: Final = 1 << 15  # keeps a block's buffers in the processor's cache
+BLOCK_BYTES: Final = 1 << 26
+_HEADER: Final = 8  # bytes
+_GAP: Final = bytes(_HEADER)
+_NARROW: Final = 1 << 31  # bytes that 32-bit offsets reach
+_SMALL: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Rows as one run of bytes; `offsets` tells, when asked, where each row starts, and the end."""
+
+    data: Bytes
+    offsets: Callable[[], Offsets]
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """Return the array with dictionaries, extensions and views resolved into what `stream` takes."""
+    if isinstance(array, pa.ExtensionArray):
+        return plain(array.storage)
+    if kind.is_dictionary(array.type):
+        return plain(array.dictionary_decode())
+    if kind.is_string_view(array.type) or kind.is_binary_view(array.type):
+        return array.cast(pa.large_binary())
+    return array
+
+
+def validity(array: pa.Array) -> Mask | None:
+    """Return which slots are valid; None when all are."""
+    if array.null_count == 0:
+        return None
+    if kind.is_null(array.type):
+        return np.zeros(len(array), np.bool_)
+    return _bits(array.buffers()[0], array.offset, len(array))
+
+
+def filled(array: pa.Array) -> pa.Array:
+    """Return a plain array whose null slots count as zeros, or as empty where rows differ in width."""
+    own, type_ = validity(array), array.type
+    if own is None:
+        return array
+    if kind.is_boolean(type_):
+        return array.fill_null(False)  # noqa: FBT003 - the value of the slots
+    if kind.is_fixed_size_binary(type_) or _is_raw(type_):
+        width = _width(type_)
+        zeroed = np.where(own[:, None], _raw(array, width).reshape(-1, width), np.uint8(0))
+        return pa.Array.from_buffers(type_, len(array), [None, pa.py_buffer(zeroed)])
+    return array.take(pa.array(np.arange(len(array))))
+
+
+def stream(array: pa.Array, valid: Mask | None) -> Iterator[Bytes]:
+    """Yield the bytes of all rows in order, in blocks that hold until the next one is asked for.
+
+    `valid` is the mask that counts, not the array's own.
+    """
+    if valid is None and _is_raw(array.type):
+        yield _raw(array, _width(array.type))
+        return
+    scratch = np.empty((BLOCK_ROWS + 1) * _width(array.type), np.uint8) if _is_raw(array.type) else None
+    for start, stop in _blocks(array):
+        part = None if valid is None else valid[start:stop]
+        yield encode(array.slice(start, stop - start), part, scratch).data
+
+
+def encode(array: pa.Array, valid: Mask | None, scratch: Bytes | None = None) -> Encoded:
+    """Encode the rows of a plain array; where `valid` is False a row is the single byte 0.
+
+    The array's own nulls are not looked at: what is null without being masked was `filled`.
+    """
+    rows, type_ = len(array), array.type
+    if kind.is_boolean(type_):
+        return _one_byte(_bits(array.buffers()[1], array.offset, rows) + np.uint8(1), valid)
+    if kind.is_fixed_size_binary(type_):
+        width = type_.byte_width
+        starts = _steps(rows + 1, width)
+        return _prefixed(_raw(array, width), starts, None, valid)
+    if is_bytes(type_):
+        return _encode_bytes(array, valid)
+    if is_list(type_):
+        return _encode_lists(array, valid)
+    width = _width(type_)
+    if width == 1:
+        return _one_byte(_raw(array, 1), valid)
+    return _encode_fixed(_raw(array, width), width, valid, scratch)
+
+
+def _encode_bytes(array: pa.Array, valid: Mask | None) -> Encoded:
+    wide = kind.is_large_binary(array.type) or kind.is_large_string(array.type)
+    offsets = _offsets(array.buffers()[1], array.offset, len(array), wide=wide)
+    return _prefixed(_whole(array.buffers()[2]), offsets, None, valid)
+
+
+def _encode_lists(array: pa.Array, valid: Mask | None) -> Encoded:
+    rows = len(array)
+    if kind.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        offsets = _steps(rows + 1, size)
+        items = plain(array.values.slice(array.offset * size, rows * size))
+    else:
+        offsets = _offsets(array.buffers()[1], array.offset, rows, wide=kind.is_large_list(array.type))
+        items = plain(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
+        offsets = offsets - offsets[0]
+    encoded = encode(items, validity(items))
+    return _prefixed(encoded.data, encoded.offsets()[offsets], np.diff(offsets), valid)
+
+
+def _one_byte(values: Bytes, valid: Mask | None) -> Encoded:
+    values = values if valid is None else values * valid
+    return Encoded(values, lambda: np.arange(len(values) + 1, dtype=np.int64))
+
+
+def _encode_fixed(raw: Bytes, width: int, valid: Mask | None, scratch: Bytes | None) -> Encoded:
+    """Scatter valid values into zeros: what is left untouched are the null bytes."""
+    if valid is None:
+        return Encoded(raw, lambda: np.arange(0, len(raw) + 1, width, dtype=np.int64))
+    item = f"<u{width}" if width in {2, 4, 8} else f"V{width}"
+    places = np.flatnonzero(valid)
+    values = raw.view(item)[places]
+    places += _steps(len(places), width - 1)
+    size = len(valid) + len(places) * (width - 1)
+    out = np.empty(size + width, np.uint8) if scratch is None else scratch[: size + width]
+    out.fill(0)
+    _anywhere(out, item)[places] = values
+    return Encoded(out[:size], lambda: _running(np.where(valid, np.int64(width), np.int64(1))))
+
+
+def _prefixed(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask | None) -> Encoded:
+    """Put each row's count (None: its length in bytes) before it, as 8 bytes; null rows become one zero byte."""
+    lengths = np.diff(offsets)
+    counts = lengths if counts is None else counts
+    if valid is None:
+        out = _with_gaps(data, offsets)
+        starts = offsets + _steps(len(offsets), _HEADER)
+        starts -= offsets[0]
+        places = starts[:-1]
+    else:
+        out = _with_gaps_and_nulls(data, offsets, valid)
+        starts = _running(np.where(valid, lengths + np.int64(_HEADER), np.int64(1)))
+        places, counts = starts[:-1][valid], counts[valid]
+    _write_counts(out, places, counts)
+    return Encoded(out, lambda: starts)
+
+
+def _with_gaps(data: Bytes, offsets: Offsets) -> Bytes:
+    """Return the rows, each behind 8 zero bytes: joined by a gap, behind one more row that is empty."""
+    led = np.empty(len(offsets) + 1, offsets.dtype)
+    led[0], led[1:] = offsets[0], offsets
+    rows = _rows(data, led, None)
+    gap = pa.scalar(_GAP, rows.type)
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows), gap)
+    return _writable(joined.buffers()[2], int(offsets[-1] - offsets[0]) + _HEADER * (len(offsets) - 1))
+
+
+def _with_gaps_and_nulls(data: Bytes, offsets: Offsets, valid: Mask) -> Bytes:
+    rows = _rows(data, offsets, pa.py_buffer(np.packbits(valid, bitorder="little")))
+    filled = pc.coalesce(pc.binary_replace_slice(rows, 0, 0, _GAP), pa.scalar(b"\0", rows.type))
+    ends = _offsets(filled.buffers()[1], filled.offset, len(filled), wide=kind.is_large_binary(rows.type))
+    return _writable(filled.buffers()[2], int(ends[-1]))
+
+
+def _rows(data: Bytes, offsets: Offsets, bitmap: pa.Buffer | None) -> pa.Array:
+    """Return bytes as rows, in Arrow's narrow layout where what is made of them fits into that."""
+    narrow = offsets.dtype == np.int32 and int(offsets[-1] - offsets[0]) + _HEADER * len(offsets) < _NARROW
+    if not narrow:
+        offsets = offsets.astype(np.int64, copy=False)
+    type_ = pa.binary() if narrow else pa.large_binary()
+    return pa.Array.from_buffers(type_, len(offsets) - 1, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _write_counts(out: Bytes, places: Offsets, counts: Offsets) -> None:
+    if len(counts) == 0:
+        return
+    if counts.max() > _SMALL:
+        _anywhere(out, "<i8")[places] = counts
+    else:  # the other seven bytes are zero already
+        out[places] = counts.astype(np.uint8)
+
+
+def _blocks(array: pa.Array) -> Iterator[tuple[int, int]]:
+    rows = BLOCK_ROWS
+    while rows > 1 and array.nbytes * rows > BLOCK_BYTES * max(len(array), 1):
+        rows //= 2
+    for start in range(0, len(array), rows):
+        yield start, min(start + rows, len(array))
+
+
+def _is_raw(type_: pa.DataType) -> bool:
+    return not (kind.is_boolean(type_) or is_bytes(type_) or is_list(type_))
+
+
+def _width(type_: pa.DataType) -> int:
+    return int(canonical(type_).bit_width) // 8
+
+
+def _raw(array: pa.Array, width: int) -> Bytes:
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(buffer, np.uint8)[array.offset * width : (array.offset + len(array)) * width]
+
+
+def _bits(buffer: pa.Buffer | None, offset: int, length: int) -> Mask:
+    if buffer is None or length == 0:
+        return np.zeros(length, np.bool_)
+    first, last = offset // 8, (offset + length + 7) // 8
+    bits = np.unpackbits(np.frombuffer(buffer, np.uint8)[first:last], bitorder="little")
+    return bits[offset - 8 * first :][:length].view(np.bool_)
+
+
+def _offsets(buffer: pa.Buffer | None, offset: int, length: int, *, wide: bool) -> Offsets:
+    if buffer is None or buffer.size == 0:
+        return np.zeros(length + 1, np.int64)
+    return (np.frombuffer(buffer, np.int64) if wide else np.frombuffer(buffer, np.int32))[offset:][
+        : length + 1
+    ]
+
+
+def _whole(buffer: pa.Buffer | None) -> Bytes:
+    return np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
+
+
+def _writable(buffer: pa.Buffer, size: int) -> Bytes:
+    """Return a kernel's fresh result for writing in place; copied only where Arrow does not allow that."""
+    out = np.frombuffer(buffer, np.uint8)[:size]
+    return out if out.flags.writeable else out.copy()
+
+
+def _anywhere(out: Bytes, item: str) -> NDArray[np.void]:
+    """Return a view in which index i is the item that starts at byte i."""
+    kind_ = np.dtype(item)
+    return np.ndarray((len(out) - kind_.itemsize + 1,), kind_, out, 0, (1,))
+
+
+def _steps(length: int, step: int) -> Offsets:
+    return (
+        _block_steps(step)[:length] if length <= BLOCK_ROWS + 1 else np.arange(length, dtype=np.int64) * step
+    )
+
+
+@lru_cache(maxsize=16)
+def _block_steps(step: int) -> Offsets:
+    return np.arange(BLOCK_ROWS + 1, dtype=np.int64) * step
+
+
+def _running(lengths: Offsets) -> Offsets:
+    out = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=out[1:])
+    return out

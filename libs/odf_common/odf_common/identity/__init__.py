@@ -1,0 +1,1 @@
+"""Who and what: dataset ids, names and references, keys."""

@@ -1,0 +1,235 @@
+"""Names and references of datasets: what people type (spec: Aliases and References; wire-facts §3.5).
+
+Names compare without regard to ASCII case and keep the spelling they were given. Whether the first half of
+`a/b` is an account or a repository cannot be seen from the text; that is an `AmbiguousAlias`, settled by
+whoever knows the repositories. Ids are read in every final multibase encoding, also where the grammar's
+alphabet, which lacks base64url's `-` and `_`, would stop short (spec: Hash Representation).
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Final
+
+from odf_common.errors import InvalidInput
+from odf_common.identity.did import PREFIX, DatasetId
+
+_SUBDOMAIN: Final = r"[a-zA-Z0-9]+(?:-[a-zA-Z0-9]+)*"
+_HOSTNAME: Final = re.compile(rf"{_SUBDOMAIN}(?:\.{_SUBDOMAIN})*")
+_URL: Final = re.compile(r"[a-zA-Z0-9]+(?:\+[a-zA-Z0-9]+)*://[^\n]+")
+_WILD_NAME: Final = re.compile(r"[a-zA-Z0-9.%-]+")
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True, eq=False)
+class Name:
+    """Name of a dataset, an account or a repository."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        """Refuse anything but groups of letters and digits joined by single `-` and `.`."""
+        if not _HOSTNAME.fullmatch(self.text):
+            expected = "letters and digits, joined by single '-' or '.'"
+            raise InvalidInput(text=f"{self.text!r} is not a name; expected {expected}")
+
+    @property
+    def key(self) -> str:
+        """Return what names are compared by."""
+        return self.text.lower()
+
+    def __eq__(self, other: object) -> bool:
+        """Compare without regard to case."""
+        return isinstance(other, Name) and self.key == other.key
+
+    def __hash__(self) -> int:
+        """Agree with equality."""
+        return hash(self.key)
+
+    def __lt__(self, other: "Name") -> bool:
+        """Order without regard to case."""
+        return self.key < other.key
+
+    def __str__(self) -> str:
+        """Return the name as it was given."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """`[account/]dataset`, a dataset of this node."""
+
+    account: Name | None = None
+    dataset: Name
+
+    @property
+    def key(self) -> str:
+        """Return the lower-case text under which the alias is kept."""
+        return str(self).lower()
+
+    def __str__(self) -> str:
+        """Return the alias as it was given."""
+        return _joined(self.account, self.dataset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteAlias:
+    """`repository/[account/]dataset`, a dataset elsewhere."""
+
+    repo: Name
+    account: Name | None = None
+    dataset: Name
+
+    def __str__(self) -> str:
+        """Return the alias as it was given."""
+        return _joined(self.repo, self.account, self.dataset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmbiguousAlias:
+    """`a/b`: a dataset of account `a` here, or of repository `a` elsewhere."""
+
+    first: Name
+    dataset: Name
+
+    def settle(self, repositories: Collection[Name]) -> Alias | RemoteAlias:
+        """Return the remote alias if the first half is one of `repositories`, else the local one."""
+        if self.first in repositories:
+            return RemoteAlias(repo=self.first, dataset=self.dataset)
+        return Alias(account=self.first, dataset=self.dataset)
+
+    def __str__(self) -> str:
+        """Return the alias as it was given."""
+        return _joined(self.first, self.dataset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteId:
+    """`[repository/]did:odf:…`, a dataset elsewhere by its identity."""
+
+    repo: Name | None = None
+    id: DatasetId
+
+    def __str__(self) -> str:
+        """Return repository and canonical id."""
+        return _joined(self.repo, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """Where a dataset is, whoever hosts it."""
+
+    text: str
+
+    def __str__(self) -> str:
+        """Return the URL as it was given."""
+        return self.text
+
+
+DatasetRef = DatasetId | Alias
+DatasetRefRemote = RemoteId | RemoteAlias | Url
+DatasetRefAny = DatasetId | RemoteId | Alias | AmbiguousAlias | RemoteAlias | Url
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """An alias whose dataset part may hold `%` for any run of characters."""
+
+    account: Name | None
+    dataset: str
+
+    def matches(self, alias: Alias) -> bool:
+        """Tell whether the pattern covers `alias`, without regard to case."""
+        if self.account is not None and self.account != alias.account:
+            return False
+        parts = (re.escape(part) for part in self.dataset.lower().split("%"))
+        return re.fullmatch(".*".join(parts), alias.dataset.key) is not None
+
+
+def parse_alias(text: str) -> Alias:
+    """Parse `[account/]dataset`."""
+    match _names(text, most=2):
+        case [dataset]:
+            return Alias(dataset=dataset)
+        case [account, dataset]:
+            return Alias(account=account, dataset=dataset)
+        case _:
+            raise _invalid(text, "a dataset's name such as my.dataset or account/my.dataset")
+
+
+def parse_remote_alias(text: str) -> RemoteAlias:
+    """Parse `repository/[account/]dataset`."""
+    match _names(text, most=3):
+        case [repo, dataset]:
+            return RemoteAlias(repo=repo, dataset=dataset)
+        case [repo, account, dataset]:
+            return RemoteAlias(repo=repo, account=account, dataset=dataset)
+        case _:
+            raise _invalid(text, "repository/my.dataset or repository/account/my.dataset")
+
+
+def parse_ref(text: str) -> DatasetRef:
+    """Parse a reference to a dataset of this node: an id, else an alias."""
+    return DatasetId.parse(text) if text.startswith(PREFIX) else parse_alias(text)
+
+
+def parse_ref_remote(text: str) -> DatasetRefRemote:
+    """Parse a reference to a dataset elsewhere: `[repository/]id`, else a remote alias, else a URL."""
+    remote_id = _remote_id(text)
+    if remote_id is not None:
+        return remote_id
+    if _URL.fullmatch(text):
+        return Url(text)
+    return parse_remote_alias(text)
+
+
+def parse_ref_any(text: str) -> DatasetRefAny:
+    """Parse a reference to a dataset wherever it is; `a/b` comes back as `AmbiguousAlias`."""
+    remote_id = _remote_id(text)
+    if remote_id is not None:
+        return remote_id if remote_id.repo is not None else remote_id.id
+    if _URL.fullmatch(text):
+        return Url(text)
+    match _names(text, most=3):
+        case [dataset]:
+            return Alias(dataset=dataset)
+        case [first, dataset]:
+            return AmbiguousAlias(first=first, dataset=dataset)
+        case [repo, account, dataset]:
+            return RemoteAlias(repo=repo, account=account, dataset=dataset)
+        case _:
+            raise _invalid(text, "a dataset's name, its id (did:odf:…) or a URL")
+
+
+def parse_pattern(text: str) -> Pattern:
+    """Parse `[account/]dataset` where the dataset part may hold `%`."""
+    account, slash, dataset = text.rpartition("/")
+    if not _WILD_NAME.fullmatch(dataset) or ("%" not in dataset and not _HOSTNAME.fullmatch(dataset)):
+        raise _invalid(text, "a name in which % stands for anything")
+    return Pattern(Name(account) if slash else None, dataset)
+
+
+def _remote_id(text: str) -> RemoteId | None:
+    if text.startswith(PREFIX):
+        return RemoteId(id=DatasetId.parse(text))
+    repo, slash, rest = text.partition("/")
+    if slash and rest.startswith(PREFIX):
+        return RemoteId(repo=Name(repo), id=DatasetId.parse(rest))
+    return None
+
+
+def _names(text: str, *, most: int) -> list[Name]:
+    """Return the names between slashes, or nothing when there are too many or one is none."""
+    parts = text.split("/")
+    if len(parts) > most or not all(_HOSTNAME.fullmatch(part) for part in parts):
+        return []
+    return [Name(part) for part in parts]
+
+
+def _invalid(text: str, expected: str) -> InvalidInput:
+    return InvalidInput(text=f"{text!r} is not a reference; expected {expected}")
+
+
+def _joined(*parts: object) -> str:
+    return "/".join(str(part) for part in parts if part is not None)

@@ -1,0 +1,141 @@
+"""Messages of the engine contract (spec: Engine Protocol; wire-facts §1.5 rows 50–63, §7)."""
+
+from dataclasses import dataclass
+
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import OffsetInterval
+from odf_common.metadata.scalars import Timestamp, UInt64
+from odf_common.metadata.steps import Strings, Transform
+from odf_common.metadata.vocabulary import DatasetVocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawQueryRequest:
+    """Preprocess one batch: the query sees the files as table `input`."""
+
+    input_data_paths: Strings
+    transform: Transform
+    output_data_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawQueryResponseProgress:
+    """Still working."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawQueryResponseSuccess:
+    """Done; so many records were written."""
+
+    num_records: UInt64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawQueryResponseInvalidQuery:
+    """The user's fault."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawQueryResponseInternalError:
+    """The engine's fault."""
+
+    message: str
+    backtrace: str | None = None
+
+
+RawQueryResponse = (
+    RawQueryResponseProgress
+    | RawQueryResponseSuccess
+    | RawQueryResponseInvalidQuery
+    | RawQueryResponseInternalError
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawQueryResponseRoot:
+    """A union cannot be a root."""
+
+    value: RawQueryResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """The watermark a block set: the block's system time, and the watermark itself."""
+
+    system_time: Timestamp
+    event_time: Timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformRequestInput:
+    """New slices and watermarks of one input; `offset_interval` is closed, absent without new records."""
+
+    dataset_id: DatasetId
+    dataset_alias: str
+    query_alias: str
+    vocab: DatasetVocabulary
+    offset_interval: OffsetInterval | None = None
+    data_paths: Strings
+    schema_file: str
+    explicit_watermarks: tuple[Watermark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformRequest:
+    """Perform the next step of a transformation."""
+
+    dataset_id: DatasetId
+    dataset_alias: str
+    system_time: Timestamp
+    vocab: DatasetVocabulary
+    transform: Transform
+    query_inputs: tuple[TransformRequestInput, ...]
+    next_offset: UInt64
+    prev_checkpoint_path: str | None = None
+    new_checkpoint_path: str
+    new_data_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformResponseProgress:
+    """Still working."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformResponseSuccess:
+    """Done; the interval is closed, absent without new records."""
+
+    new_offset_interval: OffsetInterval | None = None
+    new_watermark: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformResponseInvalidQuery:
+    """The user's fault."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformResponseInternalError:
+    """The engine's fault."""
+
+    message: str
+    backtrace: str | None = None
+
+
+TransformResponse = (
+    TransformResponseProgress
+    | TransformResponseSuccess
+    | TransformResponseInvalidQuery
+    | TransformResponseInternalError
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformResponseRoot:
+    """A union cannot be a root."""
+
+    value: TransformResponse

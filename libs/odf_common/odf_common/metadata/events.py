@@ -1,0 +1,234 @@
+"""The thirteen metadata events in the order of their discriminators (spec: Metadata Events; wire-facts §1.4–1.5)."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import ExtraAttributes, Timestamp, UInt64
+from odf_common.metadata.schema import DataSchema
+from odf_common.metadata.steps import FetchStep, MergeStrategy, PrepStep, ReadStep, Strings, Transform
+
+
+class DatasetKind(IntEnum):
+    """Root datasets take data from outside, derivative ones from other datasets."""
+
+    Root = 0
+    Derivative = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetInterval:
+    """Closed interval of record offsets."""
+
+    start: UInt64
+    end: UInt64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSlice:
+    """One immutable Parquet file of records; `size` in bytes."""
+
+    logical_hash: Multihash
+    physical_hash: Multihash
+    offset_interval: OffsetInterval
+    size: UInt64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What an engine needs to go on; `size` in bytes."""
+
+    physical_hash: Multihash
+    size: UInt64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceState:
+    """How far a source has been read."""
+
+    source_name: str
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddData:
+    """Data was ingested into a root dataset."""
+
+    prev_checkpoint: Multihash | None = None
+    prev_offset: UInt64 | None = None
+    new_data: DataSlice | None = None
+    new_checkpoint: Checkpoint | None = None
+    new_watermark: Timestamp | None = None
+    new_source_state: SourceState | None = None
+    extra: ExtraAttributes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecuteTransformInput:
+    """Which part of one input a transform saw: half-open intervals of blocks and offsets (RFC-014)."""
+
+    dataset_id: DatasetId
+    prev_block_hash: Multihash | None = None
+    new_block_hash: Multihash | None = None
+    prev_offset: UInt64 | None = None
+    new_offset: UInt64 | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecuteTransform:
+    """A derivative transformation was performed."""
+
+    query_inputs: tuple[ExecuteTransformInput, ...]
+    prev_checkpoint: Multihash | None = None
+    prev_offset: UInt64 | None = None
+    new_data: DataSlice | None = None
+    new_checkpoint: Checkpoint | None = None
+    new_watermark: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seed:
+    """The dataset's identity; always the first event."""
+
+    dataset_id: DatasetId
+    dataset_kind: DatasetKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPollingSource:
+    """How data hosted elsewhere is ingested."""
+
+    fetch: FetchStep
+    prepare: tuple[PrepStep, ...] | None = None
+    read: ReadStep
+    preprocess: Transform | None = None
+    merge: MergeStrategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformInput:
+    """An input of a transform; `alias` is its name in SQL."""
+
+    dataset_ref: str
+    alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTransform:
+    """The query that makes a derivative dataset."""
+
+    inputs: tuple[TransformInput, ...]
+    transform: Transform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetVocab:
+    """Names of the system columns."""
+
+    offset_column: str | None = None
+    operation_type_column: str | None = None
+    system_time_column: str | None = None
+    event_time_column: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachmentEmbedded:
+    """A file inside the chain."""
+
+    path: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachmentsEmbedded:
+    """Files inside the chain."""
+
+    items: tuple[AttachmentEmbedded, ...]
+
+
+Attachments = AttachmentsEmbedded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAttachments:
+    """Files that go with the dataset."""
+
+    attachments: Attachments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetInfo:
+    """What the dataset is about."""
+
+    description: str | None = None
+    keywords: Strings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLicense:
+    """Under which licence the data may be used."""
+
+    short_name: str
+    name: str
+    spdx_id: str | None = None
+    website_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetDataSchema:
+    """Schema of the slices that follow: Arrow IPC bytes (0.34.1), or an ODF schema (0.37+)."""
+
+    raw_arrow_schema: bytes | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPushSource:
+    """How pushed data is ingested."""
+
+    source_name: str
+    read: ReadStep
+    preprocess: Transform | None = None
+    merge: MergeStrategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisablePushSource:
+    """A push source takes no more data."""
+
+    source_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisablePollingSource:
+    """The polling source takes no more data."""
+
+
+KnownEvent = (
+    AddData
+    | ExecuteTransform
+    | Seed
+    | SetPollingSource
+    | SetTransform
+    | SetVocab
+    | SetAttachments
+    | SetInfo
+    | SetLicense
+    | SetDataSchema
+    | AddPushSource
+    | DisablePushSource
+    | DisablePollingSource
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownEvent:
+    """An event this version cannot read: its discriminator and why; the block's own bytes keep the content."""
+
+    discriminator: int
+    reason: str
+
+
+MetadataEvent = KnownEvent | UnknownEvent

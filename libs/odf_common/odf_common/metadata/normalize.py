@@ -1,0 +1,111 @@
+"""What a snapshot becomes before its events are committed (wire-facts §3.2, last paragraph).
+
+Which events may define a dataset of which kind, one way to write queries, and names for inputs. Resolving the
+inputs' references to ids is left to the coordinator, which knows the datasets.
+"""
+
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from odf_common.errors import InvalidInput
+from odf_common.identity.refs import parse_alias, parse_ref
+from odf_common.metadata.events import (
+    AddData,
+    AddPushSource,
+    DatasetKind,
+    DisablePollingSource,
+    DisablePushSource,
+    ExecuteTransform,
+    KnownEvent,
+    Seed,
+    SetPollingSource,
+    SetTransform,
+    TransformInput,
+)
+from odf_common.metadata.snapshot import DatasetSnapshot
+from odf_common.metadata.steps import SqlQueryStep, Transform
+
+_NEVER: Final = (AddData, ExecuteTransform, DisablePollingSource, DisablePushSource)
+_ONLY_ROOT: Final = (SetPollingSource, AddPushSource)
+S = TypeVar("S", SetPollingSource, AddPushSource)
+
+
+def normalize(snapshot: DatasetSnapshot) -> DatasetSnapshot:
+    """Return the snapshot with queries and input names in their one form; raises `InvalidInput` with path."""
+    try:
+        parse_alias(snapshot.name)
+    except InvalidInput as error:
+        raise InvalidInput(text=error.text, where="content.name") from error
+    events = tuple(
+        _normalized(event, snapshot.kind, f"content.metadata[{number}]")
+        for number, event in enumerate(snapshot.metadata)
+    )
+    return replace(snapshot, metadata=events)
+
+
+def _normalized(event: KnownEvent, kind: DatasetKind, where: str) -> KnownEvent:
+    _check_allowed(event, kind, where)
+    match event:
+        case SetPollingSource():
+            return _with_preprocess(event, where)
+        case AddPushSource():
+            return _with_preprocess(event, where)
+        case SetTransform():
+            inputs = tuple(_named(input_, f"{where}.inputs[{n}]") for n, input_ in enumerate(event.inputs))
+            _check_distinct(inputs, where)
+            transform = normalize_transform(event.transform, f"{where}.transform")
+            return SetTransform(inputs=inputs, transform=transform)
+        case _:
+            return event
+
+
+def _check_allowed(event: KnownEvent, kind: DatasetKind, where: str) -> None:
+    name = type(event).__name__
+    if isinstance(event, Seed):
+        raise InvalidInput(
+            text="a snapshot does not hold Seed; it is made when the dataset is created", where=where
+        )
+    if isinstance(event, _NEVER):
+        raise InvalidInput(text=f"{name} cannot define a dataset", where=where)
+    if isinstance(event, _ONLY_ROOT) and kind is not DatasetKind.Root:
+        raise InvalidInput(text=f"{name} is for root datasets, this one is {kind.name}", where=where)
+    if isinstance(event, SetTransform) and kind is not DatasetKind.Derivative:
+        raise InvalidInput(text=f"{name} is for derivative datasets, this one is {kind.name}", where=where)
+
+
+def _with_preprocess(event: S, where: str) -> S:
+    if event.preprocess is None:
+        return event
+    return replace(event, preprocess=normalize_transform(event.preprocess, f"{where}.preprocess"))
+
+
+def normalize_transform(transform: Transform, where: str) -> Transform:
+    """Return the transform with `queries` only, of which the last, without alias, is the output."""
+    if transform.query is not None and transform.queries is not None:
+        raise InvalidInput(text="give either 'query' or 'queries', not both", where=where)
+    if transform.query is not None:
+        return replace(transform, query=None, queries=(SqlQueryStep(query=transform.query),))
+    if not transform.queries:
+        raise InvalidInput(text="a transform needs 'query' or 'queries'", where=where)
+    *others, last = transform.queries
+    if last.alias is not None or any(step.alias is None for step in others):
+        text = "the last query gives the output and has no alias; every query before it needs one"
+        raise InvalidInput(text=text, where=f"{where}.queries")
+    return transform
+
+
+def _named(given: TransformInput, where: str) -> TransformInput:
+    try:
+        parse_ref(given.dataset_ref)
+    except InvalidInput as error:
+        raise InvalidInput(text=error.text, where=f"{where}.datasetRef") from error
+    return given if given.alias is not None else replace(given, alias=given.dataset_ref)
+
+
+def _check_distinct(inputs: tuple[TransformInput, ...], where: str) -> None:
+    aliases = [(given.alias or "").lower() for given in inputs]
+    for alias in aliases:
+        if aliases.count(alias) > 1:
+            raise InvalidInput(
+                text=f"two inputs are called {alias!r}; give them different aliases", where=where
+            )

@@ -1,0 +1,93 @@
+"""Scalar types of the metadata model, named so that a codec can tell their width from the annotation."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final, Self
+
+from odf_common.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """How wide an integer is in FlatBuffers: bytes and sign."""
+
+    size: int  # bytes
+    signed: bool
+
+
+UInt64 = Annotated[int, Width(8, signed=False)]
+Int64 = Annotated[int, Width(8, signed=True)]
+UInt32 = Annotated[int, Width(4, signed=False)]
+Int32 = Annotated[int, Width(4, signed=True)]
+
+NANOS: Final = 1_000_000_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_RFC3339: Final = re.compile(
+    r"(\d{4,6})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Timestamp:
+    """A moment in UTC with nanoseconds, as blocks carry it: nanoseconds since 1970-01-01T00:00:00Z."""
+
+    ns: int
+
+    @classmethod
+    def from_ms(cls, milliseconds: int) -> Self:
+        """Build from milliseconds since the epoch, the unit of data columns."""
+        return cls(milliseconds * 1_000_000)
+
+    @classmethod
+    def from_datetime(cls, moment: datetime) -> Self:
+        """Build from an aware datetime; raises `InvalidInput` for a naive one."""
+        if moment.tzinfo is None:
+            raise InvalidInput(text=f"expected a time with an offset, got {moment.isoformat()}")
+        return cls((moment - _EPOCH) // timedelta(microseconds=1) * 1000)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse RFC 3339; any offset is converted to UTC, naive times raise `InvalidInput`."""
+        found = _RFC3339.fullmatch(text)
+        if found is None:
+            raise InvalidInput(text=f"expected an RFC 3339 time such as 2020-01-01T12:00:00Z, got {text!r}")
+        year, month, day, hour, minute, second, fraction, zone = found.groups()
+        try:
+            whole = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
+        except ValueError as error:
+            raise InvalidInput(text=f"{text!r} is not a time: {error}") from error
+        offset = 0
+        if zone not in ("Z", "z"):
+            hours, minutes = int(zone[1:3]), int(zone[4:6])
+            offset = (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
+        seconds = (whole - _EPOCH) // timedelta(seconds=1) - offset
+        return cls(seconds * NANOS + int((fraction or "").ljust(9, "0")))
+
+    @property
+    def ms(self) -> int:
+        """Return whole milliseconds since the epoch, rounded down."""
+        return self.ns // 1_000_000
+
+    def datetime(self) -> datetime:
+        """Return the moment rounded down to microseconds; raises `OverflowError` outside years 1–9999."""
+        return _EPOCH + timedelta(microseconds=self.ns // 1000)
+
+    def __str__(self) -> str:
+        """Return RFC 3339 with `Z` and 0, 3, 6 or 9 fractional digits as needed (wire-facts §3.1)."""
+        seconds, nanos = divmod(self.ns, NANOS)
+        text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+        text = text.rjust(19, "0")
+        if nanos == 0:
+            return text + "Z"
+        digits = f"{nanos:09d}"
+        while digits.endswith("000"):
+            digits = digits[:-3]
+        return f"{text}.{digits}Z"
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraAttributes:
+    """Free attributes as one JSON object: keys sorted, no spaces (wire-facts §1.6)."""
+
+    entries: str

@@ -1,0 +1,59 @@
+"""The engine as its callers see it (spec: Engine Contract)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from odf_common.metadata.engine import (
+    RawQueryRequest,
+    RawQueryResponseSuccess,
+    TransformRequest,
+    TransformResponseSuccess,
+)
+from odf_common.metadata.steps import Strings, Transform
+from odf_common.metadata.vocabulary import DatasetVocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryTable:
+    """A dataset as a table of an ad-hoc query: its name in SQL, schema, and slices oldest first."""
+
+    name: str
+    schema: pa.Schema
+    data_paths: Strings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatedQuery:
+    """What the engine says of a transform: tables it names, and its output schema where inputs were given."""
+
+    tables: Strings
+    schema: pa.Schema | None
+    is_stateful: bool
+
+
+class Engine(Protocol):
+    """Runs SQL. Every call raises `InvalidQuery` (the user's fault, with position) or `Unavailable`."""
+
+    def execute_transform(self, request: TransformRequest) -> TransformResponseSuccess:
+        """Perform one step of a transformation; its files are written when this returns."""
+
+    def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
+        """Preprocess one batch; its file is written when this returns."""
+
+    def validate(
+        self,
+        transform: Transform,
+        inputs: Mapping[str, pa.Schema],
+        vocabs: Mapping[str, DatasetVocabulary],
+        output_vocab: DatasetVocabulary,
+    ) -> ValidatedQuery:
+        """Check a transform; with no inputs only its syntax."""
+
+    def tables_of(self, sql: str) -> Strings:
+        """Return the names of tables that an ad-hoc query reads."""
+
+    def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
+        """Answer an ad-hoc query over whole datasets."""

@@ -1,0 +1,106 @@
+"""Where datasets live: objects by hash, heads by compare-and-set, names by put-if-absent (design: store layout)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+
+
+class ObjectKind(StrEnum):
+    """The folder an object lies in (wire-facts §6.1)."""
+
+    BLOCK = "blocks"
+    DATA = "data"
+    CHECKPOINT = "checkpoints"
+
+
+class BlobReader(Protocol):
+    """Immutable objects, named by the SHA3-256 multihash of their bytes."""
+
+    def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
+        """Tell whether the object is there."""
+
+    def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
+        """Return its size in bytes; raises `NotFound`."""
+
+    def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
+        """Return its bytes as they are stored, unchecked; raises `NotFound`."""
+
+    def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Open it for reading; raises `NotFound`."""
+
+    def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+        """Return a local path to read it from; raises `NotFound`."""
+
+    def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
+        """Iterate over all objects of a kind, in no order."""
+
+
+class BlobStore(BlobReader, Protocol):
+    """A blob store of this node."""
+
+    def put(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
+        """Store bytes; when it returns they are durable. An object that is already there is left alone."""
+
+    def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
+        """Store a local file by moving it in; when it returns the object is durable and `file` is gone."""
+
+    def scratch(self) -> Path:
+        """Return a new empty folder from which `put_file` is a rename; the caller removes it."""
+
+    def datasets(self) -> Iterator[DatasetId]:
+        """Iterate over datasets that have a folder here, committed or not."""
+
+    def delete_dataset(self, dataset: DatasetId) -> None:
+        """Remove a dataset with all it holds, its head first; nothing happens when it is not there."""
+
+
+class RefReader(Protocol):
+    """Heads."""
+
+    def head(self, dataset: DatasetId, ref: str = "head") -> Multihash | None:
+        """Return the hash the reference points to, None while there is none."""
+
+
+class RefStore(RefReader, Protocol):
+    """Heads of this node; moved only by compare-and-set."""
+
+    def compare_and_set(
+        self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = "head"
+    ) -> None:
+        """Move the reference, durably. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogEntry:
+    """A dataset's name here: alias in its original spelling, id, and the topic of each push source."""
+
+    alias: str
+    dataset_id: DatasetId
+    push_topics: Mapping[str, str] = field(default_factory=dict)
+
+
+class Catalog(Protocol):
+    """Names of this node's datasets; matched without regard to ASCII case."""
+
+    def entries(self) -> Iterator[CatalogEntry]:
+        """Iterate over all, by lower-case alias."""
+
+    def by_alias(self, alias: str) -> CatalogEntry | None:
+        """Look a name up."""
+
+    def by_id(self, dataset: DatasetId) -> CatalogEntry | None:
+        """Look an id up."""
+
+    def add(self, entry: CatalogEntry) -> None:
+        """Take the name, durably; raises `AlreadyExists` if it is taken."""
+
+    def replace(self, entry: CatalogEntry) -> None:
+        """Rewrite the entry of an alias that is there, durably; raises `NotFound`."""
+
+    def remove(self, alias: str) -> None:
+        """Free the name; nothing happens when it is free."""

@@ -1,0 +1,57 @@
+"""Questions of the `odf` command to its node: a stub for each service, refused calls as errors people can read."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from odf_common.adapters.grpc_client import calling, channel
+from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
+from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
+from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
+from odf_common.runtime.node import Node, find_node
+from odf_common.runtime.settings import load
+
+ANSWER = 60.0  # seconds: deadline of a question that needs no long work
+WORK = 24 * 3600.0  # seconds: deadline of work that streams its progress
+
+
+def this_node() -> Node:
+    """Return the node of $ODF_HOME; raises `Unavailable`, with how to start one."""
+    return find_node(load())
+
+
+@contextmanager
+def coordinator(node: Node | None = None) -> Iterator[CoordinatorStub]:
+    """Open the coordinator; refusals inside come out as `OdfError`."""
+    with _service(node, "coordinator") as open_channel:
+        yield CoordinatorStub(open_channel)
+
+
+@contextmanager
+def ingest(node: Node | None = None) -> Iterator[IngestStub]:
+    """Open ingest."""
+    with _service(node, "ingest") as open_channel:
+        yield IngestStub(open_channel)
+
+
+@contextmanager
+def verifier(node: Node | None = None) -> Iterator[VerifierStub]:
+    """Open the verifier."""
+    with _service(node, "verifier") as open_channel:
+        yield VerifierStub(open_channel)
+
+
+@contextmanager
+def sync(node: Node | None = None) -> Iterator[SyncStub]:
+    """Open sync."""
+    with _service(node, "sync") as open_channel:
+        yield SyncStub(open_channel)
+
+
+@contextmanager
+def _service(node: Node | None, name: str) -> Iterator[grpc.Channel]:
+    address = (node or this_node()).address(name)
+    with calling(name), channel(address) as open_channel:
+        yield open_channel

@@ -1,0 +1,60 @@
+"""`odf block encode|decode FILE…`: bytes and hashes of single blocks; needs no node."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from odf_common.codec.flatbuffers import block_hash, encode_block
+from odf_common.codec.yaml import block_from_text, block_to_yaml
+from odf_common.errors import InvalidInput
+
+_STDIN = "-"
+_DEFAULT_VERSION = 3
+_FILES = click.argument(
+    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, allow_dash=True)
+)
+
+
+@click.group(name="block")
+def command() -> None:
+    """Turn metadata blocks into bytes and back."""
+
+
+@command.command()
+@click.option(
+    "--version", type=click.IntRange(2, 3), help="Manifest version; else the manifest's own, else 3."
+)
+@click.option("--raw", is_flag=True, help="Write the block's bytes instead of its hash.")
+@_FILES
+def encode(*, version: int | None, raw: bool, files: tuple[str, ...]) -> None:
+    """Print the hash of each block: "<block hash>  <file>".
+
+    FILE holds YAML or JSON: the content of a MetadataBlock, or a MetadataBlock manifest; - is standard input.
+    """
+    if raw and len(files) != 1:
+        raise click.UsageError("--raw writes the bytes of one block; give one FILE")
+    for file in files:
+        block, own_version = block_from_text(_read(file), file)
+        content = encode_block(block, version or own_version or _DEFAULT_VERSION)
+        if raw:
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+        else:
+            click.echo(f"{block_hash(content)}  {file}")
+
+
+@command.command()
+@_FILES
+def decode(*, files: tuple[str, ...]) -> None:
+    """Print each block as a YAML document, in the order of the files; - is standard input."""
+    for number, file in enumerate(files):
+        try:
+            text = block_to_yaml(_read(file))
+        except InvalidInput as error:
+            raise InvalidInput(text=str(error), where=file) from error
+        click.echo(("---\n" if number else "") + text, nl=False)
+
+
+def _read(file: str) -> bytes:
+    return sys.stdin.buffer.read() if file == _STDIN else Path(file).read_bytes()

@@ -1,0 +1,51 @@
+"""`odf down`: stop the embedded node."""
+
+import os
+import signal
+import time
+from typing import Final
+
+import click
+
+from odf_common.errors import Unavailable
+from odf_common.runtime.node import NoNode, forget_node, is_running, read_node
+from odf_common.runtime.output import remark
+from odf_common.runtime.settings import load
+from odf_common.runtime.supervisor.leftovers import end_leftovers
+
+PATIENCE: Final = 40.0  # seconds; the supervisor's own limits are shorter
+
+
+@click.command("down", short_help="Stop the node.")
+def command() -> None:
+    """Stop the node, orderly; when this returns no process of it is left.
+
+    \b
+    Example:
+      odf down
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    home = load().home
+    try:
+        node = read_node(home)
+    except NoNode as error:
+        end_leftovers(home)
+        forget_node(home)
+        remark(str(error))
+        return
+    _end(node.pid)
+    end_leftovers(home)
+    forget_node(home)
+    remark("the node is down")
+
+
+def _end(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    os.kill(pid, signal.SIGTERM)
+    while is_running(pid):
+        if time.monotonic() > deadline:
+            # Its children are killed with it.
+            os.kill(pid, signal.SIGKILL)
+            raise Unavailable(
+                what="the supervisor", why=f"it did not end within {PATIENCE:g} s and was killed"
+            )
+        time.sleep(0.05)

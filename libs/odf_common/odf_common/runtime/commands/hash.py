@@ -1,0 +1,54 @@
+"""`odf hash logical|physical FILE…`: the two hashes of a data slice; needs no node."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from odf_common.errors import OdfError
+from odf_common.hashing.multihash import Multihash
+
+
+@click.group(name="hash")
+def command() -> None:
+    """Print hashes of files, one line each: the hash, two spaces, the file.
+
+    Files that cannot be hashed are named on stderr, the others are printed all the same.
+    """
+
+
+@command.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+def logical(files: tuple[Path, ...]) -> int:
+    """Hash the records of Parquet files, however they are encoded."""
+    from odf_common.data.slices import hash_slice
+
+    return _print(files, hash_slice)
+
+
+@command.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+def physical(files: tuple[Path, ...]) -> int:
+    """Hash the bytes of files: SHA3-256."""
+    return _print(files, _physical)
+
+
+def _physical(file: Path) -> Multihash:
+    from odf_common.hashing.physical import physical_hash
+
+    with file.open("rb") as opened:
+        return physical_hash(opened)
+
+
+def _print(files: Sequence[Path], hash_of: Callable[[Path], Multihash]) -> int:
+    failed = False
+    for file in files:
+        try:
+            click.echo(f"{hash_of(file)}  {file}")
+        except OdfError as error:
+            failed = True
+            click.echo(f"error: {file}: {error}", err=True)
+        except OSError as error:
+            failed = True
+            click.echo(f"error: {file}: {error.strerror}", err=True)
+    return 1 if failed else 0

@@ -1,0 +1,103 @@
+"""`odf inspect schema|lineage|query|block`: one aspect of a dataset, read from its chain."""
+
+from collections.abc import Iterator
+
+import click
+
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.codec.yaml import block_to_yaml
+from odf_common.errors import NotFound
+from odf_common.metadata.events import SetDataSchema, SetTransform
+from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, DescribeRequest, LogRequest
+from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+from odf_common.runtime import ask
+from odf_common.runtime.output import output_option, print_rows
+
+
+@click.group("inspect")
+def command() -> None:
+    """Show one aspect of a dataset.
+
+    \b
+    Example:
+      odf inspect schema flights
+      odf inspect lineage flights.late
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+
+
+@command.command("schema")
+@click.argument("dataset")
+@output_option
+def schema(*, dataset: str, output: str) -> None:
+    """Show the columns of a dataset's slices: name, Arrow type, whether null is allowed."""
+    from odf_common.data.schema import schema_of_event
+
+    with ask.coordinator() as coordinator:
+        event = _last(coordinator, dataset, SetDataSchema)
+    if not isinstance(event, SetDataSchema):
+        raise NotFound(what=f"a schema of {dataset} (it has no data yet)")
+    fields = schema_of_event(event)
+    rows = [{"column": one.name, "type": str(one.type), "nullable": one.nullable} for one in fields]
+    print_rows(rows, output)
+
+
+@command.command("query")
+@click.argument("dataset")
+@output_option
+def query(*, dataset: str, output: str) -> None:
+    """Show the steps of the SQL that a derivative is made with."""
+    with ask.coordinator() as coordinator:
+        event = _last(coordinator, dataset, SetTransform)
+    if not isinstance(event, SetTransform):
+        raise NotFound(what=f"a transform of {dataset} (it is a root)")
+    steps = event.transform.queries or ()
+    rows = [{"step": step.alias or "(output)", "query": step.query} for step in steps]
+    print_rows(rows, output)
+
+
+@command.command("lineage")
+@click.argument("dataset")
+@output_option
+def lineage(*, dataset: str, output: str) -> None:
+    """Show what a dataset is derived of, inputs of inputs too."""
+    with ask.coordinator() as coordinator:
+        rows = list(_lineage(coordinator, dataset, 0))
+    if output == "table":
+        rows = [{**row, "dataset": "  " * int(str(row["depth"])) + str(row["dataset"])} for row in rows]
+    print_rows(rows, output, columns=("dataset", "kind", "alias", "id"))
+
+
+@command.command("block")
+@click.argument("dataset")
+@click.argument("block")
+def block(*, dataset: str, block: str) -> None:
+    """Show one block as YAML; BLOCK is a hash, its last characters, or a sequence number."""
+    with ask.coordinator() as coordinator:
+        for item in coordinator.Log(LogRequest(ref=dataset), timeout=ask.WORK):
+            number = str(decode_block(item.content).block.sequence_number)
+            if item.hash.endswith(block) or number == block:
+                click.echo(f"# Block: {item.hash}\n{block_to_yaml(item.content)}", nl=False)
+                return
+    raise NotFound(what=f"block {block} in {dataset}")
+
+
+def _last(coordinator: CoordinatorStub, dataset: str, kind: type) -> object:
+    item: BlockItem
+    for item in coordinator.Log(LogRequest(ref=dataset), timeout=ask.WORK):
+        event = decode_block(item.content).block.event
+        if isinstance(event, kind):
+            return event
+    return None
+
+
+def _lineage(
+    coordinator: CoordinatorStub, ref: str, depth: int, alias: str = ""
+) -> Iterator[dict[str, object]]:
+    summary = coordinator.Describe(DescribeRequest(ref=ref), timeout=ask.ANSWER)
+    yield {
+        "dataset": summary.alias, "kind": summary.kind, "alias": alias, "id": summary.dataset_id, "depth": depth,
+    }  # fmt: skip
+    event = _last(coordinator, ref, SetTransform)
+    if isinstance(event, SetTransform):
+        for one in event.inputs:
+            yield from _lineage(coordinator, one.dataset_ref, depth + 1, one.alias or "")

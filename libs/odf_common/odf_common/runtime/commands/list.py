@@ -1,0 +1,53 @@
+"""`odf list`: the node's datasets."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
+from odf_common.runtime import ask
+from odf_common.runtime.node import Node
+from odf_common.runtime.output import output_option, print_rows, remark
+from odf_common.runtime.tables import summary_row
+
+COLUMNS = ("alias", "kind", "records", "blocks", "watermark", "updated")
+PATIENCE = 5  # seconds to ask the views
+
+
+@click.command("list")
+@click.option("-w", "--wide", is_flag=True, help="Also id, head, and the live view: lag and throughput.")
+@output_option
+def command(*, wide: bool, output: str) -> None:
+    """List datasets with records, blocks and watermark.
+
+    \b
+    Example:
+      odf list -w
+      odf list --output json
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    node = ask.this_node()
+    with ask.coordinator(node) as coordinator:
+        reply = coordinator.List(ListRequest(), timeout=ask.ANSWER)
+    rows = [summary_row(one) for one in reply.datasets]
+    columns = COLUMNS + (("problem",) if any(row["problem"] for row in rows) else ())
+    if wide:
+        live = _live(node)
+        for row in rows:
+            seen = live.get(str(row["id"]), {})
+            row.update(recordsPerSecond=seen.get("records_per_second"), lag=seen.get("lag"))
+        columns += ("recordsPerSecond", "lag", "id", "head")
+    print_rows(rows, output, columns=columns)
+
+
+def _live(node: Node) -> Mapping[str, Mapping[str, Any]]:
+    """Return the view of the notifications by dataset id; empty, with a remark, when it cannot be had."""
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(f"{node.views}/datasets", timeout=PATIENCE) as answer:  # noqa: S310 - our own node
+            return {one["dataset_id"]: one for one in json.load(answer)}
+    except (OSError, ValueError) as error:
+        remark(f"no live view: {error}")
+        return {}

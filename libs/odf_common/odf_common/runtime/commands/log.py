@@ -1,0 +1,70 @@
+"""`odf log DATASET`: the metadata chain, newest block first."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import click
+
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.codec.yaml import block_to_yaml, to_plain
+from odf_common.metadata.events import AddData, ExecuteTransform
+from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
+from odf_common.runtime import ask
+from odf_common.runtime.output import output_option, print_rows
+
+COLUMNS = ("block", "systemTime", "event", "offsets", "watermark", "hash")
+
+
+@click.command("log")
+@click.argument("dataset")
+@click.option("--limit", type=click.IntRange(min=1), help="So many blocks at most.")
+@click.option(
+    "--filter", "kinds", multiple=True, metavar="EVENT", help="Only events of this kind; may be repeated."
+)
+@output_option
+def command(*, dataset: str, limit: int | None, kinds: tuple[str, ...], output: str) -> None:
+    """Show a dataset's metadata chain, newest block first.
+
+    \b
+    Example:
+      odf log flights --limit 5
+      odf log flights --filter AddData --output yaml
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    # A filter looks at all blocks, so the limit is counted here.
+    request = LogRequest(ref=dataset, limit=0 if kinds else limit or 0)
+    with ask.coordinator() as coordinator:
+        blocks = islice(_of_kinds(coordinator.Log(request, timeout=ask.WORK), kinds), limit)
+        if output == "yaml":
+            for item in blocks:
+                click.echo(f"---\n# Block: {item.hash}\n{block_to_yaml(item.content)}", nl=False)
+            return
+        rows = [_table_row(item) if output == "table" else _plain_row(item) for item in blocks]
+    print_rows(rows, output, columns=COLUMNS)
+
+
+def _of_kinds(items: Iterable[BlockItem], kinds: tuple[str, ...]) -> Iterator[BlockItem]:
+    wanted = {kind.lower() for kind in kinds}
+    for item in items:
+        if not wanted or type(decode_block(item.content).block.event).__name__.lower() in wanted:
+            yield item
+
+
+def _plain_row(item: BlockItem) -> dict[str, object]:
+    return {"hash": item.hash, **to_plain(decode_block(item.content).block)}
+
+
+def _table_row(item: BlockItem) -> dict[str, object]:
+    block = decode_block(item.content).block
+    event = block.event
+    row: dict[str, object] = {
+        "block": block.sequence_number,
+        "systemTime": block.system_time,
+        "event": type(event).__name__,
+        "hash": item.hash,
+    }
+    if isinstance(event, AddData | ExecuteTransform):
+        if event.new_data is not None:
+            interval = event.new_data.offset_interval
+            row["offsets"] = f"{interval.start}–{interval.end}"
+        row["watermark"] = event.new_watermark
+    return row

@@ -1,0 +1,54 @@
+"""`odf parse-ref -- TEXT…`: how references are understood, one JSON object a line; needs no node."""
+
+import json
+from typing import assert_never
+
+import click
+
+from odf_common.errors import InvalidInput
+from odf_common.identity.did import DatasetId
+from odf_common.identity.refs import (
+    Alias,
+    AmbiguousAlias,
+    DatasetRefAny,
+    RemoteAlias,
+    RemoteId,
+    Url,
+    parse_ref_any,
+)
+
+
+@click.command(name="parse-ref")
+@click.argument("texts", nargs=-1, required=True, metavar="-- TEXT…")
+def command(texts: tuple[str, ...]) -> None:
+    """Show how references to datasets are understood.
+
+    Prints one JSON object for each TEXT, in order: its kind and parts, or {"error": …}, which is an answer
+    like any other.
+    """
+    for text in texts:
+        try:
+            parsed = _described(parse_ref_any(text))
+        except InvalidInput as error:
+            parsed = {"error": str(error)}
+        click.echo(json.dumps(parsed))
+
+
+def _described(ref: DatasetRefAny) -> dict[str, str]:
+    match ref:
+        case DatasetId():
+            parts = {"kind": "id", "id": str(ref)}
+        case RemoteId():
+            parts = {"kind": "remoteId", "repo": str(ref.repo), "id": str(ref.id)}
+        case Alias():
+            parts = {"kind": "alias", "dataset": str(ref.dataset)}
+        case AmbiguousAlias():  # an account here, or a repository: only a node knows
+            parts = {"kind": "ambiguousAlias", "accountOrRepo": str(ref.first), "dataset": str(ref.dataset)}
+        case RemoteAlias():
+            account = {} if ref.account is None else {"account": str(ref.account)}
+            parts = {"kind": "remoteAlias", "repo": str(ref.repo), **account, "dataset": str(ref.dataset)}
+        case Url():
+            parts = {"kind": "url", "url": ref.text}
+        case _:
+            assert_never(ref)
+    return parts

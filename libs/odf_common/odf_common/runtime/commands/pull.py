@@ -1,0 +1,103 @@
+"""`odf pull`: bring datasets up to date, copy them from a repository, or set a root's watermark."""
+
+from pathlib import Path
+
+import click
+
+from odf_common.errors import Refused
+from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.node.v1.coordinator_pb2 import PullRequest
+from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullRequest
+from odf_common.runtime import ask
+from odf_common.runtime.node import Node
+from odf_common.runtime.output import output_option, print_rows, progress, remark
+
+FINISHED = ("updated", "up-to-date", "failed")
+COLUMNS = ("dataset", "state", "blocks", "records", "error")
+
+
+@click.command("pull")
+@click.argument("datasets", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All datasets of the node.")
+@click.option("-r", "--recursive", is_flag=True, help="Inputs first.")
+@click.option(
+    "--set-watermark", metavar="T", help="No record before this time will come any more (RFC 3339); roots."
+)
+@click.option(
+    "--as", "alias", help="Local name of a dataset that is copied; else the last segment of its URL."
+)
+@output_option
+def command(
+    *,
+    datasets: tuple[str, ...],
+    every: bool,
+    recursive: bool,
+    set_watermark: str | None,
+    alias: str | None,
+    output: str,
+) -> None:
+    """Bring datasets up to date: roots take what waits in their topics, derivatives what their inputs have.
+
+    A URL (http, https, file) is copied from there, everything checked.
+
+    \b
+    Example:
+      odf pull --all
+      odf pull flights --set-watermark 2013-02-01T00:00:00Z
+      odf pull https://example.org/flights
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    if not datasets and not every:
+        raise click.UsageError("name datasets, or give --all")
+    node = ask.this_node()
+    urls = [name for name in datasets if "://" in name]
+    names = [name for name in datasets if "://" not in name]
+    if alias is not None and len(urls) != 1:
+        raise click.UsageError("--as goes with one URL")
+    rows = [_copy(node, url, alias or "") for url in urls]
+    if names or every:
+        rows += _pull(node, names, every=every, recursive=recursive, watermark=set_watermark)
+    print_rows(rows, output, columns=COLUMNS)
+    failed = [row for row in rows if row["state"] == "failed"]
+    if failed:
+        raise Refused(reason="PullFailed", text=f"{failed[0]['dataset']}: {failed[0]['error']}")
+
+
+def _pull(
+    node: Node, names: list[str], *, every: bool, recursive: bool, watermark: str | None
+) -> list[dict[str, object]]:
+    request = PullRequest(refs=names, all=every, recursive=recursive)
+    if watermark is not None:
+        request.set_watermark = Timestamp.parse(watermark).ns
+    rows = []
+    with ask.coordinator(node) as coordinator, progress() as bars:
+        tasks: dict[str, int] = {}
+        for item in coordinator.Pull(request, timeout=ask.WORK):
+            task = tasks.setdefault(item.alias, bars.add_task(item.alias, total=None))
+            bars.update(task, description=f"{item.alias}: {item.state}")  # type: ignore[arg-type]
+            if item.state in FINISHED:
+                bars.update(task, completed=1, total=1)  # type: ignore[arg-type]
+                rows.append(
+                    _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, item.error)
+                )
+    return rows
+
+
+def _copy(node: Node, url: str, alias: str) -> dict[str, object]:
+    row: dict[str, object] = {}
+    url = Path(url.removeprefix("file://")).absolute().as_uri() if url.startswith("file://") else url
+    with ask.sync(node) as sync, progress() as bars:
+        task = bars.add_task(url, total=None)
+        for item in sync.Pull(SyncPullRequest(url=url, alias=alias), timeout=ask.WORK):
+            bars.update(
+                task, description=f"{item.alias}: {item.state}", completed=item.done, total=item.total or None
+            )
+            if item.state in FINISHED:
+                row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, "")
+    remark(f"copied from {url}" if row.get("state") == "updated" else f"nothing new at {url}")
+    return row
+
+
+def _row(dataset: str, state: str, blocks: int, records: int, head: str, error: str) -> dict[str, object]:
+    return {
+        "dataset": dataset, "state": state, "blocks": blocks, "records": records, "head": head, "error": error or None,
+    }  # fmt: skip

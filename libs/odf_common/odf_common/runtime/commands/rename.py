@@ -1,0 +1,24 @@
+"""`odf rename DATASET NAME`: only the name changes; transforms hold ids."""
+
+import click
+
+from odf_common.proto.odf.node.v1.coordinator_pb2 import RenameRequest
+from odf_common.runtime import ask
+from odf_common.runtime.output import output_option, print_object
+from odf_common.runtime.tables import summary_row
+
+
+@click.command("rename")
+@click.argument("dataset")
+@click.argument("name")
+@output_option
+def command(*, dataset: str, name: str, output: str) -> None:
+    """Give a dataset another name. Id, chain, push topics and what is derived of it stay.
+
+    \b
+    Example:
+      odf rename flights departures
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    with ask.coordinator() as coordinator:
+        summary = coordinator.Rename(RenameRequest(ref=dataset, new_alias=name), timeout=ask.ANSWER)
+    print_object(summary_row(summary), output)

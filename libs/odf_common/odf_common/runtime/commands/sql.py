@@ -1,0 +1,28 @@
+"""`odf sql`: Spark SQL over datasets."""
+
+import sys
+
+import click
+
+from odf_common.proto.odf.node.v1.coordinator_pb2 import SqlRequest
+from odf_common.runtime import ask
+from odf_common.runtime.output import output_option, print_rows
+from odf_common.runtime.tables import arrow_table, record_rows
+
+
+@click.command("sql")
+@click.option(
+    "-c", "--command", "query", metavar="QUERY", help="The query; without it, standard input is read."
+)
+@output_option
+def command(*, query: str | None, output: str) -> None:
+    """Query datasets with Spark SQL; names with dots stand in backticks.
+
+    \b
+    Example:
+      odf sql -c 'SELECT origin, count(*) AS n FROM `flights.late` GROUP BY origin'
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    text = sys.stdin.read() if query is None else query
+    with ask.coordinator() as coordinator:
+        table = arrow_table(part.ipc for part in coordinator.Query(SqlRequest(sql=text), timeout=ask.WORK))
+    print_rows(list(record_rows(table)), output, columns=tuple(table.column_names))

@@ -1,0 +1,62 @@
+"""`odf status`: the node's parts, where they are, and how the datasets stand."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any, Final
+
+import click
+
+from odf_common.runtime.node import Node, read_node
+from odf_common.runtime.output import output_option, print_object, print_rows
+from odf_common.runtime.settings import load
+
+TIMEOUT: Final = 1.0  # seconds
+
+
+@click.command("status", short_help="Show the node's parts.")
+@output_option
+def command(output: str) -> None:
+    """Show the node's parts, where they are, and how the datasets stand.
+
+    \b
+    Example:
+      odf status --output json
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    node = read_node(load().home)
+    datasets = _datasets(node)
+    if output == "table":
+        _print_tables(node, datasets)
+    else:
+        print_object({**node.to_json(), "datasets": datasets}, output)
+
+
+def _print_tables(node: Node, datasets: list[dict[str, Any]]) -> None:
+    addresses = {"home": str(node.home), "kafka": node.kafka, "redis": node.redis, "engine": node.engine}
+    print_object({**addresses, "http": node.http, "views": node.views}, "table")
+    rows = [
+        {
+            "part": part.name,
+            "pid": part.pid,
+            "state": part.state,
+            "grpc": node.grpc.get(part.name),
+            "metrics": node.metrics.get(part.name),
+        }
+        for part in (*node.services, *node.parts)
+    ]
+    print_rows(rows, "table")
+    if datasets:
+        columns = ("alias", "last_offset", "watermark", "records_per_second", "lag", "head")
+        print_rows(datasets, "table", columns=columns)
+
+
+def _datasets(node: Node) -> list[dict[str, Any]]:
+    """Return what the views know of the datasets; nothing while they cannot be reached."""
+    if node.views is None:
+        return []
+    try:
+        with urllib.request.urlopen(f"{node.views}/datasets", timeout=TIMEOUT) as answer:  # noqa: S310 - our own http URL
+            held: list[dict[str, Any]] = json.load(answer)
+    except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
+        return []
+    return held

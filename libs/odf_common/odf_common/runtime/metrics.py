@@ -1,0 +1,22 @@
+"""Prometheus metrics that every service has."""
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram, start_http_server
+
+MESSAGES: Final = Counter("odf_messages_total", "Messages handled, by outcome.", ("topic", "outcome"))
+SECONDS: Final = Histogram(
+    "odf_message_seconds",
+    "Time from taking a message to its results being sent.",
+    ("topic",),
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
+)
+PARTITIONS: Final = Gauge(
+    "odf_owned_partitions", "Partitions of the service's commands owned here.", ("topic",)
+)
+RETRIES: Final = Counter("odf_retries_total", "Times a part of the node could not be reached.", ("what",))
+
+
+def expose(port: int) -> None:
+    """Serve the metrics of this process over HTTP."""
+    start_http_server(port)

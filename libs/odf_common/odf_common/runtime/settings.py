@@ -1,0 +1,160 @@
+"""All settings, read once from the environment (12-factor); no other module reads it.
+
+Each field is one variable: `session_timeout_ms` is `ODF_SESSION_TIMEOUT_MS`. All faults are reported together.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Self
+
+from odf_common.errors import InvalidInput, Unavailable
+
+PREFIX: Final = "ODF_"
+MIB: Final = 1024 * 1024
+LEVELS: Final = ("debug", "info", "warning", "error")
+_ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})", re.ASCII)
+_PASSWORD: Final = re.compile(r"(?<=:)[^:@/]+(?=@)")
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off", ""})
+
+
+def _address(text: str) -> str:
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[1]) < 65536:
+        raise ValueError(f"expected host:port, got {text!r}")
+    return text
+
+
+def _addresses(text: str) -> str:
+    return ",".join(_address(part.strip()) for part in text.split(","))
+
+
+def _redis(text: str) -> str:
+    return text if text.startswith(("redis://", "rediss://", "unix://")) else _address(text)
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in _TRUE | _FALSE:
+        raise ValueError(f"expected 1 or 0, got {text!r}")
+    return text.lower() in _TRUE
+
+
+def _number(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+            raise ValueError(f"expected a whole number from {low} to {high}, got {text!r}")
+        return int(text)
+
+    return parse
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}, got {text!r}")
+        return text.lower()
+
+    return parse
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+# Any: each field states its own type, and its parser returns that.
+def _option(parse: Callable[[str], object], default: object, about: str) -> Any:  # noqa: ANN401
+    return field(default=default, metadata={"parse": parse, "about": about})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a process was told; an address that is None was not told."""
+
+    home: Path = field(metadata={"parse": _folder, "about": "the node's data (default ./.odf)"})
+    kafka: str | None = _option(_addresses, None, "Kafka bootstrap servers, host:port[,…]")
+    redis: str | None = _option(_redis, None, "Redis, host:port or redis://…")
+    engine: str | None = _option(_address, None, "gRPC address of the engine")
+    coordinator_grpc: str | None = _option(_address, None, "gRPC address of the coordinator")
+    ingest_grpc: str | None = _option(_address, None, "gRPC address of ingest")
+    verifier_grpc: str | None = _option(_address, None, "gRPC address of the verifier")
+    sync_grpc: str | None = _option(_address, None, "gRPC address of sync")
+    sync_http: str | None = _option(_address, None, "HTTP address at which datasets are served")
+    views_http: str | None = _option(_address, None, "HTTP address of the views: heads, lag, throughput")
+    metrics_port: int | None = _option(_number(1, 65535), None, "Prometheus port of this process")
+    instance: str | None = _option(str, None, "stable name of this instance, for quick return to its group")
+    block_version: int = _option(_number(2, 3), 3, "manifest version of new blocks: 2 or 3")
+    signed_columns: bool = _option(_switch, default=False, about="write offset and op as int64 and int32")
+    slice_max_bytes: int = _option(_number(1024, 2048 * MIB), 32 * MIB, "bytes of raw messages in a slice")
+    slice_max_delay_ms: int = _option(_number(0, 3_600_000), 100, "how long records wait for a fuller slice")
+    lock_ttl_ms: int = _option(_number(100, 3_600_000), 10_000, "how long a lock outlives its holder")
+    session_timeout_ms: int = _option(_number(1000, 300_000), 6000, "silence after which a consumer is dead")
+    log_level: str = _option(_one_of(*LEVELS), "info", "debug, info, warning or error")
+    spark_master: str = _option(str, "local[2]", "Spark master, or sc://… for Spark Connect")
+    verify_on_commit: bool = _option(_switch, default=True, about="the verifier follows every commit")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Self:
+        """Parse the variables; raises one `InvalidInput` that names every fault."""
+        values: dict[str, object] = {"home": Path.cwd() / ".odf"}
+        faults: list[str] = []
+        for option in fields(cls):
+            name = variable(option)
+            text = environ.get(name, "")
+            if not text:
+                continue
+            try:
+                values[option.name] = option.metadata["parse"](text)
+            except ValueError as error:
+                faults.append(f"{name}: {error}")
+        if faults:
+            raise InvalidInput(text="; ".join(faults), where="settings")
+        return cls(**values)  # type: ignore[arg-type]
+
+    def shown(self) -> dict[str, object]:
+        """Return variable names and values for people, secrets masked."""
+        return {variable(option): _masked(getattr(self, option.name)) for option in fields(self)}
+
+    def required(self, name: str) -> str:
+        """Return an address that this process cannot do without; raises `Unavailable` when it was not told."""
+        value: str | None = getattr(self, name)
+        if value is None:
+            raise Unavailable(what=name, why=f"{PREFIX}{name.upper()} is not set")
+        return value
+
+
+def variable(option: Field[Any]) -> str:
+    """Return the name of the environment variable of a field."""
+    return PREFIX + option.name.upper()
+
+
+def described() -> tuple[tuple[str, str, str], ...]:
+    """Return for each variable its name, default and meaning."""
+    return tuple(
+        (
+            variable(option),
+            "" if option.default in (MISSING, None) else str(option.default),
+            option.metadata["about"],
+        )
+        for option in fields(Settings)
+    )
+
+
+def _masked(value: object) -> object:
+    match value:
+        case None | bool() | int():
+            return value
+        case _:
+            return _PASSWORD.sub("***", str(value))
+
+
+def load() -> Settings:
+    """Return the settings of this process."""
+    return Settings.from_env(os.environ)
+
+
+def child_environment() -> Mapping[str, str]:
+    """Return this process's environment, for processes that it starts."""
+    return dict(os.environ)

@@ -1,0 +1,131 @@
+"""Chain states: folded once, then kept; appending is O(1) in the length of the chain, also after a restart.
+
+A state names the head it belongs to, so a stale entry is a starting point and can never be wrong.
+"""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
+from odf_common.codec.flatbuffers import DecodedBlock, block_hash, decode_block
+from odf_common.codec.state import state_from_bytes, state_to_bytes
+from odf_common.errors import InvalidInput, VerificationFailed
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import BlobStore, ObjectKind, RefStore
+
+CAPACITY: Final = 512  # states kept in this process
+
+
+@dataclass(eq=False, kw_only=True)
+class BlockDamaged(VerificationFailed):
+    """A stored block is not what its name says."""
+
+    dataset: str
+    block: str
+    actual: str
+
+
+class StateCache(Protocol):
+    """Keeps the last known state of each chain, perhaps."""
+
+    def get(self, dataset: DatasetId) -> bytes | None:
+        """Return what was put last, None when nothing is known."""
+
+    def put(self, dataset: DatasetId, state: bytes) -> None:
+        """Keep the bytes; whatever was there is replaced."""
+
+
+class NoStateCache:
+    """Keeps nothing: for nodes without Redis."""
+
+    def get(self, _: DatasetId) -> bytes | None:
+        """Return None."""
+        return None
+
+    def put(self, dataset: DatasetId, state: bytes) -> None:
+        """Do nothing."""
+
+
+class ChainStates:
+    """States of all chains of this node; safe to use from many threads."""
+
+    def __init__(self, blobs: BlobStore, refs: RefStore, cache: StateCache) -> None:
+        """Read blocks from `blobs` where neither this process nor `cache` knows the state."""
+        self._blobs = blobs
+        self._refs = refs
+        self._cache = cache
+        self._known: OrderedDict[DatasetId, ChainState] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def current(self, dataset: DatasetId) -> ChainState | None:
+        """Return the state at the dataset's head, None while it has no blocks."""
+        head = self._refs.head(dataset)
+        return None if head is None else self.at(dataset, head)
+
+    def at(self, dataset: DatasetId, head: Multihash) -> ChainState:
+        """Return the state after the block `head`.
+
+        Raises `NotFound` when a block is missing, `VerificationFailed` when one is not what its name says, and
+        `ChainRuleViolated` when the chain breaks a rule.
+        """
+        with self._lock:
+            known = self._known.get(dataset)
+        if known is not None and known.head == head:
+            return known
+        cached = self._cached(dataset)
+        starts = {state.head: state for state in (known, cached) if state is not None}
+        state = starts[head] if head in starts else self._folded(dataset, head, starts)
+        self._keep(dataset, state, is_cached=cached is not None and cached.head == head)
+        return state
+
+    def remember(self, state: ChainState) -> None:
+        """Keep a state that has just become current."""
+        self._keep(state.dataset_id, state, is_cached=False)
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop what this process knows of a dataset."""
+        with self._lock:
+            self._known.pop(dataset, None)
+
+    def _cached(self, dataset: DatasetId) -> ChainState | None:
+        raw = self._cache.get(dataset)
+        if raw is None:
+            return None
+        try:
+            return state_from_bytes(raw)
+        except InvalidInput:
+            # Written by another version of this code: fold anew.
+            return None
+
+    def _folded(self, dataset: DatasetId, head: Multihash, starts: dict[Multihash, ChainState]) -> ChainState:
+        """Walk back to the nearest known state or the seed, then admit forwards."""
+        pending: list[tuple[Multihash, DecodedBlock]] = []
+        at: Multihash | None = head
+        while at is not None and at not in starts:
+            block = self._block(dataset, at)
+            pending.append((at, block))
+            at = block.block.prev_block_hash
+        state = None if at is None else starts[at]
+        for name, decoded in reversed(pending):
+            state = admit(state, decoded.block, block_hash=name, version=decoded.version)
+        assert state is not None, "a head is a block"
+        return state
+
+    def _block(self, dataset: DatasetId, name: Multihash) -> DecodedBlock:
+        raw = self._blobs.read(dataset, ObjectKind.BLOCK, name)
+        if block_hash(raw) != name:
+            raise BlockDamaged(dataset=str(dataset), block=str(name), actual=str(block_hash(raw)))
+        return decode_block(raw)
+
+    def _keep(self, dataset: DatasetId, state: ChainState, *, is_cached: bool) -> None:
+        with self._lock:
+            self._known[dataset] = state
+            self._known.move_to_end(dataset)
+            while len(self._known) > CAPACITY:
+                self._known.popitem(last=False)
+        if not is_cached:
+            self._cache.put(dataset, state_to_bytes(state))

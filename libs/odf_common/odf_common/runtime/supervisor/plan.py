@@ -1,0 +1,149 @@
+"""Which parts a node consists of: what is installed, where each listens, what each is told."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from odf_common.errors import InvalidInput
+from odf_common.runtime.node import Node
+from odf_common.runtime.settings import Settings
+from odf_common.runtime.supervisor.infrastructure import kafka_part, redis_part
+from odf_common.runtime.supervisor.ports import LOOPBACK, allocate
+from odf_common.runtime.supervisor.probes import Probe, grpc_serves, listens
+from odf_common.runtime.supervisor.process import PartSpec
+
+GROUP: Final = "odf.services"
+INFRASTRUCTURE: Final = ("kafka", "redis")
+VIEWS: Final = "views"  # a worker of its own, started with the coordinator
+VIEWS_MODULE: Final = "odf_coordinator.views"
+# Services in the order in which they are shown, and the settings that hold their addresses.
+ADDRESSES: Final = {
+    "ingest": "ingest_grpc",
+    "coordinator": "coordinator_grpc",
+    "engine-spark": "engine",
+    "verifier": "verifier_grpc",
+    "sync": "sync_grpc",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The parts to run, and the node they will be."""
+
+    node: Node
+    parts: tuple[PartSpec, ...]
+
+
+def make_plan(settings: Settings, wanted: Sequence[str], environment: Mapping[str, str], *, pid: int) -> Plan:
+    """Return what to run for these services (none: all that are installed), with free ports for what was not told.
+
+    Kafka and Redis are run unless the settings name some. Raises `InvalidInput` for a service that is not there.
+    """
+    modules = _modules(wanted)
+    told = _addressed(settings)
+    base = {**environment, **_variables(told), "PYTHONUNBUFFERED": "1"}
+    metrics = {name: f"{LOOPBACK}:{port}" for name, port in _metrics_ports(settings.home, modules).items()}
+    parts = [_service(name, module, told, base, metrics) for name, module in modules.items()]
+    if settings.kafka is None:
+        ports = {"kafka": _port(told.kafka), **allocate(settings.home, ("kafka-controller",))}
+        parts.append(kafka_part(settings.home, ports, {**base, "ODF_PART": "kafka"}))
+    if settings.redis is None:
+        parts.append(redis_part(settings.home, _port(told.redis), {**base, "ODF_PART": "redis"}))
+    # Kafka first: it is what the others wait for.
+    parts.sort(key=lambda part: part.name not in INFRASTRUCTURE)
+    return Plan(node=_node(told, modules, metrics, pid), parts=tuple(parts))
+
+
+def installed() -> Mapping[str, str]:
+    """Return the services that are installed, in the order in which they are shown, and the module of each."""
+    found = {
+        point.name: point.module.partition(".")[0]
+        for point in entry_points(group=GROUP)
+        if find_spec(f"{point.module.partition('.')[0]}.__main__") is not None
+    }
+    if "coordinator" in found and find_spec(VIEWS_MODULE) is not None:
+        found[VIEWS] = VIEWS_MODULE
+    known = [name for name in (*ADDRESSES, VIEWS) if name in found]
+    return {name: found[name] for name in known}
+
+
+def _modules(wanted: Sequence[str]) -> Mapping[str, str]:
+    there = installed()
+    for name in wanted:
+        if name not in there and name not in INFRASTRUCTURE:
+            raise InvalidInput(text=f"there is no service {name}; installed are: {', '.join(there)}")
+    if not wanted:
+        return there
+    with_views = {*wanted, VIEWS} if "coordinator" in wanted else set(wanted)
+    return {name: module for name, module in there.items() if name in with_views}
+
+
+def _addressed(settings: Settings) -> Settings:
+    """Return the settings with an address for everything: those not told are free ports of loopback."""
+    fields = ("kafka", "redis", *ADDRESSES.values(), "sync_http", "views_http")
+    missing = [field for field in fields if getattr(settings, field) is None]
+    names = {field: _shown(field) for field in missing}
+    ports = allocate(settings.home, names.values())
+    found: dict[str, Any] = {field: f"{LOOPBACK}:{ports[name]}" for field, name in names.items()}
+    return replace(settings, **found)
+
+
+def _shown(field: str) -> str:
+    return "engine-spark" if field == "engine" else field.removesuffix("_grpc").replace("_", "-")
+
+
+def _variables(told: Settings) -> Mapping[str, str]:
+    fields = ("kafka", "redis", *ADDRESSES.values(), "sync_http", "views_http")
+    return {"ODF_HOME": str(told.home)} | {f"ODF_{field.upper()}": getattr(told, field) for field in fields}
+
+
+def _metrics_ports(home: Path, modules: Mapping[str, str]) -> Mapping[str, int]:
+    ports = allocate(home, [f"{name}-metrics" for name in modules])
+    return {name: ports[f"{name}-metrics"] for name in modules}
+
+
+def _service(
+    name: str, module: str, told: Settings, base: Mapping[str, str], metrics: Mapping[str, str]
+) -> PartSpec:
+    environment = {
+        **base,
+        "ODF_PART": name,
+        "ODF_INSTANCE": f"embedded.{name}",
+        "ODF_METRICS_PORT": str(_port(metrics[name])),
+    }
+    return PartSpec(
+        name=name,
+        command=(sys.executable, "-m", module),
+        environment=environment,
+        probe=_probe(name, told),
+        is_service=name != VIEWS,
+    )
+
+
+def _probe(name: str, told: Settings) -> Probe:
+    if name == VIEWS:
+        return listens(str(told.views_http))
+    return grpc_serves(getattr(told, ADDRESSES[name]))
+
+
+def _node(told: Settings, modules: Mapping[str, str], metrics: Mapping[str, str], pid: int) -> Node:
+    return Node(
+        home=told.home,
+        pid=pid,
+        kafka=told.kafka,
+        redis=told.redis,
+        engine=told.engine,
+        http=f"http://{told.sync_http}" if "sync" in modules else None,
+        views=f"http://{told.views_http}" if VIEWS in modules else None,
+        grpc={name: getattr(told, field) for name, field in ADDRESSES.items() if name in modules},
+        metrics=metrics,
+    )
+
+
+def _port(address: str | None) -> int:
+    assert address is not None, "addresses were given"
+    return int(address.rpartition(":")[2])

@@ -1,0 +1,60 @@
+"""Ports of the embedded node: free ones, and the same again after a restart where possible."""
+
+import json
+import random
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from odf_common.errors import Unavailable
+
+FILE: Final = "ports.json"
+LOOPBACK: Final = "127.0.0.1"
+# Below the ports that the kernel gives to outgoing connections (32768 and up on Linux): a client that keeps trying
+# a dead port of that range can meet itself, and then the server cannot come back.
+LOW: Final = 20_000
+HIGH: Final = 32_000
+TRIES: Final = 1000
+
+
+def allocate(home: Path, names: Iterable[str]) -> Mapping[str, int]:
+    """Return a free port for each name, those of the last time if they are free, and remember them."""
+    remembered = _remembered(home)
+    chosen: dict[str, int] = {}
+    for name in names:
+        port = remembered.get(name, 0)
+        if port in chosen.values() or not (port and is_free(port)):
+            port = _another(set(chosen.values()) | set(remembered.values()))
+        chosen[name] = port
+    (home / FILE).write_text(json.dumps({**remembered, **chosen}, indent=2) + "\n")
+    return chosen
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen at a port of loopback now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # What a server does: connections of the last one that linger are no hindrance.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def _another(taken: set[int]) -> int:
+    for _ in range(TRIES):
+        port = random.randrange(LOW, HIGH)  # noqa: S311 - not a secret
+        if port not in taken and is_free(port):
+            return port
+    raise Unavailable(what="a free port", why=f"none found between {LOW} and {HIGH}")
+
+
+def _remembered(home: Path) -> Mapping[str, int]:
+    try:
+        held = json.loads((home / FILE).read_bytes())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return {str(name): int(port) for name, port in held.items()}

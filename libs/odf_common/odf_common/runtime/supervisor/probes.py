@@ -1,0 +1,80 @@
+"""Whether a part is ready: each probe is asked again and again until it says so."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.errors import Unavailable
+from odf_common.ports.bus import FIXED_TOPICS
+
+Probe = Callable[[], Awaitable[bool]]
+TIMEOUT: Final = 2.0  # seconds
+
+
+def listens(address: str) -> Probe:
+    """Return a probe: something accepts connections at `host:port`."""
+    host, _, port = address.rpartition(":")
+
+    async def probe() -> bool:
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), TIMEOUT)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
+
+    return probe
+
+
+def redis_answers(address: str) -> Probe:
+    """Return a probe: Redis says PONG."""
+    host, _, port = address.rpartition(":")
+
+    async def probe() -> bool:
+        try:
+            reader, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), TIMEOUT)
+            writer.write(b"PING\r\n")
+            answer = await asyncio.wait_for(reader.readline(), TIMEOUT)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return answer == b"+PONG\r\n"
+
+    return probe
+
+
+def kafka_has_topics(address: str) -> Probe:
+    """Return a probe: the broker answers, and has the fixed topics, which it makes."""
+    is_listening = listens(address)
+
+    def make() -> bool:
+        try:
+            KafkaTopics(address).ensure_topics(FIXED_TOPICS)
+        except Unavailable:
+            return False
+        return True
+
+    async def probe() -> bool:
+        return await is_listening() and await asyncio.to_thread(make)
+
+    return probe
+
+
+def grpc_serves(address: str) -> Probe:
+    """Return a probe: the gRPC health service says SERVING."""
+
+    async def probe() -> bool:
+        async with grpc.aio.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+            try:
+                answer = await health_pb2_grpc.HealthStub(channel).Check(
+                    health_pb2.HealthCheckRequest(), timeout=TIMEOUT
+                )
+            except grpc.aio.AioRpcError:
+                return False
+            return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    return probe

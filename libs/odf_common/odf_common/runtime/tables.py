@@ -1,0 +1,40 @@
+"""Datasets and records as rows that people and programs can read."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def summary_row(summary: DatasetSummary) -> dict[str, object]:
+    """Return one dataset as a row of `odf list`; times as RFC 3339, None where there is no value."""
+    return {
+        "alias": summary.alias,
+        "kind": summary.kind,
+        "blocks": summary.blocks,
+        "records": summary.records,
+        "watermark": Timestamp(summary.watermark) if summary.HasField("watermark") else None,
+        "updated": Timestamp(summary.system_time),
+        "problem": summary.problem or None,
+        "id": summary.dataset_id,
+        "head": summary.head,
+        "pushTopics": dict(summary.push_topics),
+    }
+
+
+def record_rows(table: "pa.Table") -> Iterator[Mapping[str, object]]:
+    """Iterate over records as mappings, in order."""
+    for batch in table.to_batches(max_chunksize=10_000):
+        yield from batch.to_pylist()
+
+
+def arrow_table(chunks: Iterable[bytes]) -> "pa.Table":
+    """Return the table of an Arrow IPC stream that came in pieces."""
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, and few commands need it
+
+    with pa.ipc.open_stream(pa.py_buffer(b"".join(chunks))) as reader:
+        return reader.read_all()

@@ -1,0 +1,1 @@
+"""What tests share: port contracts, builders, and a whole node."""

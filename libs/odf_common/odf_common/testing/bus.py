@@ -1,0 +1,131 @@
+"""A bus in memory: topics are lists; what was read but not done comes again, as Kafka has it."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+
+from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.codec.bus import Envelope, encode, stamped
+from odf_common.errors import NotFound, Unavailable
+from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, DeadLetter, Inbox, OnOwned, Received
+
+
+class MemoryBus:
+    """Port `Bus` for one process; `losses` says how many of the next calls of `flush` fail."""
+
+    def __init__(self) -> None:
+        """Nothing has been sent."""
+        self.topics: defaultdict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
+        self.letters: list[DeadLetter] = []
+        self.attempts: dict[tuple[str, int], int] = {}
+        self.positions: dict[tuple[str, str], int] = {}
+        self.losses = 0
+
+    def send(self, topic: str, envelope: Envelope) -> None:
+        """Append the message."""
+        number = sum(map(len, self.topics.values()))
+        self.topics[topic].append(encode(stamped(envelope, message_id=f"{number:032x}", sent_at=number)))
+
+    def send_raw(self, topic: str, key: bytes, value: bytes) -> None:
+        """Append what need not be a message."""
+        self.topics[topic].append((key, value))
+
+    def send_dead_letter(self, letter: DeadLetter) -> None:
+        """Keep the letter."""
+        self.letters.append(letter)
+        self.topics[DEAD_LETTERS].append((letter.key, letter.value))
+
+    def flush(self, timeout: float = 10.0) -> None:
+        """Return, or fail while `losses` are left."""
+        if self.losses > 0:
+            self.losses -= 1
+            raise Unavailable(what="Kafka", why="lost on purpose")
+
+    def subscribe(self, topic: str, *, group: str | None, on_owned: OnOwned | None = None) -> Inbox:
+        """Open an inbox that owns all partitions."""
+        if on_owned is not None:
+            on_owned(frozenset(range(PARTITIONS)))
+        return MemoryInbox(self, topic, group)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class MemoryInbox:
+    """Port `Inbox` over a list."""
+
+    def __init__(self, bus: MemoryBus, topic: str, group: str | None) -> None:
+        """Begin at the group's position, without a group at the end."""
+        self._bus = bus
+        self._topic = topic
+        self._group = group
+        end = len(bus.topics[topic])
+        self._next = end if group is None else bus.positions.get((group, topic), 0)
+        self.is_ready = True
+
+    def poll(self, timeout: float) -> Received | None:
+        """Return the next message."""
+        waiting = self._bus.topics[self._topic][self._next :]
+        if not waiting:
+            time.sleep(min(timeout, 0.005))
+            return None
+        key, value = waiting[0]
+        offset = self._next
+        self._next += 1
+        return Received(
+            topic=self._topic,
+            partition=partition_of(key),
+            offset=offset,
+            key=key,
+            value=value,
+            attempts=self._bus.attempts.get((self._topic, offset), 0),
+        )
+
+    def done(self, message: Received) -> None:
+        """Move the group's position."""
+        if self._group is not None:
+            self._bus.positions[self._group, self._topic] = message.offset + 1
+
+    def note_attempt(self, message: Received) -> None:
+        """Count."""
+        self._bus.attempts[self._topic, message.offset] = message.attempts + 1
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class MemoryTopics:
+    """Port `Topics`: names with their partitions."""
+
+    def __init__(self) -> None:
+        """There are none."""
+        self.names: dict[str, int] = {}
+
+    def ensure_topics(self, names: Iterable[str], partitions: int = PARTITIONS) -> None:
+        """Note the names."""
+        for name in names:
+            self.names.setdefault(name, partitions)
+
+    def create_push_topic(self, name: str, partitions: int = 1) -> None:
+        """Note the name."""
+        self.names.setdefault(name, partitions)
+
+    def topic_id(self, name: str) -> str:
+        """Return an id made of the name."""
+        return f"id-of-{name}-{self.partitions(name)}"
+
+    def partitions(self, name: str) -> int:
+        """Return how many there are."""
+        if name not in self.names:
+            raise NotFound(what=f"topic {name}")
+        return self.names[name]
+
+    def watermarks(self, name: str, partition: int) -> tuple[int, int]:
+        """Return 0 and 0: records are not kept here."""
+        if partition >= self.partitions(name):
+            raise NotFound(what=f"partition {partition} of topic {name}")
+        return 0, 0
+
+    def delete_topic(self, name: str) -> None:
+        """Forget the name."""
+        self.names.pop(name, None)

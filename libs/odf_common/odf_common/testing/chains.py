@@ -1,0 +1,124 @@
+"""A dataset's folder read without any service: what must hold after every fault, and the records to compare.
+
+Blocks are decoded by our codec; slices are read by Arrow's own Parquet reader, so that a fault in ours shows.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_common.adapters.folder import FolderStore
+from odf_common.chain.chain import fold, iterate
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.events import AddData, ExecuteTransform
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.store import ObjectKind
+
+ANY = DatasetId.of_key(bytes(32))  # a folder is one dataset, whatever its id
+OFFSET, SYSTEM_TIME = "offset", "system_time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredChain:
+    """A chain whose links, rules, objects and offsets were found right; blocks oldest first."""
+
+    blocks: tuple[tuple[Multihash, MetadataBlock], ...]
+    table: pa.Table | None
+    watermark: Timestamp | None
+
+    @property
+    def head(self) -> Multihash:
+        """Return the last block's hash."""
+        return self.blocks[-1][0]
+
+    @property
+    def transforms(self) -> int:
+        """Return how many transforms were committed."""
+        return sum(isinstance(block.event, ExecuteTransform) for _, block in self.blocks)
+
+    @property
+    def data_blocks(self) -> int:
+        """Return how many blocks brought records."""
+        return sum(
+            isinstance(block.event, AddData | ExecuteTransform) and block.event.new_data is not None
+            for _, block in self.blocks
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all records in order."""
+        return [] if self.table is None else list(self.table.to_pylist())
+
+    def column(self, name: str) -> list[Any]:
+        """Return one column of all records in order."""
+        return [] if self.table is None else list(self.table.column(name).to_pylist())
+
+    def records(self) -> list[tuple[object, ...]]:
+        """Return all records without offset and system time, in an order that does not depend on arrival."""
+        if self.table is None:
+            return []
+        bare = self.table.drop_columns([OFFSET, SYSTEM_TIME])
+        return sorted((tuple(row.values()) for row in bare.to_pylist()), key=repr)
+
+
+def read_chain(folder: Path) -> StoredChain:
+    """Return the chain of a folder; raises or fails where one of the invariants does not hold.
+
+    Head to seed by hashes, every rule, each object there with the bytes its name says, offsets dense from 0,
+    watermarks and system times never falling.
+    """
+    store = FolderStore(folder)
+    head = store.head(ANY)
+    assert head is not None, f"{folder} has no head"
+
+    def read(name: Multihash) -> bytes:
+        return store.read(ANY, ObjectKind.BLOCK, name)
+
+    fold(read, head)
+    blocks = tuple((name, decoded.block) for name, decoded, _ in iterate(read, head))[::-1]
+    for (_, before), (_, after) in pairwise(blocks):
+        assert before.system_time.ns <= after.system_time.ns, "system time fell"
+    events = [block.event for _, block in blocks if isinstance(block.event, AddData | ExecuteTransform)]
+    tables = [_slice(folder, event) for event in events if event.new_data is not None]
+    for event in events:
+        if event.new_checkpoint is not None:
+            _require(folder / "checkpoints" / str(event.new_checkpoint.physical_hash))
+    table = pa.concat_tables(tables) if tables else None
+    if table is not None:
+        assert table.column(OFFSET).to_pylist() == list(range(table.num_rows)), "offsets are not dense"
+    marks = [event.new_watermark for event in events if event.new_watermark is not None]
+    for earlier, later in pairwise(marks):
+        assert earlier.ns <= later.ns, "a watermark fell"
+    return StoredChain(blocks=blocks, table=table, watermark=marks[-1] if marks else None)
+
+
+def assert_objects_are_whole(folder: Path) -> None:
+    """Fail when an object is not what its name says: something was half written, or damaged."""
+    for kind in ObjectKind:
+        for file in (folder / kind).glob("f1620*"):
+            _require(file)
+
+
+def _slice(folder: Path, event: AddData | ExecuteTransform) -> pa.Table:
+    declared = event.new_data
+    assert declared is not None
+    file = folder / "data" / str(declared.physical_hash)
+    _require(file)
+    assert file.stat().st_size == declared.size, f"{file.name} is not of the declared size"
+    table = pq.ParquetFile(file).read()
+    interval = declared.offset_interval
+    first, last = table.column(OFFSET)[0].as_py(), table.column(OFFSET)[-1].as_py()
+    assert (first, last) == (interval.start, interval.end), f"{file.name} has other offsets than declared"
+    return table
+
+
+def _require(file: Path) -> None:
+    assert file.is_file(), f"{file.parent.name}/{file.name} is missing"
+    digest = hashlib.sha3_256(file.read_bytes()).digest()
+    assert Multihash.sha3(digest) == Multihash.parse(file.name), f"{file.parent.name}/{file.name} is damaged"

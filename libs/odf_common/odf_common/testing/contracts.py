@@ -1,0 +1,223 @@
+"""Contracts of the stores as tests: an adapter's test class inherits one and gives the fixture it asks for.
+
+A blob store is three lines: a class that inherits `BlobStoreContract` with a fixture `blobs`.
+"""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from odf_common.errors import AlreadyExists, HeadMoved, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
+
+CONTENT = b"some bytes"
+NAME = physical_hash_of(CONTENT)
+
+
+def a_dataset(number: int = 1) -> DatasetId:
+    """Return one of many dataset ids."""
+    return DatasetId.of_key(number.to_bytes(32, "big"))
+
+
+def a_hash(number: int = 1) -> Multihash:
+    """Return one of many hashes."""
+    return physical_hash_of(number.to_bytes(8, "big"))
+
+
+def an_entry(alias: str = "cities", number: int = 1, **topics: str) -> CatalogEntry:
+    """Return the catalog entry of a dataset."""
+    return CatalogEntry(alias=alias, dataset_id=a_dataset(number), push_topics=topics)
+
+
+class BlobStoreContract:
+    """Objects are found by dataset, kind and name, and never change. Fixture: `blobs`, empty."""
+
+    def test_what_was_put_is_read_back(self, blobs: BlobStore) -> None:
+        """Holds for every way to read."""
+        blobs.put(a_dataset(), ObjectKind.BLOCK, NAME, CONTENT)
+        assert blobs.has(a_dataset(), ObjectKind.BLOCK, NAME)
+        assert blobs.read(a_dataset(), ObjectKind.BLOCK, NAME) == CONTENT
+        assert blobs.size(a_dataset(), ObjectKind.BLOCK, NAME) == len(CONTENT)
+        assert blobs.local_path(a_dataset(), ObjectKind.BLOCK, NAME).read_bytes() == CONTENT
+        with blobs.open(a_dataset(), ObjectKind.BLOCK, NAME) as file:
+            assert file.read() == CONTENT
+
+    def test_objects_of_other_datasets_and_kinds_are_not_seen(self, blobs: BlobStore) -> None:
+        """One hash may name an object in one place only."""
+        blobs.put(a_dataset(1), ObjectKind.DATA, NAME, CONTENT)
+        assert not blobs.has(a_dataset(2), ObjectKind.DATA, NAME)
+        assert not blobs.has(a_dataset(1), ObjectKind.CHECKPOINT, NAME)
+
+    def test_a_missing_object_is_not_found(self, blobs: BlobStore) -> None:
+        """Holds for every way to read."""
+        for read in (blobs.read, blobs.size, blobs.open, blobs.local_path):
+            with pytest.raises(NotFound):
+                read(a_dataset(), ObjectKind.DATA, NAME)
+
+    def test_an_object_that_is_there_is_left_alone(self, blobs: BlobStore) -> None:
+        """Names are hashes: the first content is as good as any later one."""
+        blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+        blobs.put(a_dataset(), ObjectKind.DATA, NAME, b"other bytes")
+        assert blobs.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
+
+    def test_a_file_is_moved_in(self, blobs: BlobStore) -> None:
+        """It is gone, also when the object was there already."""
+        folder = blobs.scratch()
+        for _ in range(2):
+            file = folder / "file"
+            file.write_bytes(CONTENT)
+            blobs.put_file(a_dataset(), ObjectKind.CHECKPOINT, NAME, file)
+            assert not file.exists()
+        assert blobs.read(a_dataset(), ObjectKind.CHECKPOINT, NAME) == CONTENT
+        shutil.rmtree(folder)
+
+    def test_scratch_folders_are_new_and_empty(self, blobs: BlobStore) -> None:
+        """Two callers never share one."""
+        first, second = blobs.scratch(), blobs.scratch()
+        assert first != second
+        assert list(first.iterdir()) == []
+        for folder in (first, second):
+            shutil.rmtree(folder)
+
+    def test_names_and_datasets_are_listed(self, blobs: BlobStore) -> None:
+        """Scratch folders and other kinds are not among them."""
+        blobs.scratch().rmdir()
+        assert list(blobs.names(a_dataset(), ObjectKind.BLOCK)) == []
+        for number in (1, 2):
+            blobs.put(a_dataset(number), ObjectKind.BLOCK, a_hash(number), b"")
+        blobs.put(a_dataset(1), ObjectKind.BLOCK, a_hash(3), b"")
+        assert set(blobs.names(a_dataset(1), ObjectKind.BLOCK)) == {a_hash(1), a_hash(3)}
+        assert set(blobs.datasets()) == {a_dataset(1), a_dataset(2)}
+
+    def test_a_deleted_dataset_is_gone_and_may_come_back(self, blobs: BlobStore) -> None:
+        """Deleting what is not there does nothing."""
+        blobs.put(a_dataset(1), ObjectKind.BLOCK, NAME, CONTENT)
+        blobs.put(a_dataset(2), ObjectKind.BLOCK, NAME, CONTENT)
+        for _ in range(2):
+            blobs.delete_dataset(a_dataset(1))
+        assert not blobs.has(a_dataset(1), ObjectKind.BLOCK, NAME)
+        assert list(blobs.datasets()) == [a_dataset(2)]
+        blobs.put(a_dataset(1), ObjectKind.BLOCK, NAME, CONTENT)
+        assert blobs.has(a_dataset(1), ObjectKind.BLOCK, NAME)
+
+
+class RefStoreContract:
+    """A head moves from what the mover saw, or not at all. Fixture: `refs`, empty."""
+
+    def test_there_is_no_head_at_first(self, refs: RefStore) -> None:
+        """None is an answer, not an error."""
+        assert refs.head(a_dataset()) is None
+
+    def test_a_head_moves_from_what_it_was(self, refs: RefStore) -> None:
+        """From none to the first, from the first to the second."""
+        refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+        refs.compare_and_set(a_dataset(), expected=a_hash(1), new=a_hash(2))
+        assert refs.head(a_dataset()) == a_hash(2)
+        assert refs.head(a_dataset(2)) is None
+
+    def test_a_stale_mover_is_told_and_nothing_changes(self, refs: RefStore) -> None:
+        """The error carries what was expected and what is there."""
+        refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+        for expected in (None, a_hash(2)):
+            with pytest.raises(HeadMoved) as told:
+                refs.compare_and_set(a_dataset(), expected=expected, new=a_hash(3))
+            assert told.value.actual == str(a_hash(1))
+        assert refs.head(a_dataset()) == a_hash(1)
+
+    def test_references_of_other_names_are_apart(self, refs: RefStore) -> None:
+        """The name is `head` unless told otherwise."""
+        refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1), ref="other")
+        assert refs.head(a_dataset()) is None
+        assert refs.head(a_dataset(), "other") == a_hash(1)
+
+    def test_of_many_movers_exactly_one_wins_each_round(self, refs: RefStore) -> None:
+        """Threads here; adapters that outlive a process add processes."""
+        movers, rounds = 8, 20
+        expected: Multihash | None = None
+        with ThreadPoolExecutor(movers) as pool:
+            for number in range(rounds):
+                news = [a_hash(movers * number + mover) for mover in range(movers)]
+                won = list(pool.map(lambda new, old=expected: _moves(refs, old, new), news))
+                assert sum(won) == 1
+                expected = news[won.index(True)]
+                assert refs.head(a_dataset()) == expected
+
+
+def _moves(refs: RefStore, expected: Multihash | None, new: Multihash) -> bool:
+    try:
+        refs.compare_and_set(a_dataset(), expected=expected, new=new)
+    except HeadMoved:
+        return False
+    return True
+
+
+class CatalogContract:
+    """A name belongs to whoever took it first, whatever its case. Fixture: `catalog`, empty."""
+
+    def test_an_entry_is_found_by_alias_and_by_id(self, catalog: Catalog) -> None:
+        """The alias keeps its spelling, the lookup ignores it."""
+        entry = an_entry("Cities.Population", default="odf.push.cities.default")
+        assert catalog.by_alias(entry.alias) is None
+        assert catalog.by_id(entry.dataset_id) is None
+        catalog.add(entry)
+        assert catalog.by_alias("cities.POPULATION") == entry
+        assert catalog.by_id(entry.dataset_id) == entry
+
+    def test_a_name_is_taken_once(self, catalog: Catalog) -> None:
+        """Whatever its case; the first entry stays."""
+        catalog.add(an_entry("cities", 1))
+        with pytest.raises(AlreadyExists):
+            catalog.add(an_entry("CITIES", 2))
+        assert catalog.by_alias("cities") == an_entry("cities", 1)
+        assert catalog.by_id(a_dataset(2)) is None
+
+    def test_of_many_takers_exactly_one_wins(self, catalog: Catalog) -> None:
+        """The others are told."""
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(lambda number: _takes(catalog, an_entry("cities", number)), range(8)))
+        assert sum(won) == 1
+        assert catalog.by_alias("cities") == an_entry("cities", won.index(True))
+
+    def test_entries_come_by_lower_case_alias(self, catalog: Catalog) -> None:
+        """Accounts are part of the alias."""
+        for number, alias in enumerate(["b", "A", "me/c"]):
+            catalog.add(an_entry(alias, number))
+        assert [entry.alias for entry in catalog.entries()] == ["A", "b", "me/c"]
+
+    def test_an_entry_is_replaced(self, catalog: Catalog) -> None:
+        """At once for every lookup."""
+        catalog.add(an_entry("cities"))
+        assert catalog.by_id(a_dataset()) == an_entry("cities")
+        catalog.replace(an_entry("Cities", default="topic"))
+        assert catalog.by_alias("cities") == an_entry("Cities", default="topic")
+        assert catalog.by_id(a_dataset()) == an_entry("Cities", default="topic")
+        assert len(list(catalog.entries())) == 1
+
+    def test_what_is_not_there_cannot_be_replaced(self, catalog: Catalog) -> None:
+        """Replacing never creates."""
+        with pytest.raises(NotFound):
+            catalog.replace(an_entry())
+        assert list(catalog.entries()) == []
+
+    def test_a_removed_name_is_free(self, catalog: Catalog) -> None:
+        """Removing what is not there does nothing."""
+        catalog.add(an_entry("cities", 1))
+        assert catalog.by_id(a_dataset(1)) is not None
+        for _ in range(2):
+            catalog.remove("Cities")
+        assert catalog.by_alias("cities") is None
+        assert catalog.by_id(a_dataset(1)) is None
+        catalog.add(an_entry("cities", 2))
+        assert catalog.by_id(a_dataset(2)) == an_entry("cities", 2)
+
+
+def _takes(catalog: Catalog, entry: CatalogEntry) -> bool:
+    try:
+        catalog.add(entry)
+    except AlreadyExists:
+        return False
+    return True

@@ -1,0 +1,140 @@
+"""A whole node as its users meet it: started by `odf up`, spoken to by `odf`, its processes at hand."""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.publish import publish
+from odf_common.runtime.node import Node, read_node
+from odf_common.runtime.settings import child_environment
+from odf_common.runtime.supervisor.leftovers import leftovers
+
+ODF: Final = Path(sys.executable).with_name("odf")
+PATIENCE: Final = 60.0  # seconds
+
+
+class CommandFailed(AssertionError):
+    """An `odf` command ended with another exit code than was expected."""
+
+
+class EmbeddedNode:
+    """A node of its own home; `run` speaks to it."""
+
+    def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
+        """Prepare; `up` starts it."""
+        self.home = home
+        self._environment = {
+            **{name: value for name, value in child_environment().items() if not name.startswith("ODF_")},
+            "ODF_HOME": str(home),
+            **(settings or {}),
+        }
+
+    def up(self, *services: str) -> None:
+        """Start it; free ports, nothing shared with other nodes."""
+        self.run(shlex.join(["up", "--detach", *services]))
+
+    def down(self) -> None:
+        """Stop it, and assert that no process is left."""
+        self.run("down")
+        left = list(leftovers(self.home))
+        assert left == [], f"processes left behind: {left}"
+
+    def run(self, line: str, *, stdin: bytes | None = None, code: int = 0, timeout: float = 120) -> Any:  # noqa: ANN401 - JSON
+        """Run `odf LINE`, assert its exit code, and return its output: parsed where it is JSON, else as text."""
+        words = shlex.split(line)
+        done = subprocess.run(
+            [str(ODF), *words],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            timeout=timeout,
+            env=self._environment,
+            check=False,
+        )
+        if done.returncode != code:
+            said = f"{done.stdout.decode()}{done.stderr.decode()}"
+            raise CommandFailed(f"odf {line}: exit code {done.returncode}, not {code}\n{said}{self.logs()}")
+        text = done.stdout.decode()
+        with contextlib.suppress(json.JSONDecodeError):
+            return json.loads(text)
+        return text
+
+    def fails(self, line: str, *, code: int = 1, stdin: bytes | None = None) -> str:
+        """Run `odf LINE`, assert that it fails with this code, and return what it says on stderr."""
+        done = subprocess.run(
+            [str(ODF), *shlex.split(line)],
+            input=stdin,
+            capture_output=True,
+            timeout=120,
+            env=self._environment,
+            check=False,
+        )
+        assert done.returncode == code, f"odf {line}: exit code {done.returncode}, not {code}"
+        return done.stderr.decode()
+
+    @property
+    def node(self) -> Node:
+        """Return where its parts are now."""
+        return read_node(self.home)
+
+    @property
+    def kafka(self) -> str:
+        """Return Kafka's bootstrap server."""
+        address = self.node.kafka
+        assert address is not None
+        return address
+
+    def topics(self) -> KafkaTopics:
+        """Return its topics."""
+        return KafkaTopics(self.kafka)
+
+    def produce(self, topic: str, messages: Iterable[bytes], *, key: bytes | None = None) -> int:
+        """Publish messages; returns how many, when all are durable."""
+        return publish(self.kafka, topic, messages, key=key)
+
+    def pid(self, name: str) -> int | None:
+        """Return the process of a part, None while it is being restarted."""
+        return next((part.pid for part in (*self.node.services, *self.node.parts) if part.name == name), None)
+
+    def state(self, name: str) -> str | None:
+        """Return the state of a part."""
+        return next(
+            (part.state for part in (*self.node.services, *self.node.parts) if part.name == name), None
+        )
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Kill a part; returns the pid that it had."""
+        pid = self.pid(name)
+        assert pid is not None, f"{name} is not running"
+        os.kill(pid, number)
+        return pid
+
+    def await_restart(self, name: str, old: int, timeout: float = PATIENCE) -> float:
+        """Return how many seconds it took until a killed part is ready again."""
+        begun = time.monotonic()
+        self.eventually(lambda: self.state(name) == "ready" and self.pid(name) != old, timeout)
+        return time.monotonic() - begun
+
+    def eventually(self, claim: Callable[[], bool], timeout: float = PATIENCE) -> None:
+        """Return when the claim holds; fails when it does not in time."""
+        deadline = time.monotonic() + timeout
+        while not claim():
+            assert time.monotonic() < deadline, f"did not happen within {timeout:g} s{self.logs()}"
+            time.sleep(0.05)
+
+    def logs(self, lines: int = 15) -> str:
+        """Return the end of every log, for messages of failed tests."""
+        texts = []
+        for log in sorted((self.home / "logs").glob("*.log")):
+            text = "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+            texts.append(f"\n--- {log.name}\n{text}")
+        return "".join(texts)

@@ -1,0 +1,72 @@
+"""Manifests for stories: small roots and derivatives, and those of a folder under other names."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+Manifest = dict[str, Any]
+APPEND: Final = {"kind": "Append"}
+
+
+def ledger(*key: str) -> Manifest:
+    """Return the merge strategy that takes each key once."""
+    return {"kind": "Ledger", "primaryKey": list(key)}
+
+
+def root(
+    name: str,
+    columns: Sequence[str],
+    *,
+    merge: Mapping[str, Any] = APPEND,
+    event_time: str | None = None,
+    sources: Sequence[str] = ("default",),
+) -> Manifest:
+    """Return a root that takes JSON objects; `columns` are DDL."""
+    events: list[Manifest] = [
+        {
+            "kind": "AddPushSource",
+            "sourceName": source,
+            "read": {"kind": "NdJson", "schema": list(columns)},
+            "merge": dict(merge),
+        }
+        for source in sources
+    ]
+    if event_time is not None:
+        events.append({"kind": "SetVocab", "eventTimeColumn": event_time})
+    return _snapshot(name, "Root", events)
+
+
+def derivative(name: str, inputs: Mapping[str, str], query: str) -> Manifest:
+    """Return a derivative of one query; `inputs` are datasets by their names in the query."""
+    transform = {"kind": "Sql", "engine": "spark", "query": query}
+    refs = [{"datasetRef": ref, "alias": alias} for alias, ref in inputs.items()]
+    return _snapshot(name, "Derivative", [{"kind": "SetTransform", "inputs": refs, "transform": transform}])
+
+
+def renamed(folder: Path, prefix: str, *, merge: Mapping[str, Any] | None = None) -> list[Manifest]:
+    """Return a folder's manifests, each name begun with `prefix`; queries keep the old names as aliases."""
+    manifests: list[Manifest] = [yaml.safe_load(file.read_text()) for file in sorted(folder.glob("*.yaml"))]
+    for manifest in manifests:
+        content = manifest["content"]
+        content["name"] = f"{prefix}.{content['name']}"
+        for event in content["metadata"]:
+            if event["kind"] == "SetTransform":
+                event["inputs"] = [
+                    {"datasetRef": f"{prefix}.{one['datasetRef']}", "alias": one["datasetRef"]}
+                    for one in event["inputs"]
+                ]
+            elif merge is not None and event["kind"] == "AddPushSource":
+                event["merge"] = dict(merge)
+    return manifests
+
+
+def as_text(*manifests: Manifest) -> bytes:
+    """Return one YAML text of several documents."""
+    return yaml.safe_dump_all(manifests, sort_keys=False).encode()
+
+
+def _snapshot(name: str, kind: str, events: list[Manifest]) -> Manifest:
+    content = {"name": name, "kind": kind, "metadata": events}
+    return {"kind": "DatasetSnapshot", "version": 1, "content": content}

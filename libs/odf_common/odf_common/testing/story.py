@@ -1,0 +1,133 @@
+"""What the stories of the integration tests have in common: datasets of a node, asked for and compared."""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, TopicPartition
+
+from odf_common.ports.bus import DEAD_LETTERS
+from odf_common.testing.chains import StoredChain, read_chain
+from odf_common.testing.embedded import PATIENCE, EmbeddedNode
+from odf_common.testing.manifests import Manifest, as_text
+
+EVERYTHING: Final = 10_000_000  # records
+Row = dict[str, Any]
+
+
+class Story:
+    """A node and what a story does with it."""
+
+    def __init__(self, node: EmbeddedNode) -> None:
+        """Tell of a running node."""
+        self.node = node
+
+    def add(self, *manifests: Manifest) -> list[Row]:
+        """Make datasets; returns what `odf add` says of each."""
+        return self._rows("add - --output json", stdin=as_text(*manifests))
+
+    def refused(self, *manifests: Manifest) -> str:
+        """Try to make datasets; returns why that was refused."""
+        return self.node.fails("add -", stdin=as_text(*manifests))
+
+    def summary(self, dataset: str) -> Row:
+        """Return a dataset's entry in `odf list`."""
+        found = self.find(dataset)
+        assert found is not None, f"there is no {dataset}"
+        return found
+
+    def find(self, dataset: str) -> Row | None:
+        """Return a dataset's entry in `odf list`, None where there is none."""
+        return next((row for row in self._rows("list --output json") if row["alias"] == dataset), None)
+
+    def records(self, *datasets: str) -> list[int]:
+        """Return how many records each has."""
+        counts = {row["alias"]: row["records"] for row in self._rows("list --output json")}
+        return [counts[dataset] for dataset in datasets]
+
+    def topic(self, dataset: str, source: str = "default") -> str:
+        """Return the push topic of a source."""
+        return str(self.summary(dataset)["pushTopics"][source])
+
+    def folder(self, dataset: str) -> Path:
+        """Return where a dataset lies."""
+        return folder_of(self.node.home, self.summary(dataset)["id"])
+
+    def chain(self, dataset: str) -> StoredChain:
+        """Return a dataset's chain, all invariants checked."""
+        return read_chain(self.folder(dataset))
+
+    def tail(self, dataset: str) -> list[Row]:
+        """Return all records as `odf tail` shows them."""
+        return self._rows(f"tail {dataset} -n {EVERYTHING} --output json")
+
+    def publish(self, dataset: str, records: Iterable[bytes | Mapping[str, object]], source: str = "default") -> int:
+        """Publish messages to a source's topic; returns how many."""
+        messages = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
+        return self.node.produce(self.topic(dataset, source), messages)
+
+    def ingest(self, dataset: str, records: Iterable[bytes | Mapping[str, object]], options: str = "") -> Row:
+        """Push records as one batch, and return when it is committed."""
+        lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
+        return self._rows(f"ingest {dataset} - {options} --output json", stdin=b"\n".join(lines))[0]
+
+    def pull(self, line: str) -> dict[str, Row]:
+        """Run `odf pull`, and return its rows by dataset."""
+        return {row["dataset"]: row for row in self._rows(f"pull {line} --output json")}
+
+    def copy(self, dataset: str, to: Path) -> Path:
+        """Copy a dataset's folder as it is now; `to` must not exist."""
+        shutil.copytree(self.folder(dataset), to)
+        return to
+
+    def await_records(self, expected: Mapping[str, int], timeout: float = PATIENCE) -> None:
+        """Return when the datasets have so many records each; nobody is asked to bring them."""
+        names = tuple(expected)
+        self.node.eventually(lambda: self.records(*names) == list(expected.values()), timeout)
+
+    def dead_letters(self, topic: str) -> list[dict[str, str]]:
+        """Return the dead letters of a push topic: headers, and the message itself as `value`."""
+        held = []
+        for headers, value in _all_messages(self.node, DEAD_LETTERS):
+            if headers.get("topic") == topic:
+                held.append({**headers, "value": value.decode(errors="replace")})
+        return sorted(held, key=lambda letter: int(letter["offset"]))
+
+    def verify(self, line: str, *, code: int = 0) -> list[Row]:
+        """Run `odf verify`, and return its verdicts."""
+        return self._rows(f"verify {line} --output json", code=code)
+
+    def _rows(self, line: str, *, stdin: bytes | None = None, code: int = 0) -> list[Row]:
+        rows = self.node.run(line, stdin=stdin, code=code)
+        assert isinstance(rows, list), f"odf {line} printed {rows!r}"
+        return rows
+
+
+def folder_of(home: Path, dataset_id: str) -> Path:
+    """Return where a dataset lies in a home."""
+    return home / "datasets" / dataset_id.removeprefix("did:odf:")
+
+
+def chunks(messages: Sequence[bytes], count: int) -> list[Sequence[bytes]]:
+    """Cut messages into `count` runs of nearly the same length, in order."""
+    bounds = [len(messages) * number // count for number in range(count + 1)]
+    return [messages[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+
+
+def _all_messages(node: EmbeddedNode, topic: str) -> list[tuple[dict[str, str], bytes]]:
+    """Return headers and value of everything in a topic now."""
+    ends = node.topics().ends(topic)
+    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "story", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+    held = []
+    try:
+        while len(held) < sum(ends.values()):
+            message = consumer.poll(PATIENCE)
+            assert message is not None and message.error() is None, f"{topic} cannot be read"
+            headers = {name: value.decode() for name, value in message.headers() or ()}
+            held.append((headers, message.value() or b""))
+    finally:
+        consumer.close()
+    return held

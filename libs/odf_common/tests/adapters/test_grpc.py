@@ -1,0 +1,157 @@
+from collections.abc import Callable, Iterator
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from odf_common.adapters.grpc_client import calling, channel
+from odf_common.adapters.grpc_server import GrpcServer, serve
+from odf_common.errors import (
+    AlreadyExists,
+    ChainRuleViolated,
+    Conflict,
+    HeadMoved,
+    InvalidInput,
+    InvalidQuery,
+    NotFound,
+    OdfError,
+    Refused,
+    Unavailable,
+    VerificationFailed,
+)
+from odf_common.proto.odf.node.v1 import ingest_pb2 as pb
+from odf_common.proto.odf.node.v1 import ingest_pb2_grpc
+
+NAME = "odf.node.v1.Ingest"
+
+
+class Servicer(ingest_pb2_grpc.IngestServicer):
+    def __init__(self) -> None:
+        self.fault: Exception | None = None
+
+    def Push(self, request_iterator: Iterator[pb.PushPart], context: grpc.ServicerContext) -> pb.PushReply:  # noqa: N802
+        if self.fault is not None:
+            raise self.fault
+        return pb.PushReply(records=sum(len(part.content) for part in request_iterator))
+
+    def Drain(self, request: pb.DrainRequest, context: grpc.ServicerContext) -> Iterator[pb.DrainProgress]:  # noqa: N802
+        yield pb.DrainProgress(waiting=1)
+        if self.fault is not None:
+            raise self.fault
+        yield pb.DrainProgress(done=True)
+
+
+Served = tuple[Servicer, ingest_pb2_grpc.IngestStub, GrpcServer]
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    servicer = Servicer()
+
+    def register(server: grpc.Server) -> tuple[str, ...]:
+        ingest_pb2_grpc.add_IngestServicer_to_server(servicer, server)
+        return (NAME,)
+
+    server = serve("127.0.0.1:0", register, is_ready=False)
+    with channel(f"127.0.0.1:{server.port}") as open_channel:
+        yield servicer, ingest_pb2_grpc.IngestStub(open_channel), server
+    server.stop(0)
+
+
+class Advised(InvalidInput):
+    """The input is not valid."""
+
+    def advice(self) -> str:
+        return "try “this” instead"
+
+
+@pytest.mark.parametrize(
+    ("fault", "family"),
+    [
+        (InvalidInput(text="bad"), InvalidInput),
+        (InvalidQuery(text="no table"), InvalidQuery),
+        (NotFound(what="dataset a"), NotFound),
+        (AlreadyExists(what="dataset a"), AlreadyExists),
+        (HeadMoved(dataset="a", expected=None, actual="f"), Conflict),
+        (ChainRuleViolated(rule="r", text="bad"), Refused),
+        (Refused(reason="R", text="no"), Refused),
+        (VerificationFailed(), VerificationFailed),
+    ],
+)
+def test_an_error_travels_with_its_family_and_words(
+    served: Served, fault: OdfError, family: type[OdfError]
+) -> None:
+    servicer, stub, _ = served
+    servicer.fault = fault
+    with pytest.raises(family) as caught, calling("ingest"):
+        stub.Push(iter([]), timeout=5)
+    assert str(caught.value) == str(fault)
+
+
+def test_a_refusal_bears_the_name_of_the_error(served: Served) -> None:
+    servicer, stub, _ = served
+    servicer.fault = ChainRuleViolated(rule="watermark", text="lower")
+    with pytest.raises(Refused) as caught, calling("ingest"):
+        stub.Push(iter([]), timeout=5)
+    assert caught.value.reason == "ChainRuleViolated"
+
+
+def test_advice_travels_too(served: Served) -> None:
+    servicer, stub, _ = served
+    servicer.fault = Advised(text="bad")
+    with pytest.raises(InvalidInput) as caught, calling("ingest"):
+        stub.Push(iter([]), timeout=5)
+    assert caught.value.advice() == "try “this” instead"
+
+
+def test_a_stream_ends_with_the_error(served: Served) -> None:
+    servicer, stub, _ = served
+    servicer.fault = NotFound(what="dataset a")
+    seen = []
+    with pytest.raises(NotFound), calling("ingest"):
+        seen.extend(stub.Drain(pb.DrainRequest(), timeout=5))
+    servicer.fault = None
+    assert [item.done for item in stub.Drain(pb.DrainRequest(), timeout=5)] == [False, True]
+
+
+def test_a_bug_does_not_tell_its_words(served: Served) -> None:
+    servicer, stub, _ = served
+    servicer.fault = RuntimeError("/home/secret")
+    with pytest.raises(OdfError) as caught, calling("ingest"):
+        stub.Push(iter([]), timeout=5)
+    assert "secret" not in str(caught.value)
+    assert "RuntimeError" in str(caught.value)
+
+
+def test_large_messages_pass(served: Served) -> None:
+    _, stub, _ = served
+    size = 20 * 1024 * 1024
+    assert stub.Push(iter([pb.PushPart(content=bytes(size))]), timeout=20).records == size
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    with channel("127.0.0.1:1") as open_channel, pytest.raises(Unavailable), calling("ingest"):
+        ingest_pb2_grpc.IngestStub(open_channel).Push(iter([]), timeout=5)
+
+
+def test_an_address_that_is_taken_is_unavailable(served: Served) -> None:
+    _, _, server = served
+    with pytest.raises(Unavailable):
+        serve(f"127.0.0.1:{server.port}", lambda _: ())
+
+
+def test_health_and_reflection_answer(served: Served) -> None:
+    _, _, server = served
+    with channel(f"127.0.0.1:{server.port}") as open_channel:
+        check: Callable[..., health_pb2.HealthCheckResponse] = health_pb2_grpc.HealthStub(open_channel).Check
+        request = health_pb2.HealthCheckRequest(service=NAME)
+        assert check(request, timeout=5).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        server.set_ready()
+        assert check(request, timeout=5).status == health_pb2.HealthCheckResponse.SERVING
+        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        answers = reflection_pb2_grpc.ServerReflectionStub(open_channel).ServerReflectionInfo(
+            iter([asked]), timeout=5
+        )
+        names = [service.name for service in next(answers).list_services_response.service]
+    assert NAME in names

@@ -1,0 +1,165 @@
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+from odf_common.adapters.local import CorruptName, CorruptRef, LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.errors import HeadMoved, InvalidInput
+from odf_common.ports.store import ObjectKind
+from odf_common.testing.contracts import (
+    CONTENT,
+    NAME,
+    BlobStoreContract,
+    CatalogContract,
+    RefStoreContract,
+    a_dataset,
+    a_hash,
+    an_entry,
+)
+
+
+class TestLocalBlobStore(BlobStoreContract):
+    @pytest.fixture
+    def blobs(self, tmp_path: Path) -> LocalBlobStore:
+        return LocalBlobStore(tmp_path / "home")
+
+
+class TestLocalRefStore(RefStoreContract):
+    @pytest.fixture
+    def refs(self, tmp_path: Path) -> LocalRefStore:
+        return LocalRefStore(tmp_path / "home")
+
+
+class TestLocalCatalog(CatalogContract):
+    @pytest.fixture
+    def catalog(self, tmp_path: Path) -> LocalCatalog:
+        return LocalCatalog(tmp_path / "home")
+
+
+def _race(home: Path, racer: int, rounds: int, start: object, wins: object) -> None:
+    refs = LocalRefStore(home)
+    for number in range(rounds):
+        start.wait()  # type: ignore[attr-defined]
+        try:
+            refs.compare_and_set(a_dataset(number), expected=None, new=a_hash(racer))
+            wins.put((number, racer))  # type: ignore[attr-defined]
+        except HeadMoved:
+            pass
+
+
+def test_of_two_processes_exactly_one_moves_the_head(tmp_path: Path) -> None:
+    rounds, racers = 30, 2
+    spawn = multiprocessing.get_context("spawn")
+    start, wins = spawn.Barrier(racers), spawn.SimpleQueue()
+    processes = [spawn.Process(target=_race, args=(tmp_path, r, rounds, start, wins)) for r in range(racers)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    won = {}
+    while not wins.empty():
+        number, racer = wins.get()
+        assert number not in won
+        won[number] = racer
+    assert sorted(won) == list(range(rounds))
+    refs = LocalRefStore(tmp_path)
+    assert all(refs.head(a_dataset(number)) == a_hash(racer) for number, racer in won.items())
+
+
+def test_a_folder_looks_as_other_nodes_expect(tmp_path: Path) -> None:
+    LocalBlobStore(tmp_path).put(a_dataset(), ObjectKind.BLOCK, NAME, CONTENT)
+    LocalRefStore(tmp_path).compare_and_set(a_dataset(), expected=None, new=NAME)
+    LocalCatalog(tmp_path).add(an_entry("Cities"))
+    folder = tmp_path / "datasets" / f"fed01{a_dataset().public_key.hex()}"
+    files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert files == {
+        f"blocks/{NAME}": CONTENT,
+        "refs/head": str(NAME).encode(),
+        "info/alias": b"Cities",
+    }
+    assert [file.name for file in (tmp_path / "names").iterdir()] == ["cities"]
+
+
+def test_a_commit_of_one_block_costs_four_fsyncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
+    blobs.put(a_dataset(), ObjectKind.BLOCK, a_hash(1), CONTENT)
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+    synced: list[int] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(handle), fsync(handle)))
+    blobs.put(a_dataset(), ObjectKind.BLOCK, a_hash(2), CONTENT)
+    refs.compare_and_set(a_dataset(), expected=a_hash(1), new=a_hash(2))
+    assert len(synced) == 4
+
+
+def test_files_that_are_no_objects_are_not_listed(tmp_path: Path) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    blobs.put(a_dataset(), ObjectKind.BLOCK, NAME, CONTENT)
+    folder = tmp_path / "datasets" / a_dataset().folder / "blocks"
+    for name in (".pending-1", "readme.txt", "z6MkmgVreHBu2ABaD59Jq1J2JneXwzpsUWwEWXS4kLhjb4V4"):
+        (folder / name).write_bytes(b"")
+        (tmp_path / "datasets" / name).mkdir()
+    assert list(blobs.names(a_dataset(), ObjectKind.BLOCK)) == [NAME]
+    assert list(blobs.datasets()) == [a_dataset()]
+
+
+def test_deleting_a_dataset_takes_its_head_along(tmp_path: Path) -> None:
+    blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+    blobs.delete_dataset(a_dataset())
+    assert refs.head(a_dataset()) is None
+    assert list((tmp_path / "datasets").iterdir()) == []
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(2))
+
+
+@pytest.mark.parametrize("text", [b"", b"f1620", b"\xff\xfe", b"no hash"])
+def test_a_damaged_head_is_an_error_and_not_absence(tmp_path: Path, text: bytes) -> None:
+    refs = LocalRefStore(tmp_path)
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+    (tmp_path / "datasets" / a_dataset().folder / "refs" / "head").write_bytes(text)
+    with pytest.raises(CorruptRef):
+        refs.head(a_dataset())
+    with pytest.raises(CorruptRef):
+        refs.compare_and_set(a_dataset(), expected=None, new=a_hash(2))
+
+
+@pytest.mark.parametrize("ref", ["", "../head", "a/b", ".hidden"])
+def test_a_reference_stays_in_its_folder(tmp_path: Path, ref: str) -> None:
+    with pytest.raises(InvalidInput):
+        LocalRefStore(tmp_path).head(a_dataset(), ref)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"alias": "a", "datasetId": "x", "pushTopics": {}}'])
+def test_a_damaged_name_is_an_error(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "names").mkdir()
+    (tmp_path / "names" / "cities").write_bytes(text)
+    catalog = LocalCatalog(tmp_path)
+    with pytest.raises(CorruptName):
+        catalog.by_alias("cities")
+    with pytest.raises(CorruptName):
+        list(catalog.entries())
+
+
+@pytest.mark.parametrize("alias", ["", ".", "..", ".hidden"])
+def test_an_alias_cannot_leave_the_folder(tmp_path: Path, alias: str) -> None:
+    with pytest.raises(InvalidInput):
+        LocalCatalog(tmp_path).add(an_entry(alias))
+
+
+def test_a_change_by_another_process_is_seen(tmp_path: Path) -> None:
+    ours, theirs = LocalCatalog(tmp_path), LocalCatalog(tmp_path)
+    ours.add(an_entry("a", 1))
+    os.utime(tmp_path / "names", (0, 0))  # long ago: from here on the folder's content is remembered
+    assert ours.by_id(a_dataset(1)) == an_entry("a", 1)
+    theirs.add(an_entry("b", 2))
+    assert ours.by_id(a_dataset(2)) == an_entry("b", 2)
+
+
+def test_an_unchanged_folder_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = LocalCatalog(tmp_path)
+    catalog.add(an_entry("a", 1))
+    os.utime(tmp_path / "names", (0, 0))
+    assert catalog.by_id(a_dataset(1)) is not None
+    monkeypatch.setattr(os, "scandir", None)
+    assert catalog.by_id(a_dataset(1)) == an_entry("a", 1)

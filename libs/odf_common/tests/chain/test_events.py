@@ -1,0 +1,73 @@
+from odf_common.chain.events import add_data_event
+from odf_common.chain.rules import admit
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import (
+    AddData,
+    DisablePushSource,
+)
+from odf_common.testing.builders import (
+    a_block,
+    a_chain,
+    a_checkpoint,
+    a_hash,
+    a_push_source,
+    a_slice,
+    a_source_state,
+    a_time,
+    some_data,
+)
+
+
+def test_add_data_keeps_the_later_watermark_and_carries_offsets() -> None:
+    state = a_chain().add(AddData(new_watermark=a_time(9))).add_data().state
+    event = add_data_event(state, new_data=a_slice(10), watermark=a_time(3), source_state=None)
+    assert event is not None
+    assert (event.prev_offset, event.new_watermark) == (9, a_time(9))
+    assert admitted(state, event).last_offset == 19
+
+
+def test_add_data_that_changes_nothing_is_not_made() -> None:
+    known = a_source_state("1")
+    state = a_chain().add(AddData(new_watermark=a_time(9), new_source_state=known)).state
+    assert add_data_event(state, new_data=None, watermark=a_time(9), source_state=known) is None
+    assert add_data_event(state, new_data=None, watermark=a_time(2), source_state=None) is None
+
+
+def test_setting_the_watermark_keeps_all_source_states() -> None:
+    chain = a_chain().add(a_push_source("b"))
+    for value, source in (("1", "default"), ("2", "b")):
+        event = add_data_event(
+            chain.state, new_data=None, watermark=None, source_state=a_source_state(value, source)
+        )
+        assert event is not None
+        chain.add(event)
+    event = add_data_event(chain.state, new_data=None, watermark=a_time(1), source_state=None)
+    assert event is not None
+    assert event.new_source_state == a_source_state("2", "b")
+    chain.add(event)
+    assert {name: one.value for name, one in chain.state.source_states.items()} == {"default": "1", "b": "2"}
+
+
+def test_an_event_without_source_state_leaves_those_that_are_known() -> None:
+    chain = a_chain().add(AddData(new_source_state=a_source_state("1"))).add_data()
+    assert chain.state.source_states == {"default": a_source_state("1")}
+    assert chain.state.last_source_state is None
+
+
+def test_a_disabled_source_is_not_carried_on() -> None:
+    chain = a_chain().add(
+        AddData(new_source_state=a_source_state("1")), DisablePushSource(source_name="default")
+    )
+    event = add_data_event(chain.state, new_data=None, watermark=a_time(1), source_state=None)
+    assert event == AddData(new_watermark=a_time(1))
+    chain.add(event)
+
+
+def test_a_checkpoint_is_dropped_by_an_event_that_does_not_restate_it() -> None:
+    chain = a_chain().add(AddData(new_checkpoint=a_checkpoint())).add_data()
+    assert chain.state.checkpoint is None
+    assert some_data(chain.state).prev_checkpoint is None
+
+
+def admitted(state: ChainState, event: AddData) -> ChainState:
+    return admit(state, a_block(state, event), block_hash=a_hash("x"), version=3)

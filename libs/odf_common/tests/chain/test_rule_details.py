@@ -1,0 +1,242 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from odf_common.chain.rules import admit
+from odf_common.errors import ChainRuleViolated
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import (
+    AddData,
+    DisablePollingSource,
+    DisablePushSource,
+    ExecuteTransform,
+    KnownEvent,
+    MetadataEvent,
+    SetDataSchema,
+    SetInfo,
+    SetTransform,
+    TransformInput,
+    UnknownEvent,
+)
+from odf_common.metadata.schema import DataTypeInt64, DataTypeOption, DataTypeString
+from odf_common.metadata.steps import SqlQueryStep
+from odf_common.testing.builders import (
+    a_block,
+    a_chain,
+    a_checkpoint,
+    a_dataset,
+    a_derivative,
+    a_hash,
+    a_polling_source,
+    a_push_source,
+    a_query,
+    a_schema,
+    a_seed,
+    a_slice,
+    a_source_state,
+    a_step,
+    a_time,
+    a_transform,
+    some_data,
+    some_result,
+)
+
+A, B = a_dataset("a"), a_dataset("b")
+ROOT = a_chain().state
+FULL = a_chain().add_data().state
+DERIVATIVE = a_derivative(A, B).state
+STEPS = (a_step(DERIVATIVE, A, "a1", 9), a_step(DERIVATIVE, B, "b1", None))
+DERIVED = a_derivative(A, B).add(some_result(DERIVATIVE, *STEPS)).state
+INFO = SetInfo(description="x")
+
+
+def watermarked(seconds: int) -> ChainState:
+    return a_chain().add(AddData(new_watermark=a_time(seconds))).state
+
+
+def checkpointed() -> ChainState:
+    return a_chain().add(AddData(new_checkpoint=a_checkpoint())).state
+
+
+def polled() -> ChainState:
+    return a_chain(a_seed(), a_polling_source(), a_schema()).state
+
+
+def disabled(*others: KnownEvent) -> ChainState:
+    return a_chain().add(*others, DisablePushSource(source_name="default")).state
+
+
+def executing(past: ChainState = DERIVED, **first: object) -> ExecuteTransform:
+    """A result on top of `past` whose first step has other fields."""
+    step = replace(a_step(past, A, "a2", 19), **first)  # type: ignore[arg-type]
+    return some_result(past, step, a_step(past, B, "b2", None))
+
+
+def optional(name: str, kind: type = DataTypeString) -> dict[str, DataTypeOption]:
+    return {name: DataTypeOption(inner=kind())}
+
+
+Case = tuple[ChainState | None, MetadataEvent, dict[str, object]]
+
+
+def case(past: ChainState | None, event: MetadataEvent, **changes: object) -> Case:
+    return past, event, changes
+
+
+def admitted(past: ChainState | None, event: MetadataEvent, changes: dict[str, object]) -> ChainState:
+    return admit(past, a_block(past, event, **changes), block_hash=a_hash("block"), version=3)
+
+
+REFUSED: dict[str, tuple[str, Callable[[], Case]]] = {
+    "a first block with a previous one": (
+        "chain_begins_with_a_seed",
+        lambda: case(None, a_seed(), prev_block_hash=a_hash("before")),
+    ),
+    "a block without previous that is no seed": (
+        "previous_block_is_the_head",
+        lambda: case(ROOT, INFO, prev_block_hash=None),
+    ),
+    "a first slice that does not start at zero": (
+        "offsets_are_contiguous",
+        lambda: case(ROOT, AddData(new_data=a_slice(5))),
+    ),
+    "a first event that claims earlier records": (
+        "previous_offset_is_carried",
+        lambda: case(ROOT, AddData(prev_offset=4, new_data=a_slice(5))),
+    ),
+    "data in a derivative": ("event_fits_dataset_kind", lambda: case(DERIVATIVE, some_data(DERIVATIVE))),
+    "a source in a derivative": ("event_fits_dataset_kind", lambda: case(DERIVATIVE, a_push_source())),
+    "an unreadable source in a derivative": (
+        "event_fits_dataset_kind",
+        lambda: case(DERIVATIVE, UnknownEvent(discriminator=4, reason="new fetch step")),
+    ),
+    "an unreadable transform": (
+        "event_is_readable_where_needed",
+        lambda: case(DERIVATIVE, UnknownEvent(discriminator=5, reason="new transform")),
+    ),
+    "an event without a kind": (
+        "event_is_readable_where_needed",
+        lambda: case(ROOT, UnknownEvent(discriminator=0, reason="none")),
+    ),
+    "an input that goes back": (
+        "input_offsets_are_contiguous",
+        lambda: case(DERIVED, executing(new_offset=3)),
+    ),
+    "records without a block": (
+        "input_offsets_are_contiguous",
+        lambda: case(DERIVED, executing(new_block_hash=None)),
+    ),
+    "an input block seen before": (
+        "input_blocks_are_contiguous",
+        lambda: case(DERIVED, executing(new_block_hash=a_hash("a1"))),
+    ),
+    "a transform without inputs": (
+        "transform_inputs_are_resolved",
+        lambda: case(DERIVATIVE, replace(a_transform(), inputs=())),
+    ),
+    "an input by name": (
+        "transform_inputs_are_resolved",
+        lambda: case(
+            DERIVATIVE,
+            SetTransform(inputs=(TransformInput(dataset_ref="x", alias="x"),), transform=a_query()),
+        ),
+    ),
+    "an input without alias": (
+        "transform_inputs_are_resolved",
+        lambda: case(
+            DERIVATIVE, SetTransform(inputs=(TransformInput(dataset_ref=str(A)),), transform=a_query())
+        ),
+    ),
+    "one query instead of a list": (
+        "queries_are_normalized",
+        lambda: case(ROOT, replace(a_push_source("x"), preprocess=replace(a_query(), query="SELECT 1"))),
+    ),
+    "no queries": (
+        "queries_are_normalized",
+        lambda: case(ROOT, replace(a_push_source("x"), preprocess=replace(a_query(), queries=()))),
+    ),
+    "an unnamed query before the last": (
+        "queries_are_normalized",
+        lambda: case(
+            ROOT,
+            replace(
+                a_push_source("x"),
+                preprocess=a_query(SqlQueryStep(query="SELECT 1"), SqlQueryStep(query="SELECT 2")),
+            ),
+        ),
+    ),
+    "disabling a polling source that is not there": (
+        "disabled_source_exists",
+        lambda: case(ROOT, DisablePollingSource()),
+    ),
+    "a removed column": (
+        "schema_stays_compatible",
+        lambda: case(ROOT, a_schema(**optional("country"))),
+    ),
+    "an added column that is required": (
+        "schema_stays_compatible",
+        lambda: case(ROOT, a_schema(**optional("city"), size=DataTypeInt64())),
+    ),
+    "a column that becomes required": (
+        "schema_stays_compatible",
+        lambda: case(ROOT, a_schema(city=DataTypeString())),
+    ),
+    "a schema that cannot be read after one that can": (
+        "schema_stays_compatible",
+        lambda: case(ROOT, SetDataSchema(raw_arrow_schema=b"nonsense")),
+    ),
+    "a state from a disabled source": (
+        "disabled_source_takes_no_data",
+        lambda: case(
+            disabled(a_push_source("other")),
+            AddData(new_data=a_slice(), new_source_state=a_source_state("1")),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    rule, make = REFUSED[name]
+    with pytest.raises(ChainRuleViolated) as refused:
+        admitted(*make())
+    assert refused.value.rule == rule
+
+
+def test_a_disabled_source_still_lets_the_watermark_be_set() -> None:
+    assert admitted(disabled(), AddData(new_watermark=a_time()), {}).watermark == a_time()
+
+
+def test_a_disabled_source_may_be_replaced_and_then_takes_data() -> None:
+    chain = a_chain().add(DisablePushSource(source_name="default"), a_push_source()).add_data()
+    assert chain.state.last_offset == 9
+    assert not chain.state.disabled_sources
+
+
+def test_a_disabled_polling_source_may_give_way_to_pushes() -> None:
+    chain = a_chain(
+        a_seed(), a_polling_source(), a_schema(), DisablePollingSource(), a_push_source()
+    ).add_data()
+    assert chain.state.polling_source is None
+    assert list(chain.state.push_sources) == ["default"]
+
+
+def test_an_unreadable_source_takes_the_place_of_those_before_it() -> None:
+    state = admitted(ROOT, UnknownEvent(discriminator=11, reason="new merge strategy"), {})
+    assert not state.push_sources
+    assert admitted(state, AddData(new_data=a_slice()), {}).last_offset == 9
+
+
+def test_a_chain_may_move_from_an_arrow_schema_to_the_odf_form() -> None:
+    from odf_common.data.schema import schema_of_event, schema_to_event
+
+    arrow = schema_of_event(a_schema())
+    first = schema_to_event(arrow)
+    state = a_chain(a_seed(), first).add(a_schema()).state
+    assert state.schema == a_schema()
+
+
+def test_a_block_in_another_version_is_accepted_and_the_chain_stays_in_its_own() -> None:
+    state = admit(ROOT, a_block(ROOT, INFO), block_hash=a_hash("x"), version=2)
+    assert state.block_version == 3

@@ -1,0 +1,268 @@
+from dataclasses import replace
+
+import pytest
+
+from odf_common.chain import rules
+from odf_common.chain.rules import FIRST_RULES, RULES, admit
+from odf_common.errors import ChainRuleViolated
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import (
+    AddData,
+    DatasetKind,
+    DisablePushSource,
+    ExecuteTransform,
+    KnownEvent,
+    MetadataEvent,
+    SetDataSchema,
+    SetInfo,
+    UnknownEvent,
+)
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.schema import DataTypeInt64, DataTypeOption, DataTypeString
+from odf_common.metadata.steps import FetchStepEthereumLogs, SqlQueryStep
+from odf_common.testing.builders import (
+    a_block,
+    a_chain,
+    a_checkpoint,
+    a_dataset,
+    a_derivative,
+    a_hash,
+    a_polling_source,
+    a_push_source,
+    a_query,
+    a_schema,
+    a_seed,
+    a_slice,
+    a_source_state,
+    a_step,
+    a_time,
+    a_transform,
+    some_data,
+    some_result,
+)
+
+A, B = a_dataset("a"), a_dataset("b")
+ROOT = a_chain().state
+FULL = a_chain().add_data().state
+DERIVATIVE = a_derivative(A, B).state
+STEPS = (a_step(DERIVATIVE, A, "a1", 9), a_step(DERIVATIVE, B, "b1", None))
+DERIVED = a_derivative(A, B).add(some_result(DERIVATIVE, *STEPS)).state
+INFO = SetInfo(description="x")
+
+
+def watermarked(seconds: int) -> ChainState:
+    return a_chain().add(AddData(new_watermark=a_time(seconds))).state
+
+
+def checkpointed() -> ChainState:
+    return a_chain().add(AddData(new_checkpoint=a_checkpoint())).state
+
+
+def polled() -> ChainState:
+    return a_chain(a_seed(), a_polling_source(), a_schema()).state
+
+
+def disabled(*others: KnownEvent) -> ChainState:
+    return a_chain().add(*others, DisablePushSource(source_name="default")).state
+
+
+def executing(past: ChainState = DERIVED, **first: object) -> ExecuteTransform:
+    """A result on top of `past` whose first step has other fields."""
+    step = replace(a_step(past, A, "a2", 19), **first)  # type: ignore[arg-type]
+    return some_result(past, step, a_step(past, B, "b2", None))
+
+
+def optional(name: str, kind: type = DataTypeString) -> dict[str, DataTypeOption]:
+    return {name: DataTypeOption(inner=kind())}
+
+
+Case = tuple[ChainState | None, MetadataEvent, dict[str, object]]
+
+
+def case(past: ChainState | None, event: MetadataEvent, **changes: object) -> Case:
+    return past, event, changes
+
+
+# Per rule: a block that is accepted, and one that breaks just this rule.
+CASES: dict[str, tuple[Case, Case]] = {
+    "chain_begins_with_a_seed": (case(None, a_seed()), case(None, INFO)),
+    "chain_begins_at_zero": (case(None, a_seed()), case(None, a_seed(), sequence_number=1)),
+    "seed_comes_first": (case(ROOT, INFO), case(ROOT, a_seed())),
+    "sequence_is_dense": (case(ROOT, INFO), case(ROOT, INFO, sequence_number=7)),
+    "previous_block_is_the_head": (case(ROOT, INFO), case(ROOT, INFO, prev_block_hash=a_hash("other"))),
+    "system_time_never_decreases": (
+        case(ROOT, INFO, system_time=ROOT.system_time),
+        case(ROOT, INFO, system_time=Timestamp(ROOT.system_time.ns - 1)),
+    ),
+    "event_is_readable_where_needed": (
+        case(ROOT, UnknownEvent(discriminator=99, reason="from the future")),
+        case(ROOT, UnknownEvent(discriminator=1, reason="a damaged AddData")),
+    ),
+    "event_fits_dataset_kind": (case(ROOT, some_data(ROOT)), case(ROOT, a_transform())),
+    "event_with_data_is_not_empty": (case(ROOT, AddData(new_watermark=a_time())), case(ROOT, AddData())),
+    "offset_interval_is_closed": (
+        case(ROOT, AddData(new_data=a_slice(0, 0))),
+        case(FULL, AddData(prev_offset=9, new_data=a_slice(10, 9))),
+    ),
+    "offsets_are_contiguous": (
+        case(FULL, AddData(prev_offset=9, new_data=a_slice(10))),
+        case(FULL, AddData(prev_offset=9, new_data=a_slice(11))),
+    ),
+    "previous_offset_is_carried": (
+        case(FULL, AddData(prev_offset=9, new_watermark=a_time())),
+        case(FULL, AddData(new_data=a_slice(0))),
+    ),
+    "data_has_a_schema": (
+        case(ROOT, some_data(ROOT)),
+        case(a_chain(a_seed()).state, AddData(new_data=a_slice())),
+    ),
+    "checkpoint_is_linked": (
+        case(checkpointed(), some_data(checkpointed())),
+        case(checkpointed(), replace(some_data(checkpointed()), prev_checkpoint=None)),
+    ),
+    "watermark_is_kept": (
+        case(watermarked(5), AddData(new_data=a_slice(), new_watermark=a_time(5))),
+        case(watermarked(5), AddData(new_data=a_slice())),
+    ),
+    "watermark_never_decreases": (
+        case(watermarked(5), AddData(new_watermark=a_time(6))),
+        case(watermarked(5), AddData(new_data=a_slice(), new_watermark=a_time(4))),
+    ),
+    "add_data_changes_something": (
+        case(watermarked(5), AddData(new_watermark=a_time(5), new_source_state=a_source_state("1"))),
+        case(watermarked(5), AddData(new_watermark=a_time(5))),
+    ),
+    "disabled_source_takes_no_data": (
+        case(disabled(a_push_source("other")), AddData(new_data=a_slice())),
+        case(disabled(), AddData(new_data=a_slice())),
+    ),
+    "transform_is_defined_first": (
+        case(DERIVATIVE, some_result(DERIVATIVE, *STEPS)),
+        case(
+            a_chain(a_seed(DatasetKind.Derivative), a_schema()).state,
+            ExecuteTransform(query_inputs=STEPS, new_watermark=a_time()),
+        ),
+    ),
+    "inputs_are_those_of_the_transform": (
+        case(DERIVATIVE, some_result(DERIVATIVE, *STEPS)),
+        case(DERIVATIVE, some_result(DERIVATIVE, *reversed(STEPS))),
+    ),
+    "input_blocks_are_contiguous": (
+        case(DERIVED, executing()),
+        case(DERIVED, executing(prev_block_hash=a_hash("elsewhere"))),
+    ),
+    "input_offsets_are_contiguous": (
+        case(DERIVED, executing(new_offset=None)),
+        case(DERIVED, executing(prev_offset=8)),
+    ),
+    "transform_changes_something": (
+        case(DERIVATIVE, ExecuteTransform(query_inputs=STEPS, new_watermark=a_time())),
+        case(
+            (a_derivative(A, B).add(ExecuteTransform(query_inputs=STEPS, new_watermark=a_time())).state),
+            ExecuteTransform(
+                query_inputs=tuple(
+                    replace(
+                        one,
+                        prev_block_hash=one.new_block_hash,
+                        new_block_hash=None,
+                        prev_offset=one.new_offset,
+                        new_offset=None,
+                    )
+                    for one in STEPS
+                ),
+                new_watermark=a_time(),
+            ),
+        ),
+    ),
+    "transform_inputs_are_resolved": (
+        case(DERIVATIVE, a_transform(A)),
+        case(DERIVATIVE, a_transform(A, A)),
+    ),
+    "queries_are_normalized": (
+        case(
+            DERIVATIVE,
+            replace(
+                a_transform(A),
+                transform=a_query(SqlQueryStep(alias="x", query="SELECT 1"), SqlQueryStep(query="SELECT 2")),
+            ),
+        ),
+        case(
+            DERIVATIVE, replace(a_transform(A), transform=a_query(SqlQueryStep(alias="x", query="SELECT 1")))
+        ),
+    ),
+    "polling_source_stands_alone": (case(disabled(), a_polling_source()), case(ROOT, a_polling_source())),
+    "push_source_meets_no_polling": (
+        case(ROOT, a_push_source("second")),
+        case(polled(), a_push_source()),
+    ),
+    "push_source_changes_something": (
+        case(ROOT, a_push_source(date_format="yyyy")),
+        case(ROOT, a_push_source()),
+    ),
+    "ethereum_source_is_placed": (
+        case(polled(), replace(a_polling_source(), fetch=FetchStepEthereumLogs(chain_id=1))),
+        case(polled(), replace(a_polling_source(), fetch=FetchStepEthereumLogs())),
+    ),
+    "read_step_has_one_schema": (
+        case(ROOT, replace(a_push_source(), read=replace(a_push_source().read, ddl_schema=("a INT",)))),
+        case(
+            ROOT,
+            replace(
+                a_push_source(),
+                read=replace(a_push_source().read, ddl_schema=("a INT",), schema=a_schema().schema),
+            ),
+        ),
+    ),
+    "disabled_source_exists": (
+        case(ROOT, DisablePushSource(source_name="default")),
+        case(ROOT, DisablePushSource(source_name="other")),
+    ),
+    "schema_is_given": (
+        case(a_chain(a_seed()).state, SetDataSchema(raw_arrow_schema=b"anything")),
+        case(a_chain(a_seed()).state, SetDataSchema()),
+    ),
+    "schema_changes_something": (
+        case(ROOT, a_schema(**optional("city"), **optional("country"))),
+        case(ROOT, a_schema()),
+    ),
+    "schema_stays_compatible": (
+        case(ROOT, a_schema(**optional("added"), **optional("city"))),
+        case(ROOT, a_schema(**optional("city", DataTypeInt64))),
+    ),
+}
+
+
+def admitted(past: ChainState | None, event: MetadataEvent, changes: dict[str, object]) -> ChainState:
+    return admit(past, a_block(past, event, **changes), block_hash=a_hash("block"), version=3)
+
+
+def test_every_rule_has_an_accepting_and_a_refusing_case() -> None:
+    names = [rule.__name__ for rule in (*FIRST_RULES, *RULES)]
+    assert sorted(names) == sorted(CASES)
+
+
+def test_every_rule_says_its_sentence_and_where_it_comes_from() -> None:
+    for rule in (*FIRST_RULES, *RULES):
+        assert (rule.__doc__ or "").rstrip().endswith(")."), rule.__name__
+
+
+def test_every_rule_is_applied_to_some_event() -> None:
+    applied = {*rules._RULES_OF_OTHERS}.union(*rules._RULES_OF.values())
+    assert applied == set(RULES)
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_rule_accepts(rule: str) -> None:
+    past, event, changes = CASES[rule][0]
+    state = admitted(past, event, changes)
+    assert state.head == a_hash("block")
+    assert state.sequence_number == (0 if past is None else past.sequence_number + 1)
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_rule_refuses(rule: str) -> None:
+    past, event, changes = CASES[rule][1]
+    with pytest.raises(ChainRuleViolated) as refused:
+        admitted(past, event, changes)
+    assert refused.value.rule == rule
+    assert refused.value.sequence_number is not None

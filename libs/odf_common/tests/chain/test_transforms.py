@@ -1,0 +1,244 @@
+from dataclasses import replace
+
+import pytest
+
+from odf_common.chain.chain import blocks_between
+from odf_common.chain.transforms import (
+    InputMismatch,
+    InputSlices,
+    InputSource,
+    RequestFiles,
+    build_request,
+    has_work,
+    input_of,
+    is_no_op,
+    last_block,
+    next_event,
+    plan_inputs,
+)
+from odf_common.errors import ChainRuleViolated, InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.engine import TransformResponseSuccess, Watermark
+from odf_common.metadata.events import (
+    AddData,
+    DatasetKind,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    OffsetInterval,
+    SetInfo,
+)
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.testing.builders import (
+    AChain,
+    a_chain,
+    a_checkpoint,
+    a_dataset,
+    a_derivative,
+    a_push_source,
+    a_schema,
+    a_seed,
+    a_slice,
+    a_time,
+    a_transform,
+)
+
+A = a_dataset("a")
+
+
+def an_input() -> AChain:
+    return a_chain(a_seed(dataset=A), a_push_source(), a_schema())
+
+
+def read(chain: AChain, step: ExecuteTransformInput) -> InputSlices:
+    """What the coordinator does with a planned step, and the verifier with a stored one."""
+    end = last_block(step)
+    assert end is not None
+    blocks = blocks_between(chain.read, end, step.prev_block_hash)
+    return input_of(step, (decoded.block for _, decoded, _ in blocks))
+
+
+def planned(output: AChain, source: AChain) -> ExecuteTransformInput:
+    steps = plan_inputs(output.state, {A: source.state})
+    assert steps is not None
+    return steps[0]
+
+
+def execute(output: AChain, source: AChain, records: int | None = 10) -> AChain:
+    """Run a transform that makes so many records."""
+    start = output.state.next_offset
+    made = None if records is None else a_slice(start, start + records - 1)
+    response = TransformResponseSuccess(new_offset_interval=made.offset_interval if made else None)
+    step = planned(output, source)
+    return output.add(
+        next_event(output.state, [step], response, new_data=made, new_checkpoint=a_checkpoint(start))
+    )
+
+
+def test_the_first_transform_sees_all_of_the_input() -> None:
+    source = an_input().add_data(3)
+    step = planned(a_derivative(A), source)
+    assert step == ExecuteTransformInput(dataset_id=A, new_block_hash=source.state.head, new_offset=29)
+    assert read(source, step).offset_interval == OffsetInterval(start=0, end=29)
+
+
+def test_the_next_transform_sees_what_is_new() -> None:
+    source, output = an_input().add_data(2), a_derivative(A)
+    execute(output, source)
+    before = source.state.head
+    source.add_data(2)
+    step = planned(output, source)
+    assert (step.prev_block_hash, step.new_block_hash) == (before, source.state.head)
+    found = read(source, step)
+    assert [one.offset_interval.start for one in found.slices] == [20, 30]
+    assert found.offset_interval == OffsetInterval(start=20, end=39)
+
+
+def test_nothing_is_planned_when_the_inputs_are_where_they_were() -> None:
+    source, output = an_input().add_data(), a_derivative(A)
+    execute(output, source)
+    assert plan_inputs(output.state, {A: source.state}) is None
+
+
+def test_nothing_is_planned_while_an_input_has_no_schema() -> None:
+    source = a_chain(a_seed(dataset=A), a_push_source())
+    assert plan_inputs(a_derivative(A).state, {A: source.state}) is None
+    assert plan_inputs(a_derivative(A).state, {}) is None
+
+
+def test_nothing_is_planned_without_a_transform() -> None:
+    assert plan_inputs(a_chain(a_seed(DatasetKind.Derivative)).state, {}) is None
+
+
+def test_an_input_that_stood_still_keeps_its_place_beside_one_that_moved() -> None:
+    other = a_dataset("b")
+    first, second = (
+        an_input().add_data(),
+        a_chain(a_seed(dataset=other), a_push_source(), a_schema()).add_data(),
+    )
+    output = a_derivative(A, other)
+    heads = {A: first.state, other: second.state}
+    steps = plan_inputs(output.state, heads)
+    assert steps is not None
+    event = next_event(
+        output.state,
+        steps,
+        TransformResponseSuccess(new_offset_interval=OffsetInterval(start=0, end=9)),
+        new_data=a_slice(),
+        new_checkpoint=None,
+    )
+    output.add(event)
+    second.add_data()
+    steps = plan_inputs(output.state, {A: first.state, other: second.state})
+    assert steps is not None
+    assert steps[0] == ExecuteTransformInput(dataset_id=A, prev_block_hash=first.state.head, prev_offset=9)
+    assert (steps[1].prev_offset, steps[1].new_offset) == (9, 19)
+    assert read(first, steps[0]) == InputSlices(step=steps[0], slices=(), offset_interval=None, watermarks=())
+
+
+def test_definitions_alone_are_no_work_once_there_is_a_schema() -> None:
+    source, output = an_input().add_data(), a_derivative(A)
+    execute(output, source)
+    source.add(SetInfo(description="x"))
+    found = read(source, planned(output, source))
+    assert not has_work(output.state, [found])
+    assert has_work(a_chain(a_seed(DatasetKind.Derivative), a_transform(A)).state, [found])
+
+
+def test_a_watermark_alone_is_work() -> None:
+    source, output = an_input().add_data(), a_derivative(A)
+    execute(output, source)
+    source.add(AddData(prev_offset=9, new_watermark=a_time(7)))
+    found = read(source, planned(output, source))
+    assert has_work(output.state, [found])
+    assert found.offset_interval is None
+    assert [one.event_time for one in found.watermarks] == [a_time(7)]
+
+
+def test_watermarks_come_one_an_event_oldest_first_with_the_time_of_their_block() -> None:
+    source = an_input().add_data().add(AddData(prev_offset=9, new_watermark=a_time(3))).add_data()
+    found = read(source, planned(a_derivative(A), source))
+    moments = [one.block.system_time for one in source.blocks[-2:]]
+    assert found.watermarks == tuple(Watermark(system_time=one, event_time=a_time(3)) for one in moments)
+
+
+def test_replaying_a_stored_event_gives_the_same_request() -> None:
+    source, output = an_input().add_data(2), a_derivative(A)
+    requests = []
+    for _ in range(3):
+        before, step = output.state, planned(output, source)
+        requests.append((before, request(before, read(source, step))))
+        execute(output, source)
+        source.add_data(2)
+    stored = [one.block.event for one in output.blocks if isinstance(one.block.event, ExecuteTransform)]
+    for (before, expected), event in zip(requests, stored, strict=True):
+        assert request(before, *(read(source, one) for one in event.query_inputs)) == expected
+
+
+def request(state: ChainState, *inputs: InputSlices) -> object:
+    def path_of(name: Multihash) -> str:
+        return f"/data/{name}"
+
+    source = InputSource(alias="a", vocab=DatasetVocabulary(), schema_file="/schema", path_of=path_of)
+    files = RequestFiles(prev_checkpoint=None, new_checkpoint="/out/checkpoint", new_data="/out/data")
+    return build_request(state, inputs, {A: source}, alias="derivative", system_time=a_time(100), files=files)
+
+
+def test_a_request_names_slices_in_order_and_the_offset_to_go_on_from() -> None:
+    source, output = an_input().add_data(2), a_derivative(A)
+    execute(output, source, records=4)
+    source.add_data(2)
+    found = read(source, planned(output, source))
+    made = request(output.state, found)
+    paths = tuple(f"/data/{one.physical_hash}" for one in found.slices)
+    assert made.next_offset == 4  # type: ignore[attr-defined]
+    assert made.query_inputs[0].data_paths == paths  # type: ignore[attr-defined]
+    assert made.query_inputs[0].query_alias == "input_0"  # type: ignore[attr-defined]
+
+
+def test_a_dataset_without_transform_makes_no_request() -> None:
+    with pytest.raises(InvalidInput):
+        request(a_chain().state)
+
+
+@pytest.mark.parametrize("new_offset", [None, 8, 10])
+def test_an_event_that_claims_other_records_than_the_input_has_is_found_out(new_offset: int | None) -> None:
+    source = an_input().add_data()
+    step = replace(planned(a_derivative(A), source), new_offset=new_offset)
+    with pytest.raises(InputMismatch, match="the blocks hold 0–9"):
+        read(source, step)
+
+
+def test_an_engine_that_lowers_the_watermark_does_not_lower_it() -> None:
+    output = a_derivative(A)
+    steps = plan_inputs(output.state, {A: an_input().add_data().state}) or ()
+    output.add(ExecuteTransform(query_inputs=steps, new_watermark=a_time(9)))
+    for answer, expected in ((None, 9), (a_time(4), 9), (a_time(12), 12)):
+        response = TransformResponseSuccess(new_watermark=answer)
+        event = next_event(output.state, (), response, new_data=None, new_checkpoint=None)
+        assert event.new_watermark == a_time(expected)
+
+
+def test_an_engine_that_answers_other_offsets_than_it_wrote_is_refused() -> None:
+    response = TransformResponseSuccess(new_offset_interval=OffsetInterval(start=0, end=5))
+    with pytest.raises(InvalidInput):
+        next_event(a_derivative(A).state, (), response, new_data=a_slice(), new_checkpoint=None)
+
+
+def test_an_event_with_input_blocks_only_is_a_no_op_and_would_be_refused() -> None:
+    source, output = an_input().add_data(), a_derivative(A)
+    step = planned(output, source)
+    event = next_event(output.state, [step], TransformResponseSuccess(), new_data=None, new_checkpoint=None)
+    assert is_no_op(output.state, event)
+    with pytest.raises(ChainRuleViolated):
+        output.add(event)
+
+
+def test_checkpoints_are_linked_from_event_to_event() -> None:
+    source, output = an_input().add_data(), a_derivative(A)
+    execute(output, source)
+    source.add_data()
+    execute(output, source)
+    event = output.blocks[-1].block.event
+    assert isinstance(event, ExecuteTransform)
+    assert event.prev_checkpoint == a_checkpoint(0).physical_hash

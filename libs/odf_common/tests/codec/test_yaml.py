@@ -1,0 +1,269 @@
+"""Manifests as people write them."""
+
+from typing import Any
+
+import pytest
+
+from odf_common.codec.yaml import (
+    block_from_text,
+    event_from_text,
+    from_plain,
+    snapshots_from_text,
+    to_plain,
+    to_yaml,
+)
+from odf_common.codec.yaml_text import documents, scalar_of
+from odf_common.errors import InvalidInput
+from odf_common.metadata import events as ev
+from odf_common.metadata import schema as sc
+from odf_common.metadata import steps as st
+from odf_common.metadata.scalars import ExtraAttributes
+
+SNAPSHOT = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: my.dataset
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read:
+        kind: NdJson
+        schema:
+          - city STRING
+          - population BIGINT
+      merge:
+        kind: Ledger
+        primaryKey: [city]
+    - kind: SetVocab
+      eventTimeColumn: date
+"""
+
+
+def snapshots(text: str) -> tuple[Any, ...]:
+    return snapshots_from_text(text.encode(), "my.yaml")
+
+
+def test_snapshot_is_read() -> None:
+    (snapshot,) = snapshots(SNAPSHOT)
+    assert snapshot.name == "my.dataset"
+    assert snapshot.kind is ev.DatasetKind.Root
+    assert snapshot.metadata == (
+        ev.AddPushSource(
+            source_name="default",
+            read=st.ReadStepNdJson(ddl_schema=("city STRING", "population BIGINT")),
+            merge=st.MergeStrategyLedger(primary_key=("city",)),
+        ),
+        ev.SetVocab(event_time_column="date"),
+    )
+
+
+def test_several_documents_are_several_snapshots_and_empty_ones_are_none() -> None:
+    found = snapshots(f"---\n{SNAPSHOT}---\n# nothing\n---\n{SNAPSHOT.replace('my.dataset', 'other')}")
+    assert [snapshot.name for snapshot in found] == ["my.dataset", "other"]
+
+
+@pytest.mark.parametrize("tag", ["NdJson", "ndJson", "ndjson"])
+def test_tags_are_read_in_three_spellings(tag: str) -> None:
+    assert snapshots(SNAPSHOT.replace("NdJson", tag)) == snapshots(SNAPSHOT)
+
+
+@pytest.mark.parametrize("tag", ["nDjson", "NDJSON", "nd_json", "ReadStepNdJson"])
+def test_tags_in_other_spellings_are_refused(tag: str) -> None:
+    with pytest.raises(InvalidInput, match="unknown kind"):
+        snapshots(SNAPSHOT.replace("NdJson", tag))
+
+
+@pytest.mark.parametrize("kind", ["root", "Root"])
+def test_enums_are_read_in_the_same_spellings(kind: str) -> None:
+    assert snapshots(SNAPSHOT.replace("Root", kind))[0].kind is ev.DatasetKind.Root
+
+
+@pytest.mark.parametrize("name", ["UInt8", "uInt8", "uint8"])
+def test_unsigned_types_are_read_in_the_same_spellings(name: str) -> None:
+    assert from_plain(sc.DataField, {"name": "a", "type": name}) == sc.DataField(
+        name="a", type=sc.DataTypeUInt8()
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("schema", ["a INT"], st.ReadStepCsv(ddl_schema=("a INT",))),
+        ("ddlSchema", ["a INT"], st.ReadStepCsv(ddl_schema=("a INT",))),
+        (
+            "schema",
+            {"fields": [{"name": "a", "type": {"kind": "Int32"}}]},
+            st.ReadStepCsv(schema=sc.DataSchema(fields=(sc.DataField(name="a", type=sc.DataTypeInt32()),))),
+        ),
+    ],
+)
+def test_schema_of_a_read_step_is_ddl_or_an_odf_schema(key: str, value: Any, expected: Any) -> None:
+    assert from_plain(st.ReadStepCsv, {"kind": "Csv", key: value}) == expected
+
+
+def test_ddl_given_twice_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="another name"):
+        from_plain(st.ReadStepCsv, {"kind": "Csv", "schema": ["a INT"], "ddlSchema": ["a INT"]})
+
+
+@pytest.mark.parametrize("key", ["schema", "rawArrowSchema"])
+def test_arrow_schema_is_base64(key: str) -> None:
+    event = from_plain(ev.SetDataSchema, {"kind": "SetDataSchema", key: "AAECAw=="})
+    assert event == ev.SetDataSchema(raw_arrow_schema=b"\0\1\2\3")
+    assert to_plain(event) == {"kind": "SetDataSchema", "rawArrowSchema": "AAECAw=="}
+
+
+def test_union_members_without_fields_may_be_a_bare_tag() -> None:
+    plain = {"kind": "Url", "url": "http://x", "eventTime": "fromMetadata", "cache": "Forever"}
+    step = from_plain(st.FetchStepUrl, plain)
+    assert step.event_time == st.EventTimeSourceFromMetadata()
+    assert step.cache == st.SourceCachingForever()
+
+
+def test_extra_attributes_are_a_map_with_sorted_keys_inside() -> None:
+    extra = from_plain(ExtraAttributes, {"b": {"z": 1, "a": "ü"}, "a": None})
+    assert extra == ExtraAttributes('{"a":null,"b":{"a":"ü","z":1}}')
+    plain = to_plain(ev.AddData(extra=extra))
+    assert plain == {"kind": "AddData", "extra": {"a": None, "b": {"a": "ü", "z": 1}}}
+
+
+def test_unknown_key_is_named_with_place_path_and_nearest_known_key() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        snapshots(SNAPSHOT.replace("primaryKey", "primryKey"))
+    expected = "my.yaml:16:9: content.metadata[0].merge.primryKey: unknown key 'primryKey'; did you mean 'primaryKey'?"
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("name: my.dataset\n  ", "", "my.yaml:3:1: content: 'name' is missing"),
+        (
+            "name: my.dataset",
+            "name: 12",
+            "my.yaml:4:3: content.name: expected text, got 12; put it in quotes",
+        ),
+        (
+            "kind: Root",
+            "kind: Tree",
+            "content.kind: unknown DatasetKind 'Tree'; expected one of Root, Derivative",
+        ),
+        ("version: 1", "version: 2", "my.yaml:2:1: version: version 2 is not supported; expected 1"),
+        (
+            "DatasetSnapshot",
+            "Repository",
+            "my.yaml:1:1: kind: expected kind DatasetSnapshot, got 'Repository'",
+        ),
+        ("content:", "more: 1\ncontent:", "my.yaml:3:1: more: unknown key 'more'"),
+        ("[city]", "city", 'content.metadata[0].merge.primaryKey: expected a list, got "city"'),
+        ("kind: SetVocab", "name: x", "content.metadata[1]: 'kind' is missing; expected one of AddData"),
+        ("- city STRING", "- {a: 1}", "content.metadata[0].read.schema[0]: expected text, got a mapping"),
+        ("default", "&a default", "my.yaml:8:19: anchors and aliases are not allowed"),
+        ("default", "*a", "my.yaml:8:19: anchors and aliases are not allowed"),
+        ("default", "!!str default", "my.yaml:8:19: tag 'tag:yaml.org,2002:str' is not allowed"),
+        ("  kind: Root", "  kind: Root\n  kind: Root", "my.yaml:6:3: key 'kind' is given twice"),
+        ("content:", "content: [", "my.yaml:"),
+    ],
+)
+def test_faults_are_named_with_their_place(old: str, new: str, complaint: str) -> None:
+    assert old in SNAPSHOT
+    with pytest.raises(InvalidInput) as caught:
+        snapshots(SNAPSHOT.replace(old, new, 1))
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (b"", "there is nothing in it"),
+        (b"\xff", "not UTF-8"),
+        (b"just text", "expected a DatasetSnapshot manifest"),
+        (b'{"kind": "x", "kind": "y"}', "key 'kind' is given twice"),
+        (b'{"a": NaN}', "NaN is not JSON"),
+        (b"[" * 5000 + b"]" * 5000, "nested deeper"),
+        (b"[" * 400 + b"]" * 400, "nested deeper"),
+        (b"- " * 500 + b"a", "nested deeper"),
+        (b"? [a]\n: b", "a key has to be plain text"),
+        (b"a: 'x\n", "file:2:1"),
+    ],
+)
+def test_broken_text_is_refused(text: bytes, complaint: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        snapshots_from_text(text, "file")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("yes", "yes"),
+        ("on", "on"),
+        ("2020-01-01", "2020-01-01"),
+        ("1:30", "1:30"),
+        ("0x1f", "0x1f"),
+        ("1_000", "1_000"),
+        ("true", True),
+        ("null", None),
+        ("-12", -12),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("1e999", "1e999"),
+        (".inf", ".inf"),
+        ("9" * 50, float("9" * 50)),
+    ],
+)
+def test_plain_scalars_are_only_what_json_has(text: str, expected: Any) -> None:
+    assert scalar_of(text) == expected
+    assert type(scalar_of(text)) is type(expected)
+
+
+def test_what_others_would_take_for_something_else_is_quoted() -> None:
+    written = to_yaml(ev.SetInfo(description="yes", keywords=("2020-01-01", "1e3", "null", "a")))
+    assert written == "kind: SetInfo\ndescription: 'yes'\nkeywords:\n- '2020-01-01'\n- '1e3'\n- 'null'\n- a\n"
+
+
+def test_lines_are_shown_as_lines() -> None:
+    assert "description: |-\n  one\n  two\n" in to_yaml(ev.SetInfo(description="one\ntwo"))
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 64, 1.5, True, "1"])
+def test_offset_is_a_whole_number_of_64_bits(value: Any) -> None:
+    with pytest.raises(InvalidInput, match="start"):
+        from_plain(ev.OffsetInterval, {"start": value, "end": 0})
+
+
+def test_null_is_absent() -> None:
+    assert from_plain(ev.AddData, {"kind": "AddData", "newWatermark": None}) == ev.AddData()
+    with pytest.raises(InvalidInput, match="expected text, got nothing"):
+        from_plain(ev.DisablePushSource, {"kind": "DisablePushSource", "sourceName": None})
+
+
+@pytest.mark.parametrize("time", ["2020-01-01T12:00:00", "2020-13-01T00:00:00Z", "yesterday"])
+def test_time_without_offset_or_sense_is_refused(time: str) -> None:
+    with pytest.raises(InvalidInput, match="newWatermark"):
+        from_plain(ev.AddData, {"kind": "AddData", "newWatermark": time})
+
+
+def test_event_is_read_with_and_without_manifest() -> None:
+    event = ev.SetVocab(event_time_column="date")
+    content = to_yaml(event)
+    assert event_from_text(content.encode(), "f") == event
+    indented = "".join(f"  {line}\n" for line in content.splitlines())
+    assert event_from_text(f"kind: MetadataEvent\nversion: 1\ncontent:\n{indented}".encode(), "f") == event
+
+
+def test_block_manifest_of_unknown_version_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"expected 2 or 3"):
+        block_from_text(b"{kind: MetadataBlock, version: 4, content: {}}", "f")
+
+
+def test_json_with_tabs_and_escaped_surrogates_is_read() -> None:
+    (document,) = documents(b'{\n\t"a":\t"\\ud83d\\ude80"}', "f")
+    assert document.value == {"a": "🚀"}
+
+
+def test_half_a_surrogate_pair_is_not_text() -> None:
+    with pytest.raises(InvalidInput, match="surrogate"):
+        event_from_text(b'{"kind": "SetInfo", "description": "\\ud83d"}', "f")

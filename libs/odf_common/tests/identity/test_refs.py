@@ -1,0 +1,150 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from odf_common.errors import InvalidInput
+from odf_common.hashing import multibase
+from odf_common.identity.did import DatasetId
+from odf_common.identity.refs import (
+    Alias,
+    AmbiguousAlias,
+    Name,
+    RemoteAlias,
+    RemoteId,
+    Url,
+    parse_alias,
+    parse_pattern,
+    parse_ref,
+    parse_ref_any,
+    parse_ref_remote,
+)
+
+ID = DatasetId.parse("did:odf:fed012e6fcce36701dc791488e0d0b1745cc1e33a4c1c9fcc41c63bd343dbbe0970e6")
+NAMES = ["a", "A1", "net.example.com", "my-data.set-2", "10m", "ny-newyork", "admin0.countries.10m"]
+NOT_NAMES = [
+    "",
+    "-a",
+    "a-",
+    "a--b",
+    ".a",
+    "a.",
+    "a..b",
+    "a.-b",
+    "a_b",
+    "a b",
+    "é",
+    "a:b",
+    "foo:bar",
+    "a\n",
+    "a%",
+]
+
+
+def name(text: str) -> Name:
+    return Name(text)
+
+
+@pytest.mark.parametrize("text", NAMES)
+def test_names_of_the_grammar_are_names(text: str) -> None:
+    assert parse_alias(text) == Alias(dataset=name(text))
+    assert parse_alias(f"kamu/{text}") == Alias(account=name("kamu"), dataset=name(text))
+    assert str(parse_alias(f"{text}/{text}")) == f"{text}/{text}"
+
+
+@pytest.mark.parametrize("text", NOT_NAMES)
+def test_other_texts_are_no_names_anywhere(text: str) -> None:
+    for whole in (text, f"a/{text}", f"{text}/a", f"a/b/{text}"):
+        for parse in (parse_alias, parse_ref, parse_ref_remote, parse_ref_any):
+            with pytest.raises(InvalidInput):
+                parse(whole)
+
+
+def test_names_ignore_case_and_keep_it() -> None:
+    assert name("NY-NewYork") == name("ny-newyork")
+    assert len({name("A"), name("a")}) == 1
+    assert sorted([name("b"), name("A"), name("C")]) == [name("a"), name("b"), name("c")]
+    assert str(name("NY-NewYork")) == "NY-NewYork"
+    assert parse_alias("A/B") == parse_alias("a/b")
+    assert parse_alias("A/B").key == "a/b"
+    assert name("a") != "a"
+
+
+def test_local_reference_is_an_id_or_an_alias() -> None:
+    assert parse_ref(str(ID)) == ID
+    assert parse_ref("a/b") == Alias(account=name("a"), dataset=name("b"))
+    with pytest.raises(InvalidInput):
+        parse_ref("a/b/c")
+    with pytest.raises(InvalidInput):
+        parse_ref("https://example.com/x")
+
+
+def test_remote_reference_is_an_id_an_alias_or_a_url() -> None:
+    assert parse_ref_remote(str(ID)) == RemoteId(id=ID)
+    assert parse_ref_remote(f"repo/{ID}") == RemoteId(repo=name("repo"), id=ID)
+    assert parse_ref_remote("repo/b") == RemoteAlias(repo=name("repo"), dataset=name("b"))
+    assert parse_ref_remote("repo/a/b") == RemoteAlias(
+        repo=name("repo"), account=name("a"), dataset=name("b")
+    )
+    assert parse_ref_remote("odf+https://example.com/x y") == Url("odf+https://example.com/x y")
+    with pytest.raises(InvalidInput):
+        parse_ref_remote("dataset")
+
+
+def test_any_reference_follows_the_order_of_the_grammar() -> None:
+    assert parse_ref_any(str(ID)) == ID
+    assert parse_ref_any(f"repo/{ID}") == RemoteId(repo=name("repo"), id=ID)
+    assert parse_ref_any("b") == Alias(dataset=name("b"))
+    assert parse_ref_any("a/b") == AmbiguousAlias(first=name("a"), dataset=name("b"))
+    assert parse_ref_any("r/a/b") == RemoteAlias(repo=name("r"), account=name("a"), dataset=name("b"))
+    assert parse_ref_any("s3+http://host:9000/bucket/") == Url("s3+http://host:9000/bucket/")
+    with pytest.raises(InvalidInput):
+        parse_ref_any("a/b/c/d")
+
+
+def test_ambiguous_alias_is_settled_by_the_known_repositories() -> None:
+    alias = AmbiguousAlias(first=name("Repo"), dataset=name("b"))
+    assert alias.settle([name("repo")]) == RemoteAlias(repo=name("repo"), dataset=name("b"))
+    assert alias.settle([]) == Alias(account=name("repo"), dataset=name("b"))
+
+
+@pytest.mark.parametrize(
+    "text", ["did:odf:", "did:odf:zzz", "did:odf:f00", "did:key:z6Mk", "DID:ODF:fed01", "a/did:odf:x"]
+)
+def test_broken_ids_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_ref_any(text)
+
+
+@pytest.mark.parametrize("text", ["://x", "a_b://x", "http://", "http:/x", "+a://x", "http://a\nb"])
+def test_broken_urls_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_ref_any(text)
+
+
+@given(some.binary(min_size=32, max_size=32), some.sampled_from(multibase.FINAL))
+def test_ids_are_read_in_every_final_encoding(key: bytes, encoding: str) -> None:
+    expected = DatasetId.of_key(key)
+    assert parse_ref("did:odf:" + multibase.encode(expected.raw, encoding)) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "alias", "expected"),
+    [
+        ("%", "anything", True),
+        ("net.%", "Net.example", True),
+        ("net.%", "network", False),
+        ("%.a%", "x.ab", True),
+        ("a.b", "aXb", False),
+        ("kamu/%", "kamu/x", True),
+        ("kamu/%", "other/x", False),
+        ("KAMU/X", "kamu/x", True),
+    ],
+)
+def test_pattern_matches_whole_names(pattern: str, alias: str, *, expected: bool) -> None:
+    assert parse_pattern(pattern).matches(parse_alias(alias)) is expected
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a/", "%/a", "a/b/c", "a_%"])
+def test_broken_patterns_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_pattern(text)

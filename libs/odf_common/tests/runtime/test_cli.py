@@ -1,0 +1,144 @@
+import json
+import subprocess
+import sys
+import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import click
+import pytest
+
+from odf_common.errors import InvalidInput, OdfError, VerificationFailed
+from odf_common.runtime import cli
+from odf_common.runtime.output import plain, print_object, print_rows
+
+ODF = Path(sys.executable).with_name("odf")
+
+
+def test_help_names_the_commands_and_gives_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "odf up --detach" in shown
+    assert all(f"\n  {name} " in shown for name in ("up", "down", "status", "config"))
+
+
+def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    names = cli.odf.list_commands(click.Context(cli.odf))
+    assert names
+    for name in names:
+        assert cli.main([name, "--help"]) == 0
+        assert "Example" in capsys.readouterr().out, name
+
+
+def test_help_imports_no_sdk() -> None:
+    code = (
+        "import sys; from odf_common.runtime.cli import main; main(['--help']);"
+        "print([n for n in ('grpc','pyarrow','confluent_kafka','rich','yaml') if n in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stderr.decode().strip() == "[]"
+
+
+def test_help_is_quick() -> None:
+    seconds = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        subprocess.run([str(ODF), "--help"], capture_output=True, check=True)
+        seconds.append(time.perf_counter() - begun)
+    assert min(seconds) < 0.25
+
+
+def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("odf 0.")
+
+
+@pytest.mark.parametrize("arguments", [["bakery"], ["status", "--bakery"], ["status", "--output", "xml"]])
+def test_misuse_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    assert "Usage" in capsys.readouterr().err
+
+
+class Advised(OdfError):
+    """It is wrong."""
+
+    def advice(self) -> str:
+        return "do this"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (InvalidInput(text="bad"), 1, "error: bad\n"),
+        (VerificationFailed(), 3, "error: What is stored is not what the chain declares\n"),
+        (Advised(), 1, "error: It is wrong\nhint: do this\n"),
+        (KeyboardInterrupt(), 130, "\naborted\n"),
+    ],
+)
+def test_errors_are_one_sentence_and_advice(
+    error: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @click.command()
+    def command() -> None:
+        raise error
+
+    monkeypatch.setattr(cli.Commands, "get_command", lambda *_: command)
+    assert cli.main(["config"]) == code
+    assert capsys.readouterr().err == said
+
+
+def test_settings_that_are_wrong_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ODF_KAFKA", "nonsense")
+    assert cli.main(["config"]) == 1
+    assert "ODF_KAFKA" in capsys.readouterr().err
+
+
+def test_config_shows_settings_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ODF_REDIS", "redis://:secret@h:1/0")
+    assert cli.main(["config", "--output", "json"]) == 0
+    rows = {row["variable"]: row["value"] for row in json.loads(capsys.readouterr().out)}
+    assert rows["ODF_REDIS"] == "redis://:***@h:1/0"
+
+
+def test_values_become_plain() -> None:
+    assert plain(datetime(2020, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)) == "2020-01-02T03:04:05.678Z"
+    assert plain(datetime(2020, 1, 2)) == "2020-01-02T00:00:00Z"  # noqa: DTZ001
+    assert plain(date(2020, 1, 2)) == "2020-01-02"
+    assert plain(Decimal("1.10")) == "1.10"
+    assert plain(b"\x00") == "AA=="
+    assert plain(float("nan")) == "nan"
+    assert plain({"a": [1, None, True, 1.5, "x"]}) == {"a": [1, None, True, 1.5, "x"]}
+
+
+def test_rows_are_printed_in_each_form(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[dict[str, object]] = [{"name": "a[b]", "count": 1}, {"name": "b", "count": None}]
+    print_rows(rows, "json")
+    assert json.loads(capsys.readouterr().out) == rows
+    print_rows(rows, "yaml")
+    assert capsys.readouterr().out == "- name: a[b]\n  count: 1\n- name: b\n  count: null\n"
+    print_rows(rows, "table")
+    assert "a[b]" in capsys.readouterr().out
+    print_rows([], "json")
+    assert capsys.readouterr().out == "[]\n"
+    print_object({"a": 1}, "json")
+    assert json.loads(capsys.readouterr().out) == {"a": 1}
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    done = subprocess.run(f"'{ODF}' config | head -1", shell=True, capture_output=True, check=True)  # noqa: S602
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    assert "_ODF_COMPLETE" in capsys.readouterr().out

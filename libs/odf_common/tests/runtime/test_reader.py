@@ -1,0 +1,142 @@
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from odf_common.codec.bus import Envelope, body_of, decode, envelope
+from odf_common.errors import InvalidInput, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import COORDINATOR_COMMANDS, COORDINATOR_REPLIES, FIXED_TOPICS
+from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, Propose
+from odf_common.runtime.reader import Handler, Outgoing, Reader, Subscription
+from odf_common.testing.bus import MemoryBus, MemoryTopics
+
+DATASET = DatasetId.of_key(bytes(32))
+
+
+def answering(envelope_: Envelope) -> Iterable[Outgoing]:
+    yield Outgoing(topic=COORDINATOR_REPLIES, envelope=envelope(DATASET, Committed(), cause=envelope_))
+
+
+def run_until(
+    bus: MemoryBus, handler: Handler, claim: Callable[[], bool], *, group: bool = True
+) -> MemoryTopics:
+    """Run a reader until the claim holds; what it raises is raised here."""
+    topics = MemoryTopics()
+    reader = Reader(
+        Subscription(topic=COORDINATOR_COMMANDS, handler=handler, group=group),
+        group="odf.test",
+        bus=bus,
+        topics=topics,
+    )
+    stop = threading.Event()
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            reader.run(stop)
+        except Exception as error:  # noqa: BLE001 - raised again below
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    deadline = time.monotonic() + 5
+    while thread.is_alive() and not claim() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    stop.set()
+    thread.join(5)
+    assert not thread.is_alive()
+    if raised:
+        raise raised[0]
+    assert claim()
+    return topics
+
+
+def test_results_are_sent_and_then_the_position_moves() -> None:
+    bus = MemoryBus()
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
+    topics = run_until(bus, answering, lambda: bus.positions.get(("odf.test", COORDINATOR_COMMANDS)) == 1)
+    (answer,) = bus.topics[COORDINATOR_REPLIES]
+    assert isinstance(body_of(decode(*answer)), Committed)
+    assert set(topics.names) == set(FIXED_TOPICS)
+
+
+def test_what_cannot_be_reached_is_tried_again() -> None:
+    bus = MemoryBus()
+    bus.losses = 2
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
+    calls = []
+
+    def handler(message: Envelope) -> Iterable[Outgoing]:
+        calls.append(message.message_id)
+        if len(calls) == 1:
+            raise Unavailable(what="engine")
+        return answering(message)
+
+    run_until(bus, handler, lambda: bool(bus.positions))
+    assert len(calls) == 4
+    assert bus.letters == []
+
+
+def test_an_error_of_ours_is_a_dead_letter_and_the_next_message_is_handled() -> None:
+    bus = MemoryBus()
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time=1)))
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time=2)))
+
+    def handler(message: Envelope) -> Iterable[Outgoing]:
+        if message.propose.system_time == 1:
+            raise InvalidInput(text="nonsense")
+        return answering(message)
+
+    run_until(bus, handler, lambda: bus.positions.get(("odf.test", COORDINATOR_COMMANDS)) == 2)
+    (letter,) = bus.letters
+    assert (letter.topic, letter.offset) == (COORDINATOR_COMMANDS, 0)
+    assert letter.reason == "InvalidInput: nonsense"
+    assert len(bus.topics[COORDINATOR_REPLIES]) == 1
+
+
+@pytest.mark.parametrize("value", [b"\xff", b""])
+def test_what_is_no_message_is_a_dead_letter(value: bytes) -> None:
+    bus = MemoryBus()
+    bus.send_raw(COORDINATOR_COMMANDS, b"did:odf:x", value)
+    run_until(bus, answering, lambda: bool(bus.positions))
+    assert [letter.value for letter in bus.letters] == [value]
+
+
+@pytest.mark.parametrize("may_ignore", [True, False])
+def test_an_unknown_kind_is_passed_over_where_it_may_be(may_ignore: bool) -> None:
+    bus = MemoryBus()
+    raw = Envelope(dataset_id=str(DATASET), may_ignore=may_ignore).SerializeToString()
+    bus.send_raw(COORDINATOR_COMMANDS, str(DATASET).encode(), raw)
+    run_until(bus, answering, lambda: bool(bus.positions))
+    assert len(bus.letters) == (0 if may_ignore else 1)
+
+
+def test_a_bug_ends_the_process_twice_and_is_a_dead_letter_the_third_time() -> None:
+    bus = MemoryBus()
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
+
+    def handler(_: Envelope) -> Iterable[Outgoing]:
+        raise ZeroDivisionError
+
+    for attempt in (1, 2):
+        with pytest.raises(ZeroDivisionError):
+            run_until(bus, handler, lambda: False)
+        assert bus.attempts == {(COORDINATOR_COMMANDS, 0): attempt}
+        assert bus.positions == {}
+    run_until(bus, handler, lambda: bool(bus.positions))
+    assert [letter.reason for letter in bus.letters] == ["ZeroDivisionError on attempt 3"]
+
+
+def test_told_to_stop_while_trying_again_leaves_the_message_for_the_next() -> None:
+    bus = MemoryBus()
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
+    tried = threading.Event()
+
+    def handler(_: Envelope) -> Iterable[Outgoing]:
+        tried.set()
+        raise Unavailable(what="engine")
+
+    run_until(bus, handler, tried.is_set)
+    assert bus.positions == {}

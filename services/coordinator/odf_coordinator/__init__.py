@@ -1,0 +1,1 @@
+"""The only writer of heads: admits proposals, plans transforms, announces commits."""

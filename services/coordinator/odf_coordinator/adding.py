@@ -1,0 +1,150 @@
+"""Making datasets of manifests, and making them again: each dataset all or nothing."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from odf_common.errors import AlreadyExists, InvalidInput, OdfError
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddPushSource, KnownEvent, Seed
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.bus import Topics
+from odf_common.ports.clock import Clock
+from odf_common.ports.engine import Engine
+from odf_common.ports.store import CatalogEntry
+from odf_coordinator.committer import Committer
+from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.definitions import changes, dropped_sources, require_replaceable
+from odf_coordinator.drafts import Draft, Manifest, drafts_of
+from odf_coordinator.keys import KeyFolder
+from odf_coordinator.outcomes import require_committed
+from odf_coordinator.publisher import Publisher
+from odf_coordinator.topics import topics_for
+from odf_coordinator.validation import Validation
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """What became of a manifest: `outcome` is added, unchanged or replaced."""
+
+    alias: str
+    dataset_id: DatasetId
+    head: Multihash
+    outcome: str
+
+
+@dataclass(eq=False, kw_only=True)
+class NameTaken(AlreadyExists):
+    """Another dataset, or another definition of this one, bears the name."""
+
+    changed: str
+
+    def __str__(self) -> str:
+        """Return the name, and in what the manifest differs."""
+        return f"dataset {self.what} already exists and differs in {self.changed}"
+
+    def advice(self) -> str:
+        """Return how to go on."""
+        return "give --replace to change its definition, or another name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adding:
+    """Adds datasets."""
+
+    datasets: Datasets
+    committer: Committer
+    publisher: Publisher
+    topics: Topics
+    engine: Engine
+    clock: Clock
+    keys: KeyFolder
+
+    def add(self, manifests: Sequence[Manifest], *, is_replacing: bool) -> tuple[Added, ...]:
+        """Make the datasets of all manifests. All are checked before the first is made."""
+        drafts = drafts_of(manifests, self.datasets.catalog)
+        validation = Validation(datasets=self.datasets, engine=self.engine)
+        for draft in drafts:
+            known = self._existing(draft)
+            if known is not None:
+                require_compatible(known, draft, is_replacing=is_replacing)
+            validation.check(draft)
+        return tuple(self._make(draft) for draft in drafts)
+
+    def make_topics(self, known: Known, events: Iterable[KnownEvent]) -> CatalogEntry:
+        """Return the entry with a topic, which is there then, for each push source of `events`."""
+        sources = [event.source_name for event in events if isinstance(event, AddPushSource)]
+        wanted = [name for name in sources if name not in known.entry.push_topics]
+        taken = {topic for entry in self.datasets.catalog.entries() for topic in entry.push_topics.values()}
+        made = topics_for(known.alias, wanted, taken)
+        for topic in made.values():
+            self.topics.create_push_topic(topic)
+        return replace(known.entry, push_topics={**known.entry.push_topics, **made})
+
+    def amend(self, known: Known, events: Sequence[KnownEvent]) -> Known:
+        """Append events that say something new of a dataset, and make the topics they need."""
+        entry = self.make_topics(known, events)
+        if entry != known.entry:
+            self.datasets.catalog.replace(entry)
+        time = max(self.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
+        outcome = self.committer.commit(
+            known.id, expected_head=known.state.head, events=events, system_time=time
+        )
+        return Known(entry=entry, state=require_committed(known.id, outcome).state)
+
+    def _existing(self, draft: Draft) -> Known | None:
+        entry = self.datasets.catalog.by_alias(draft.name)
+        return None if entry is None else self.datasets.known(entry)
+
+    def _make(self, draft: Draft) -> Added:
+        known = self._existing(draft)
+        if known is None:
+            made, outcome = self._create(draft), "added"
+        else:
+            changed = changes(known.state, draft.events)
+            made, outcome = (self.amend(known, changed), "replaced") if changed else (known, "unchanged")
+        log.info("manifest added", dataset=made.alias, outcome=outcome)
+        return Added(alias=made.alias, dataset_id=made.id, head=made.state.head, outcome=outcome)
+
+    def _create(self, draft: Draft) -> Known:
+        """Write key, chain, topics, and last the name, which makes the dataset one."""
+        dataset = draft.dataset_id
+        self.keys.save(draft.key)
+        try:
+            known = self._written(draft)
+            entry = self.make_topics(known, draft.events)
+            self.datasets.catalog.add(entry)
+        except OdfError:
+            self.datasets.blobs.delete_dataset(dataset)
+            self.keys.remove(dataset)
+            raise
+        self.committer.tell(known.state)
+        return replace(known, entry=entry)
+
+    def _written(self, draft: Draft) -> Known:
+        seed = Seed(dataset_id=draft.dataset_id, dataset_kind=draft.snapshot.kind)
+        outcome = self.committer.commit(
+            draft.dataset_id, expected_head=None, events=(seed, *draft.events), system_time=self.clock.now()
+        )
+        state = require_committed(draft.dataset_id, outcome).state
+        return Known(entry=CatalogEntry(alias=draft.name, dataset_id=draft.dataset_id), state=state)
+
+
+def require_compatible(known: Known, draft: Draft, *, is_replacing: bool) -> None:
+    """Return if the manifest says what the dataset says, or may replace it; raises `NameTaken` otherwise."""
+    changed = [type(event).__name__ for event in changes(known.state, draft.events)]
+    if draft.snapshot.kind is not known.state.kind:
+        changed.append("kind")
+    changed += [f"source {name}" for name in dropped_sources(known.state, draft.events)]
+    if not changed:
+        return
+    if not is_replacing:
+        raise NameTaken(what=known.alias, changed=", ".join(changed))
+    try:
+        require_replaceable(known.state, draft.snapshot.kind, draft.events)
+    except InvalidInput as error:
+        raise InvalidInput(text=str(error), where=f"{draft.where}: {draft.name}") from error

@@ -1,0 +1,91 @@
+"""What the views show: one row a dataset, folded from notifications. Pure, with the time passed in."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypedDict
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+
+WINDOW: Final = 60.0  # seconds over which throughput is counted
+
+
+class Row(TypedDict):
+    """A dataset as JSON; `lag` counts messages that wait in its sources."""
+
+    dataset_id: str
+    alias: str
+    head: str
+    last_offset: int | None
+    watermark: str | None
+    records_per_second: float
+    lag: int
+
+
+@dataclass(slots=True)
+class _Dataset:
+    alias: str = ""
+    head: str = ""
+    sequence_number: int = -1
+    last_offset: int | None = None
+    watermark: str | None = None
+    lags: dict[str, int] = field(default_factory=dict)
+    growth: deque[tuple[float, int]] = field(default_factory=deque)  # when, and how many records came
+
+
+class Board:
+    """Heads, watermarks, lag and throughput."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._datasets: dict[str, _Dataset] = {}
+
+    def see(self, message: bus.Envelope, now: float) -> None:
+        """Take in a notification; `now` is in seconds."""
+        match message.WhichOneof("body"):
+            case "committed":
+                self.committed(message.dataset_id, message.committed, now)
+            case "dataset_removed":
+                self._datasets.pop(message.dataset_id, None)
+            case "ingest_progress":
+                progress = message.ingest_progress
+                dataset = self._datasets.setdefault(message.dataset_id, _Dataset())
+                dataset.lags[progress.source_name] = progress.lag
+            case _:
+                pass
+
+    def committed(self, dataset_id: str, body: bus.Committed, now: float | None) -> None:
+        """Take in a head; without `now` it is history, and does not count as throughput."""
+        dataset = self._datasets.setdefault(dataset_id, _Dataset())
+        last = body.last_offset if body.HasField("last_offset") else None
+        grown = _records(last) - _records(dataset.last_offset)
+        if now is not None and grown > 0 and dataset.sequence_number >= 0:
+            dataset.growth.append((now, grown))
+        dataset.alias = body.alias or dataset.alias
+        dataset.head = str(Multihash.from_bytes(body.head))
+        dataset.sequence_number = body.sequence_number
+        dataset.last_offset = last
+        dataset.watermark = str(Timestamp(body.watermark)) if body.HasField("watermark") else None
+
+    def rows(self, now: float) -> Iterator[Row]:
+        """Iterate over the datasets by name, throughput as of `now`."""
+        for dataset_id, dataset in sorted(self._datasets.items(), key=lambda item: item[1].alias.lower()):
+            if not dataset.head:
+                continue
+            while dataset.growth and dataset.growth[0][0] <= now - WINDOW:
+                dataset.growth.popleft()
+            yield Row(
+                dataset_id=dataset_id,
+                alias=dataset.alias,
+                head=dataset.head,
+                last_offset=dataset.last_offset,
+                watermark=dataset.watermark,
+                records_per_second=round(sum(count for _, count in dataset.growth) / WINDOW, 3),
+                lag=sum(dataset.lags.values()),
+            )
+
+
+def _records(last_offset: int | None) -> int:
+    return 0 if last_offset is None else last_offset + 1

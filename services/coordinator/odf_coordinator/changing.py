@@ -1,0 +1,160 @@
+"""Changing datasets that are there: rename, delete, reset, single metadata events, watermarks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from odf_common.chain.chain import iterate
+from odf_common.chain.events import add_data_event
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, NotFound, Refused
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.refs import parse_alias
+from odf_common.metadata.events import (
+    DisablePollingSource,
+    DisablePushSource,
+    KnownEvent,
+    SetTransform,
+)
+from odf_common.metadata.normalize import normalize
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.snapshot import DatasetSnapshot
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_coordinator.adding import Adding
+from odf_coordinator.committer import Committer
+from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.definitions import in_force, require_settable
+from odf_coordinator.drafts import resolve
+from odf_coordinator.keys import KeyFolder
+from odf_coordinator.validation import Validation
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS: Final = 20  # a busy root is committed to some ten times a second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changing:
+    """Changes datasets."""
+
+    datasets: Datasets
+    committer: Committer
+    adding: Adding
+    keys: KeyFolder
+
+    def rename(self, ref: str, new_alias: str) -> Known:
+        """Give a dataset another name; its push topics and all that read it stay as they are."""
+        known = self.datasets.find(ref)
+        alias = str(parse_alias(new_alias))
+        entry = replace(known.entry, alias=alias)
+        if alias.lower() == known.alias.lower():
+            self.datasets.catalog.replace(entry)
+        else:
+            self._take_name(entry)
+            self.datasets.catalog.remove(known.alias)
+        self.committer.tell(known.state)
+        log.info("dataset renamed", dataset=known.alias, to=alias)
+        return replace(known, entry=entry)
+
+    def delete(self, ref: str) -> None:
+        """Remove a dataset that nothing depends on: topics first, lest a later one of its name finds old records."""
+        known = self.datasets.find(ref)
+        dependants = [other.alias for other in self.datasets.dependants(known.id)]
+        if dependants:
+            raise Refused(reason="DatasetInUse", text=f"{known.alias} is read by {', '.join(dependants)}")
+        for topic in known.entry.push_topics.values():
+            self.adding.topics.delete_topic(topic)
+        with self.committer.exclusively(known.id):
+            self.datasets.catalog.remove(known.alias)
+            self.datasets.blobs.delete_dataset(known.id)
+            self.keys.remove(known.id)
+        self.adding.publisher.removed(known.id, known.alias)
+        log.info("dataset deleted", dataset=known.alias)
+
+    def reset(self, ref: str, head: Multihash) -> Known:
+        """Move the head back to a block of the chain; refused if a derivative has read what would be lost."""
+        known = self.datasets.find(ref)
+        if head == known.state.head:
+            return known
+        place = self._place(known, head)
+        for dependant in self.datasets.dependants(known.id):
+            read = dependant.state.progress_of(known.id).last_block
+            if read is not None and self._sequence_number(known, read) > place:
+                text = f"{dependant.alias} has read past block {place} of {known.alias}"
+                raise Refused(reason="DatasetInUse", text=text)
+        with self.committer.exclusively(known.id):
+            state = self.datasets.states.at(known.id, head)
+            self.committer.move(known.id, expected=known.state.head, state=state)
+        return replace(known, state=state)
+
+    def commit_event(self, ref: str, event: KnownEvent) -> Known:
+        """Append one metadata event; nothing happens when the chain says so already."""
+        return again_when_overtaken(lambda: self._commit_event(self.datasets.find(ref), event))
+
+    def set_watermark(self, ref: str, watermark: Timestamp) -> Known:
+        """Raise the watermark of a root; nothing happens when it is that already."""
+        return again_when_overtaken(lambda: self._set_watermark(self.datasets.find(ref), watermark))
+
+    def _commit_event(self, known: Known, event: KnownEvent) -> Known:
+        fitting = self._fitting(known, event)
+        if in_force(known.state, fitting) == fitting:
+            return known
+        require_settable(known.state, fitting)
+        return self.adding.amend(known, (fitting,))
+
+    def _set_watermark(self, known: Known, watermark: Timestamp) -> Known:
+        state = known.state
+        if known.is_derivative:
+            text = f"{known.alias} is derivative: its watermark follows from its inputs"
+            raise Refused(reason="DerivativeWatermark", text=text)
+        if state.watermark is not None and watermark < state.watermark:
+            text = f"the watermark of {known.alias} is {state.watermark} and cannot be lowered to {watermark}"
+            raise Refused(reason="WatermarkDecreased", text=text)
+        event = add_data_event(state, new_data=None, watermark=watermark, source_state=None)
+        return known if event is None else self.adding.amend(known, (event,))
+
+    def _take_name(self, entry: CatalogEntry) -> None:
+        try:
+            self.datasets.catalog.add(entry)
+        except AlreadyExists as error:
+            raise AlreadyExists(what=f"dataset {entry.alias}") from error
+
+    def _place(self, known: Known, head: Multihash) -> int:
+        """Return the sequence number of a block of the chain; raises `InvalidInput` if it is none."""
+        for name, decoded, _ in iterate(self.datasets.reader(known.id), known.state.head):
+            if name == head:
+                return decoded.block.sequence_number
+        raise InvalidInput(text=f"{head} is not a block of the chain of {known.alias}")
+
+    def _sequence_number(self, known: Known, name: Multihash) -> int:
+        try:
+            raw = self.datasets.blobs.read(known.id, ObjectKind.BLOCK, name)
+        except NotFound:
+            return 0
+        return decode_block(raw).block.sequence_number
+
+    def _fitting(self, known: Known, event: KnownEvent) -> KnownEvent:
+        """Return the event in its normal form, its queries checked by the engine."""
+        if isinstance(event, DisablePollingSource | DisablePushSource):
+            return event
+        snapshot = DatasetSnapshot(name=known.alias, kind=known.state.kind, metadata=(event,))
+        normal = normalize(snapshot).metadata[0]
+        validation = Validation(datasets=self.datasets, engine=self.adding.engine)
+        if isinstance(normal, SetTransform):
+            resolved = resolve(normal, {}, self.datasets.catalog)
+            validation.output(resolved, known.state.vocabulary)
+            return resolved
+        validation.schema((normal,))
+        return normal
+
+
+def again_when_overtaken(change: Callable[[], Known]) -> Known:
+    """Return what a change made, beginning anew each time somebody else commits first."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return change()
+        except HeadMoved:
+            continue
+    return change()

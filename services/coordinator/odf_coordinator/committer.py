@@ -1,0 +1,189 @@
+"""The only code that moves a head (design: one writer).
+
+The fence is the compare-and-set of the reference against `expected_head`. The locks around it, one in this process
+and one in Redis, only save wasted work: with either lost, or outlived, an overtaken proposal still changes nothing.
+Order of writing: objects are there before, then blocks, then the head; each durable before the next.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock as ThreadLock
+from typing import Final, Protocol
+
+import structlog
+
+from odf_common.chain.build import build_blocks
+from odf_common.chain.state import ChainState
+from odf_common.errors import ChainRuleViolated, InvalidInput
+from odf_common.errors import HeadMoved as HeadMovedError
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import KnownEvent, Seed
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.store import BlobStore, ObjectKind, RefStore
+from odf_coordinator.objects import require_objects
+from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
+from odf_coordinator.repeats import is_repeat
+
+log = structlog.get_logger(__name__)
+
+LOCK_POLL: Final = 0.02  # seconds
+
+
+class Lock(Protocol):
+    """A lock that is held."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class Locks(Protocol):
+    """One lock for each dataset, shared by all instances."""
+
+    def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
+        """Return the dataset's lock, None while somebody else holds it."""
+
+
+class States(Protocol):
+    """Folded chains."""
+
+    def at(self, dataset: DatasetId, head: Multihash) -> ChainState:
+        """Return the state at a block of the chain."""
+
+    def current(self, dataset: DatasetId) -> ChainState | None:
+        """Return the state at the head."""
+
+    def remember(self, state: ChainState) -> None:
+        """Keep a state that is known to be right."""
+
+
+Listener = Callable[[ChainState], None]
+
+
+class Committer:
+    """Admits blocks and moves heads."""
+
+    def __init__(
+        self,
+        *,
+        blobs: BlobStore,
+        refs: RefStore,
+        states: States,
+        locks: Locks,
+        block_version: int = 3,
+        lock_ttl_ms: int = 10_000,
+    ) -> None:
+        """Use these ports; write blocks of `block_version`."""
+        self._blobs = blobs
+        self._refs = refs
+        self._states = states
+        self._locks = locks
+        self._block_version = block_version
+        self._lock_ttl_ms = lock_ttl_ms
+        self._here: defaultdict[DatasetId, ThreadLock] = defaultdict(ThreadLock)
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` after each move of a head made here, with the state at the new head."""
+        self._listeners.append(listener)
+
+    def commit(
+        self,
+        dataset: DatasetId,
+        *,
+        expected_head: Multihash | None,
+        events: Sequence[KnownEvent],
+        system_time: Timestamp,
+    ) -> Outcome:
+        """Append events as consecutive blocks in one head move; a repeat of a commit is answered `already`."""
+        with self.exclusively(dataset):
+            head = self._refs.head(dataset)
+            if head != expected_head:
+                return self._overtaken(dataset, expected_head, events, system_time)
+            try:
+                past = None if head is None else self._states.at(dataset, head)
+                state = self._write(dataset, past, events, system_time)
+            except (ChainRuleViolated, InvalidInput) as error:
+                return refusal(error)
+            try:
+                self.move(dataset, expected=expected_head, state=state)
+            except HeadMovedError:
+                return self._overtaken(dataset, expected_head, events, system_time)
+        return Committed(state=state)
+
+    def move(self, dataset: DatasetId, *, expected: Multihash | None, state: ChainState) -> None:
+        """Move the head to a chain whose blocks and objects are stored and admitted; raises `HeadMoved`."""
+        self._refs.compare_and_set(dataset, expected=expected, new=state.head)
+        self._states.remember(state)
+        log.info(
+            "head moved",
+            dataset=str(dataset),
+            block=str(state.head),
+            sequence_number=state.sequence_number,
+            last_offset=state.last_offset,
+        )
+        self.tell(state)
+
+    def tell(self, state: ChainState) -> None:
+        """Tell the listeners that a chain's head is at least that of `state`."""
+        for listener in self._listeners:
+            listener(state)
+
+    @contextmanager
+    def exclusively(self, dataset: DatasetId) -> Iterator[None]:
+        """Keep others off a dataset as far as that can be had; whoever outlives the lock meets the fence."""
+        with self._here[dataset]:
+            lock = self._locks.acquire(dataset, self._lock_ttl_ms)
+            deadline = time.monotonic() + self._lock_ttl_ms / 1000
+            while lock is None and time.monotonic() < deadline:
+                time.sleep(LOCK_POLL)
+                lock = self._locks.acquire(dataset, self._lock_ttl_ms)
+            try:
+                yield
+            finally:
+                if lock is not None:
+                    lock.release()
+
+    def _write(
+        self,
+        dataset: DatasetId,
+        past: ChainState | None,
+        events: Sequence[KnownEvent],
+        system_time: Timestamp,
+    ) -> ChainState:
+        """Return the state after `events`, whose blocks are durable then."""
+        for event in events:
+            if isinstance(event, Seed) and event.dataset_id != dataset:
+                raise InvalidInput(text=f"the seed of {dataset} names {event.dataset_id}")
+            require_objects(self._blobs, dataset, event)
+        blocks, state = build_blocks(past, events, system_time=system_time, version=self._block_version)
+        for block in blocks:
+            self._blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
+        return state
+
+    def _overtaken(
+        self,
+        dataset: DatasetId,
+        expected: Multihash | None,
+        events: Sequence[KnownEvent],
+        system_time: Timestamp,
+    ) -> Committed | HeadMoved | Refused:
+        """Tell a repeat of what has been committed from a proposal that came too late."""
+        state = self._states.current(dataset)
+        if state is None:
+            return HeadMoved(expected=expected, head=None)
+        blobs = self._blobs
+        repeated = is_repeat(
+            lambda name: blobs.read(dataset, ObjectKind.BLOCK, name),
+            state.head,
+            expected,
+            events,
+            system_time,
+        )
+        return (
+            Committed(state=state, already=True)
+            if repeated
+            else HeadMoved(expected=expected, head=state.head)
+        )

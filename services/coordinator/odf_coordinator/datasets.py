@@ -1,0 +1,129 @@
+"""This node's datasets: from a reference to catalog entry, chain state and blocks."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import structlog
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import NotFound, OdfError
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.identity.refs import parse_ref
+from odf_common.metadata.events import DatasetKind
+from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind
+from odf_coordinator.committer import States
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, kw_only=True)
+class DatasetUnknown(NotFound):
+    """No dataset bears this name or id."""
+
+    nearest: str | None = None
+
+    def __str__(self) -> str:
+        """Return the reference that led nowhere, and the nearest name."""
+        return f"dataset {self.what} does not exist" + (
+            f"; did you mean {self.nearest}?" if self.nearest else ""
+        )
+
+    def advice(self) -> str:
+        """Return how to see what there is."""
+        return "`odf list` shows the datasets of this node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A dataset that has a name and blocks."""
+
+    entry: CatalogEntry
+    state: ChainState
+
+    @property
+    def id(self) -> DatasetId:
+        """Return the dataset's id."""
+        return self.entry.dataset_id
+
+    @property
+    def alias(self) -> str:
+        """Return the dataset's name, as it was spelled."""
+        return self.entry.alias
+
+    @property
+    def is_derivative(self) -> bool:
+        """Tell whether it takes its data from other datasets."""
+        return self.state.kind is DatasetKind.Derivative
+
+    def inputs(self) -> tuple[DatasetId, ...]:
+        """Return the datasets that its transform reads, each once."""
+        return inputs_of(self.state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Datasets:
+    """Looks datasets up."""
+
+    catalog: Catalog
+    states: States
+    blobs: BlobStore
+
+    def find(self, ref: str) -> Known:
+        """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name."""
+        known = self.known(self.entry(ref))
+        if known is None:
+            raise DatasetUnknown(what=ref)
+        return known
+
+    def entry(self, ref: str) -> CatalogEntry:
+        """Return the catalog entry of this alias or id; raises `DatasetUnknown` with the nearest name."""
+        parsed = parse_ref(ref)
+        by_id = isinstance(parsed, DatasetId)
+        found = self.catalog.by_id(parsed) if by_id else self.catalog.by_alias(str(parsed))
+        if found is None:
+            raise DatasetUnknown(what=ref, nearest=self.nearest(ref))
+        return found
+
+    def by_id(self, dataset: DatasetId) -> Known | None:
+        """Return the dataset with this id, None when it has no name here or no blocks."""
+        entry = self.catalog.by_id(dataset)
+        return None if entry is None else self.known(entry)
+
+    def known(self, entry: CatalogEntry) -> Known | None:
+        """Return the dataset of an entry, None when it has no blocks."""
+        state = self.states.current(entry.dataset_id)
+        return None if state is None else Known(entry=entry, state=state)
+
+    def all(self) -> Iterator[Known]:
+        """Iterate over all datasets by name; one that cannot be read does not hide the others."""
+        for entry in self.catalog.entries():
+            try:
+                known = self.known(entry)
+            except OdfError as error:
+                log.error("dataset cannot be read", dataset=entry.alias, why=str(error))  # noqa: TRY400 - no bug
+                continue
+            if known is not None:
+                yield known
+
+    def dependants(self, dataset: DatasetId) -> tuple[Known, ...]:
+        """Return the derivatives here that read the dataset directly."""
+        return tuple(known for known in self.all() if dataset in known.inputs())
+
+    def nearest(self, ref: str) -> str | None:
+        """Return the name most like `ref`, None when none is."""
+        names = {entry.alias.lower(): entry.alias for entry in self.catalog.entries()}
+        close = get_close_matches(ref.lower(), names, n=1)
+        return names[close[0]] if close else None
+
+    def reader(self, dataset: DatasetId) -> Callable[[Multihash], bytes]:
+        """Return what reads the dataset's blocks."""
+        return lambda name: self.blobs.read(dataset, ObjectKind.BLOCK, name)
+
+
+def inputs_of(state: ChainState) -> tuple[DatasetId, ...]:
+    """Return the datasets that the transform of a chain reads, in its order; none for a root."""
+    if state.transform is None:
+        return ()
+    return tuple(DatasetId.parse(one.dataset_ref) for one in state.transform.inputs)

@@ -1,0 +1,83 @@
+"""How a manifest's events compare with what a chain says: nothing new, a change, or what cannot be."""
+
+from collections.abc import Sequence
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import InvalidInput
+from odf_common.metadata.events import (
+    AddPushSource,
+    DatasetKind,
+    KnownEvent,
+    SetAttachments,
+    SetDataSchema,
+    SetInfo,
+    SetLicense,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+)
+from odf_coordinator.datasets import inputs_of
+
+ADVICE = "delete the dataset and add it again, or add it under another name"
+
+
+def in_force(state: ChainState, event: KnownEvent) -> KnownEvent | None:
+    """Return the event of a chain that `event` would replace, None where there is none."""
+    match event:
+        case SetVocab():
+            return state.vocab
+        case SetInfo():
+            return state.info
+        case SetLicense():
+            return state.license
+        case SetAttachments():
+            return state.attachments
+        case SetDataSchema():
+            return state.schema
+        case SetTransform():
+            return state.transform
+        case SetPollingSource():
+            return state.polling_source
+        case AddPushSource():
+            return state.push_sources.get(event.source_name)
+        case _:
+            return None
+
+
+def changes(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
+    """Return those events that would change what the chain says."""
+    return tuple(event for event in events if in_force(state, event) != event)
+
+
+def dropped_sources(state: ChainState, events: Sequence[KnownEvent]) -> tuple[str, ...]:
+    """Return the sources of a chain that the events do not define."""
+    kept = {event.source_name for event in events if isinstance(event, AddPushSource)}
+    dropped = [name for name in state.push_sources if name not in kept]
+    if state.polling_source is not None and not any(isinstance(event, SetPollingSource) for event in events):
+        dropped.append("polling")
+    return tuple(dropped)
+
+
+def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[KnownEvent]) -> None:
+    """Return if the events may be appended to the chain in place of what it says; raises `InvalidInput`."""
+    if kind is not state.kind:
+        raise InvalidInput(text=f"the dataset is {state.kind.name} and cannot become {kind.name}; {ADVICE}")
+    dropped = dropped_sources(state, events)
+    if dropped:
+        raise InvalidInput(text=f"sources cannot be taken away: {', '.join(dropped)}; {ADVICE}")
+    for event in changes(state, events):
+        require_settable(state, event)
+
+
+def require_settable(state: ChainState, event: KnownEvent) -> None:
+    """Return if the event fits what the chain holds by now; raises `InvalidInput`."""
+    match event:
+        case SetVocab() if state.last_offset is not None or state.schema is not None:
+            raise InvalidInput(text=f"the vocabulary cannot change once there is data; {ADVICE}")
+        case SetTransform() if state.input_progress:
+            old = inputs_of(state)
+            new = tuple(one.dataset_ref for one in event.inputs)
+            if new != tuple(str(dataset) for dataset in old):
+                raise InvalidInput(text=f"inputs cannot change once they have been read; {ADVICE}")
+        case _:
+            pass

@@ -1,0 +1,116 @@
+"""What the coordinator does with messages: commands get one reply each, notifications wake transforms."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from odf_common.codec.bus import Envelope, envelope
+from odf_common.codec.flatbuffers import decode_event
+from odf_common.errors import InvalidInput, OdfError, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import KnownEvent, UnknownEvent
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.bus import COORDINATOR_REPLIES
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_common.runtime.service import Outgoing
+from odf_coordinator.committer import Committer
+from odf_coordinator.importer import Importer
+from odf_coordinator.messages import reply
+from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
+from odf_coordinator.scheduler import Scheduler
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """Answers proposals."""
+
+    committer: Committer
+    importer: Importer
+
+    def handle(self, message: Envelope) -> Iterable[Outgoing]:
+        """Return the reply; what could not be read is refused too."""
+        try:
+            outcome = self._outcome(message)
+        except Unavailable:
+            raise
+        except OdfError as error:
+            outcome = refusal(error)
+        _note(message, outcome)
+        return (Outgoing(topic=COORDINATOR_REPLIES, envelope=_answer(message, outcome)),)
+
+    def _outcome(self, message: Envelope) -> Outcome:
+        dataset = DatasetId.parse(message.dataset_id)
+        match message.WhichOneof("body"):
+            case "propose":
+                return self._propose(dataset, message.propose)
+            case "import_chain":
+                return self._import(dataset, message.import_chain)
+            case other:
+                raise InvalidInput(text=f"the coordinator takes no {other or 'empty'} command")
+
+    def _propose(self, dataset: DatasetId, body: bus.Propose) -> Outcome:
+        return self.committer.commit(
+            dataset,
+            expected_head=_hash(body.expected_head),
+            events=tuple(known_event(raw) for raw in body.events),
+            system_time=Timestamp(body.system_time),
+        )
+
+    def _import(self, dataset: DatasetId, body: bus.ImportChain) -> Outcome:
+        return self.importer.import_chain(
+            dataset,
+            expected_head=_hash(body.expected_head),
+            new_head=Multihash.from_bytes(body.new_head),
+            alias=body.alias,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notifications:
+    """Wakes the derivatives of datasets that other instances have moved."""
+
+    scheduler: Scheduler
+
+    def handle(self, message: Envelope) -> Iterable[Outgoing]:
+        """Mark what may be stale now; answers nothing."""
+        match message.WhichOneof("body"):
+            case "committed":
+                self.scheduler.on_announced(DatasetId.parse(message.dataset_id))
+            case "dataset_removed":
+                self.scheduler.on_removed(DatasetId.parse(message.dataset_id))
+            case _:
+                pass
+        return ()
+
+
+def known_event(raw: bytes) -> KnownEvent:
+    """Read an event; raises `InvalidInput` for one that this version does not know."""
+    event = decode_event(raw)
+    if isinstance(event, UnknownEvent):
+        raise InvalidInput(text=f"an event of kind {event.discriminator} cannot be committed: {event.reason}")
+    return event
+
+
+def _answer(message: Envelope, outcome: Outcome) -> Envelope:
+    return envelope(message.dataset_id, reply(outcome), cause=message)
+
+
+def _hash(raw: bytes) -> Multihash | None:
+    return Multihash.from_bytes(raw) if raw else None
+
+
+def _note(message: Envelope, outcome: Outcome) -> None:
+    facts = {"dataset": message.dataset_id, "correlation": message.correlation_id}
+    match outcome:
+        case Committed(already=True):
+            log.info("proposal repeated", **facts)
+        case Refused(code=code, text=text):
+            log.warning("proposal refused", code=code, why=text, **facts)
+        case HeadMoved(head=head):
+            log.info("proposal overtaken", head=None if head is None else str(head), **facts)
+        case Committed():
+            pass

@@ -1,0 +1,78 @@
+"""Taking over a chain whose blocks and objects another part has put into the store (design: ImportChain)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from odf_common.chain.chain import blocks_between
+from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
+from odf_common.errors import AlreadyExists, ChainRuleViolated, InvalidInput, NotFound, VerificationFailed
+from odf_common.errors import HeadMoved as HeadMovedError
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import Seed
+from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
+from odf_coordinator.committer import Committer, States
+from odf_coordinator.objects import require_objects
+from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importer:
+    """Admits blocks that are already stored, all or none."""
+
+    blobs: BlobStore
+    refs: RefStore
+    catalog: Catalog
+    states: States
+    committer: Committer
+
+    def import_chain(
+        self, dataset: DatasetId, *, expected_head: Multihash | None, new_head: Multihash, alias: str
+    ) -> Outcome:
+        """Move the head to `new_head` in one step; a dataset that is new here takes the name `alias`."""
+        with self.committer.exclusively(dataset):
+            try:
+                return self._import(dataset, expected_head, new_head, alias)
+            except HeadMovedError:
+                return HeadMoved(expected=expected_head, head=self.refs.head(dataset))
+            except (ChainRuleViolated, InvalidInput, NotFound, VerificationFailed, AlreadyExists) as error:
+                return refusal(error)
+
+    def _import(
+        self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash, alias: str
+    ) -> Committed | HeadMoved:
+        head = self.refs.head(dataset)
+        if head == new_head:
+            self._take_name(dataset, alias)
+            return Committed(state=self.states.at(dataset, head), already=True)
+        if head != expected:
+            return HeadMoved(expected=expected, head=head)
+        state = self._admitted(dataset, expected, new_head)
+        self._take_name(dataset, alias)
+        self.committer.move(dataset, expected=expected, state=state)
+        return Committed(state=state)
+
+    def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:
+        """Return the state after the blocks up to `new_head`, whose hashes are right and whose objects are stored."""
+        state = None if expected is None else self.states.at(dataset, expected)
+        for name, decoded, _ in blocks_between(self._reader(dataset), new_head, expected):
+            event = decoded.block.event
+            if isinstance(event, Seed) and event.dataset_id != dataset:
+                raise InvalidInput(text=f"the chain is that of {event.dataset_id}, not of {dataset}")
+            require_objects(self.blobs, dataset, event)
+            state = admit(state, decoded.block, block_hash=name, version=decoded.version)
+        if state is None:
+            raise InvalidInput(text=f"the chain of {dataset} has no blocks")
+        return state
+
+    def _reader(self, dataset: DatasetId) -> Callable[[Multihash], bytes]:
+        return lambda name: self.blobs.read(dataset, ObjectKind.BLOCK, name)
+
+    def _take_name(self, dataset: DatasetId, alias: str) -> None:
+        """Enter a new dataset into the catalog; raises `AlreadyExists` if the name is another dataset's."""
+        if self.catalog.by_id(dataset) is not None:
+            return
+        if not alias:
+            raise InvalidInput(text=f"{dataset} is new here and needs a name")
+        self.catalog.add(CatalogEntry(alias=alias, dataset_id=dataset))

@@ -1,0 +1,50 @@
+"""Whether the objects that blocks refer to are in the store (design: order of writing)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddData, ExecuteTransform, MetadataEvent
+from odf_common.ports.store import BlobStore, ObjectKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectRef:
+    """An object as an event states it; `size` in bytes."""
+
+    kind: ObjectKind
+    name: Multihash
+    size: int
+
+
+@dataclass(eq=False, kw_only=True)
+class ObjectMissing(InvalidInput):
+    """A block refers to an object that is not in the store, or is not of the stated size."""
+
+    kind: str
+    name: str
+    size: int
+    found: int | None
+
+
+def objects_of(event: MetadataEvent) -> Iterator[ObjectRef]:
+    """Iterate over the objects that an event refers to."""
+    if isinstance(event, AddData | ExecuteTransform):
+        if event.new_data is not None:
+            yield ObjectRef(kind=ObjectKind.DATA, name=event.new_data.physical_hash, size=event.new_data.size)
+        if event.new_checkpoint is not None:
+            checkpoint = event.new_checkpoint
+            yield ObjectRef(kind=ObjectKind.CHECKPOINT, name=checkpoint.physical_hash, size=checkpoint.size)
+
+
+def require_objects(blobs: BlobStore, dataset: DatasetId, event: MetadataEvent) -> None:
+    """Return when all objects of an event are stored with their sizes; raises `ObjectMissing`."""
+    for wanted in objects_of(event):
+        try:
+            found: int | None = blobs.size(dataset, wanted.kind, wanted.name)
+        except NotFound:
+            found = None
+        if found != wanted.size:
+            raise ObjectMissing(kind=wanted.kind, name=str(wanted.name), size=wanted.size, found=found)

@@ -1,0 +1,57 @@
+"""What comes of a proposal: committed, overtaken, or refused (design: contracts between the parts)."""
+
+from dataclasses import dataclass
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import HeadMoved as HeadMovedError
+from odf_common.errors import OdfError
+from odf_common.errors import Refused as RefusedError
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The events are in the chain, whose head is at least `state.head`; `already` when they had been before."""
+
+    state: ChainState
+    already: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadMoved:
+    """Another block was committed first; nothing has changed."""
+
+    expected: Multihash | None
+    head: Multihash | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Not acceptable, and repeating will not help; nothing has changed."""
+
+    code: str
+    text: str
+
+
+Outcome = Committed | HeadMoved | Refused
+
+
+def refusal(error: OdfError) -> Refused:
+    """Return an error as a refusal that can travel."""
+    return Refused(code=error.code, text=str(error))
+
+
+def require_committed(dataset: DatasetId, outcome: Outcome) -> Committed:
+    """Return a commit; raises `HeadMoved` or `Refused` of the errors for the other outcomes."""
+    match outcome:
+        case Committed():
+            return outcome
+        case HeadMoved(expected=expected, head=head):
+            raise HeadMovedError(dataset=str(dataset), expected=_text(expected), actual=_text(head))
+        case Refused(code=code, text=text):
+            raise RefusedError(reason=code, text=text)
+
+
+def _text(head: Multihash | None) -> str | None:
+    return None if head is None else str(head)

@@ -1,0 +1,61 @@
+"""Which datasets this instance looks after: those in the partitions of the coordinator's commands that it holds."""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.chain.state import ChainState
+from odf_common.identity.did import DatasetId
+from odf_coordinator.datasets import Datasets
+from odf_coordinator.keys import KeyFolder
+
+IDLE_SECONDS: Final = 0.5
+
+
+class Ownership:
+    """Knows the partitions held; takes over the datasets of those that are new."""
+
+    def __init__(self, *, datasets: Datasets, keys: KeyFolder, tell: Callable[[ChainState], None]) -> None:
+        """Begin with none; `tell` is told the state of each dataset that becomes ours."""
+        self._datasets = datasets
+        self._keys = keys
+        self._tell = tell
+        self._owned: frozenset[int] = frozenset()
+        self._gained: set[int] = set()
+        self._changed = threading.Condition()
+
+    def on_owned(self, partitions: frozenset[int]) -> None:
+        """Learn which partitions are held now."""
+        with self._changed:
+            self._gained |= partitions - self._owned
+            self._gained &= partitions
+            self._owned = partitions
+            self._changed.notify()
+
+    def is_ours(self, dataset: DatasetId) -> bool:
+        """Tell whether this instance keeps a derivative up to date: it was made on this node, and falls to us."""
+        return _partition(dataset) in self._owned and self._keys.has(dataset)
+
+    def run(self, stop: threading.Event) -> None:
+        """Have the datasets of new partitions announced and checked, until told to stop."""
+        while not stop.is_set():
+            gained = self._take()
+            if gained:
+                self._take_over(gained)
+
+    def _take(self) -> frozenset[int]:
+        with self._changed:
+            if not self._gained:
+                self._changed.wait(IDLE_SECONDS)
+            gained, self._gained = frozenset(self._gained), set()
+            return gained
+
+    def _take_over(self, partitions: frozenset[int]) -> None:
+        for known in self._datasets.all():
+            if _partition(known.id) in partitions:
+                self._tell(known.state)
+
+
+def _partition(dataset: DatasetId) -> int:
+    return partition_of(str(dataset).encode())

@@ -1,0 +1,132 @@
+"""Bringing datasets up to date on demand: roots by draining sources, derivatives by transforming."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import Final, Protocol
+
+from odf_common.errors import OdfError, Refused, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
+from odf_coordinator.changing import Changing
+from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.keys import KeyFolder
+from odf_coordinator.scheduler import Scheduler
+
+TICK: Final = 0.5  # seconds between looks at whether the caller is still there
+PATIENCE: Final = 120.0  # seconds that the engine may be out of reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """How far the pull of one dataset is: waiting, running, updated, up-to-date, failed."""
+
+    alias: str
+    state: str
+    new_blocks: int = 0
+    new_records: int = 0
+    error: str = ""
+    head: Multihash | None = None
+
+
+class Ingest(Protocol):
+    """The service that reads sources."""
+
+    def drain(self, dataset: DatasetId) -> Iterator[int]:
+        """Iterate until what is in the dataset's sources now is committed; yields how much still waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulling:
+    """Pulls datasets."""
+
+    datasets: Datasets
+    scheduler: Scheduler
+    changing: Changing
+    ingest: Ingest
+    keys: KeyFolder
+
+    def pull(
+        self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
+    ) -> Iterator[Pulled]:
+        """Iterate over steps; ends early when `is_wanted` no longer holds. A failure does not keep others off."""
+        named = [self.datasets.find(ref) for ref in refs]
+        chosen = {known.id: known for known in ([*self.datasets.all()] if is_all else named)}
+        if is_recursive:
+            chosen = self._with_inputs(chosen)
+        explicit = set() if is_all else {known.id for known in named}
+        for known in in_order(chosen):
+            yield Pulled(alias=known.alias, state="running", head=known.state.head)
+            try:
+                yield from self._update(known, is_wanted, is_explicit=known.id in explicit)
+            except OdfError as error:
+                yield Pulled(alias=known.alias, state="failed", error=str(error), head=known.state.head)
+                continue
+            yield self._outcome(known)
+
+    def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[Pulled]:
+        """Raise the watermarks of roots; the first that refuses ends it."""
+        for known in [self.datasets.find(ref) for ref in refs]:
+            self.changing.set_watermark(str(known.id), watermark)
+            yield self._outcome(known)
+
+    def _update(self, known: Known, is_wanted: Callable[[], bool], *, is_explicit: bool) -> Iterator[Pulled]:
+        if not self.keys.has(known.id):
+            if is_explicit:
+                text = f"{known.alias} is a copy of a dataset that is kept elsewhere; pull it from there, by its URL"
+                raise Refused(reason="NotOwned", text=text)
+        elif known.is_derivative:
+            yield from self._transform(known, is_wanted)
+        elif known.state.push_sources or known.state.polling_source is not None:
+            for waiting in self.ingest.drain(known.id):
+                if waiting:
+                    yield Pulled(alias=known.alias, state="waiting", head=known.state.head)
+
+    def _transform(self, known: Known, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+        """Wait for a look that began after now; what it finds includes all that the inputs hold now."""
+        ticket = self.scheduler.request(known.id)
+        deadline = time.monotonic() + PATIENCE
+        while is_wanted():
+            result = self.scheduler.wait(known.id, ticket, TICK)
+            if result is not None:
+                if result.error is not None:
+                    raise result.error
+                return
+            lost = self.scheduler.lost(known.id)
+            if not lost:
+                deadline = time.monotonic() + PATIENCE
+            elif time.monotonic() > deadline:
+                raise Unavailable(what="the engine", why=lost)
+            yield Pulled(alias=known.alias, state="waiting" if lost else "running", head=known.state.head)
+
+    def _outcome(self, before: Known) -> Pulled:
+        """Return what has come since `before`."""
+        now = self.datasets.find(str(before.id)).state
+        blocks = now.sequence_number - before.state.sequence_number
+        return Pulled(
+            alias=before.alias,
+            state="updated" if blocks else "up-to-date",
+            new_blocks=max(blocks, 0),
+            new_records=max(now.next_offset - before.state.next_offset, 0),
+            head=now.head,
+        )
+
+    def _with_inputs(self, chosen: Mapping[DatasetId, Known]) -> dict[DatasetId, Known]:
+        """Return the datasets with all that they read, directly or not."""
+        found = dict(chosen)
+        pending = [*found.values()]
+        while pending:
+            for dataset in pending.pop().inputs():
+                known = None if dataset in found else self.datasets.by_id(dataset)
+                if known is not None:
+                    found[dataset] = known
+                    pending.append(known)
+        return found
+
+
+def in_order(chosen: Mapping[DatasetId, Known]) -> Iterator[Known]:
+    """Iterate over the datasets, inputs before those who read them."""
+    graph = {dataset: [one for one in known.inputs() if one in chosen] for dataset, known in chosen.items()}
+    return (chosen[dataset] for dataset in TopologicalSorter(graph).static_order())

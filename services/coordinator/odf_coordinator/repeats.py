@@ -1,0 +1,56 @@
+"""Telling a repeated proposal from one that came too late (design: Propose)."""
+
+from collections.abc import Callable, Sequence
+
+from odf_common.chain.chain import iterate
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.events import KnownEvent
+from odf_common.metadata.scalars import Timestamp
+
+Read = Callable[[Multihash], bytes]
+
+
+def is_repeat(
+    read: Read,
+    head: Multihash,
+    expected: Multihash | None,
+    events: Sequence[KnownEvent],
+    system_time: Timestamp,
+) -> bool:
+    """Tell whether the blocks after `expected` carry these events and this system time.
+
+    Costs the blocks since `expected`, which is not needed to be of this chain, nor to be a block at all.
+    """
+    first = _place(read, expected)
+    if first is None:
+        return False
+    found = _blocks_from(read, head, first)
+    if len(found) < len(events) or found[0].prev_block_hash != expected:
+        return False
+    return all(
+        block.event == event and block.system_time == system_time
+        for block, event in zip(found, events, strict=False)
+    )
+
+
+def _place(read: Read, expected: Multihash | None) -> int | None:
+    """Return the sequence number that follows `expected`, None when it is unknown here."""
+    if expected is None:
+        return 0
+    try:
+        return decode_block(read(expected)).block.sequence_number + 1
+    except (NotFound, InvalidInput):
+        return None
+
+
+def _blocks_from(read: Read, head: Multihash, first: int) -> list[MetadataBlock]:
+    """Return the blocks with sequence numbers from `first`, oldest first."""
+    found = []
+    for _, decoded, _ in iterate(read, head):
+        if decoded.block.sequence_number < first:
+            break
+        found.append(decoded.block)
+    return found[::-1]

@@ -1,0 +1,202 @@
+"""Runs transforms: on every commit the derivatives that read it, at most one transform of each at a time.
+
+The owner of a derivative is whoever holds its partition of the coordinator's commands. That too only saves wasted
+work: two instances that transform the same derivative meet the fence, and one of them plans again.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import HeadMoved, InvalidQuery, OdfError, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.planner import Dependants, Line, Result
+from odf_coordinator.transformer import Step, Transformer
+
+log = structlog.get_logger(__name__)
+
+IDLE_SECONDS: Final = 0.5
+BACK_OFF: Final = 0.2  # seconds after the first look in vain; doubled for each further one
+BACK_OFF_MAX: Final = 5.0
+FAILED_MAX: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a derivative stands still, and what has to change before it is tried again by itself."""
+
+    text: str
+    cause: object
+
+
+class Scheduler:
+    """Keeps derivatives up to date."""
+
+    def __init__(
+        self,
+        *,
+        datasets: Datasets,
+        transformer: Transformer,
+        is_ours: Callable[[DatasetId], bool],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Run `transformer` on derivatives that `is_ours` names, and on those asked for."""
+        self._datasets = datasets
+        self._transformer = transformer
+        self._is_ours = is_ours
+        self._now = now
+        self._dependants = Dependants()
+        self._line = Line()
+        self._problems: dict[DatasetId, Problem] = {}
+        self._lost: dict[DatasetId, str] = {}
+        self._changed = threading.Condition(threading.RLock())
+
+    def on_committed(self, state: ChainState) -> None:
+        """Mark what may be stale now that a chain has this state."""
+        with self._changed:
+            is_new = self._dependants.note(state)
+            if state.transform is not None and (is_new or not self._line.is_running(state.dataset_id)):
+                self._mark(state.dataset_id)
+            for dependant in self._dependants.of(state.dataset_id):
+                self._mark(dependant)
+
+    def on_announced(self, dataset: DatasetId) -> None:
+        """Mark what may be stale now that somebody says that a head has moved."""
+        known = self._datasets.by_id(dataset)
+        if known is not None:
+            self.on_committed(known.state)
+
+    def on_removed(self, dataset: DatasetId) -> None:
+        """Forget a dataset."""
+        with self._changed:
+            self._dependants.forget(dataset)
+            self._line.forget((dataset,))
+            self._problems.pop(dataset, None)
+            self._changed.notify_all()
+
+    def request(self, dataset: DatasetId) -> int:
+        """Have a derivative looked at now, whoever owns it and whatever its problem; returns a ticket."""
+        with self._changed:
+            ticket = self._line.mark(dataset, is_forced=True)
+            self._changed.notify_all()
+            return ticket
+
+    def wait(self, dataset: DatasetId, ticket: int, timeout: float) -> Result | None:
+        """Return how the look ended, None while it has not after `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._line.result(dataset, ticket) is not None, timeout)
+            return self._line.result(dataset, ticket)
+
+    def problem(self, dataset: DatasetId) -> str:
+        """Return why a derivative stands still, or an empty string."""
+        with self._changed:
+            known = self._problems.get(dataset)
+            return "" if known is None else known.text
+
+    def lost(self, dataset: DatasetId) -> str:
+        """Return what a transform cannot reach, or an empty string."""
+        with self._changed:
+            return self._lost.get(dataset, "")
+
+    def run(self, stop: threading.Event) -> None:
+        """Look at derivatives until told to stop; several threads may run this."""
+        while not stop.is_set():
+            taken = self._take()
+            if taken is not None:
+                self._look(*taken)
+
+    def _mark(self, dataset: DatasetId) -> None:
+        if self._is_ours(dataset):
+            self._line.mark(dataset)
+            self._changed.notify_all()
+
+    def _take(self) -> tuple[DatasetId, bool] | None:
+        with self._changed:
+            taken = self._line.take(self._now())
+            if taken is None:
+                due = self._line.next_due()
+                wait = IDLE_SECONDS if due is None else min(max(due - self._now(), 0.005), IDLE_SECONDS)
+                self._changed.wait(wait)
+                taken = self._line.take(self._now())
+            return taken
+
+    def _look(self, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - what `Line.take` returns
+        try:
+            step = self._step(dataset, is_forced)
+        except (HeadMoved, Unavailable) as error:
+            self._postpone(dataset, error)
+        except OdfError as error:
+            self._failed(dataset, error)
+        else:
+            self._done(dataset, step)
+
+    def _step(self, dataset: DatasetId, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
+        """Transform once what is new; None when there is nothing to do. Raises what kept it from that."""
+        known = self._datasets.by_id(dataset)
+        if known is None or not known.is_derivative:
+            return None
+        plan = self._transformer.plan(known)
+        if plan is None:
+            return None
+        with self._changed:
+            problem = self._problems.get(dataset)
+        if problem is not None and problem.cause == self._transformer.cause(known, plan) and not is_forced:
+            raise _StillBroken(text=problem.text)
+        try:
+            return self._transformer.perform(known, plan)
+        except InvalidQuery as error:
+            self._note_problem(known, str(error), self._transformer.cause(known, plan))
+            raise
+
+    def _done(self, dataset: DatasetId, step: Step | None) -> None:
+        with self._changed:
+            self._problems.pop(dataset, None)
+            self._lost.pop(dataset, None)
+            result = (
+                Result()
+                if step is None
+                else Result(state=step.state, blocks=step.blocks, records=step.records)
+            )
+            self._line.finish(dataset, result)
+            self._changed.notify_all()
+
+    def _postpone(self, dataset: DatasetId, error: HeadMoved | Unavailable) -> None:
+        with self._changed:
+            pause = 0.0
+            if isinstance(error, Unavailable):
+                pause = min(BACK_OFF * 2 ** self._line.pauses(dataset), BACK_OFF_MAX)
+                if dataset not in self._lost:
+                    log.warning("transform waits", dataset=str(dataset), why=str(error))
+                self._lost[dataset] = str(error)
+            self._line.postpone(dataset, self._now() + pause)
+            self._changed.notify_all()
+
+    def _failed(self, dataset: DatasetId, error: OdfError) -> None:
+        """Tell why; the user's faults wait for a change, others are tried again ever more seldom."""
+        with self._changed:
+            again_at = None
+            if not isinstance(error, InvalidQuery):
+                pause = min(BACK_OFF * 2 ** self._line.pauses(dataset), FAILED_MAX)
+                again_at = self._now() + pause
+                if self.problem(dataset) != str(error):
+                    log.error("transform failed", dataset=str(dataset), why=str(error))
+                self._problems[dataset] = Problem(text=str(error), cause=None)
+            self._line.finish(dataset, Result(error=error), again_at=again_at)
+            self._changed.notify_all()
+
+    def _note_problem(self, known: Known, text: str, cause: object) -> None:
+        with self._changed:
+            new = Problem(text=text, cause=cause)
+            if self._problems.get(known.id) != new:
+                log.warning("transform refused", dataset=known.alias, why=text)
+            self._problems[known.id] = new
+
+
+class _StillBroken(InvalidQuery):
+    """The query that failed before, over the same schemas."""

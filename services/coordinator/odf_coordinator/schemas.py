@@ -1,0 +1,91 @@
+"""Schemas of datasets as a query sees them, also before there is data: from the chain, or from the sources' DDL."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from odf_common.chain.state import ChainState
+from odf_common.data.columns import normalize_timestamps, with_system_columns
+from odf_common.data.ddl import ddl_to_schema
+from odf_common.data.schema import schema_of_event
+from odf_common.data.types import TIMESTAMP
+from odf_common.metadata.events import AddPushSource, KnownEvent, SetDataSchema, SetPollingSource, SetVocab
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream, ReadStep
+from odf_common.metadata.vocabulary import DatasetVocabulary, vocabulary_of
+
+Source = AddPushSource | SetPollingSource
+
+
+def schema_of(state: ChainState) -> pa.Schema | None:
+    """Return the schema of a dataset's records with system columns, None while nobody can know it."""
+    if state.schema is not None:
+        return schema_of_event(state.schema)
+    sources: list[Source] = list(state.push_sources.values())
+    if state.polling_source is not None:
+        sources.append(state.polling_source)
+    return _of_sources(sources, state.vocabulary)
+
+
+def schema_of_events(events: Sequence[KnownEvent]) -> pa.Schema | None:
+    """Return the schema that a dataset made of these events will have, None while nobody can know it."""
+    for event in events:
+        if isinstance(event, SetDataSchema):
+            return schema_of_event(event)
+    sources = [event for event in events if isinstance(event, AddPushSource | SetPollingSource)]
+    return _of_sources(sources, vocabulary_of_events(events))
+
+
+def vocabulary_of_events(events: Sequence[KnownEvent]) -> DatasetVocabulary:
+    """Return the names of system columns that the events set."""
+    return vocabulary_of(next((event for event in events if isinstance(event, SetVocab)), None))
+
+
+def with_system(schema: pa.Schema, vocabulary: DatasetVocabulary) -> pa.Schema:
+    """Return the schema with the system columns before the others, unless it has them."""
+    if vocabulary.offset_column in schema.names:
+        return schema
+    if vocabulary.event_time_column not in schema.names:
+        # Ingest fills it with the time of the source.
+        schema = schema.append(pa.field(vocabulary.event_time_column, TIMESTAMP))
+    table = with_system_columns(
+        normalize_timestamps(schema.empty_table()),
+        ops=None,
+        first_offset=0,
+        system_time=Timestamp(0),
+        vocab=vocabulary,
+        signed=False,
+    )
+    return table.schema
+
+
+def known_schemas(schemas: Mapping[str, pa.Schema | None]) -> Mapping[str, pa.Schema]:
+    """Return all schemas if every one is known, else none: a query is analysed in full or for syntax only."""
+    known = {name: schema for name, schema in schemas.items() if schema is not None}
+    return known if len(known) == len(schemas) else {}
+
+
+def _of_sources(sources: Sequence[Source], vocabulary: DatasetVocabulary) -> pa.Schema | None:
+    """Return what sources agree on; with preprocessing, or without a declared schema, that is unknown."""
+    found: list[pa.Schema] = []
+    for source in sources:
+        declared = None if source.preprocess is not None else _declared(source.read)
+        if declared is None:
+            return None
+        found.append(_without_operations(declared, source, vocabulary))
+    if not found or any(not schema.equals(found[0]) for schema in found):
+        return None
+    return with_system(found[0], vocabulary)
+
+
+def _without_operations(schema: pa.Schema, source: Source, vocabulary: DatasetVocabulary) -> pa.Schema:
+    """Leave out the column in which records of a changelog carry their own operation type."""
+    at = schema.get_field_index(vocabulary.operation_type_column)
+    carries = isinstance(source.merge, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
+    return schema.remove(at) if carries and at >= 0 else schema
+
+
+def _declared(read: ReadStep) -> pa.Schema | None:
+    if read.schema is not None:
+        return schema_of_event(SetDataSchema(schema=read.schema))
+    return ddl_to_schema(read.ddl_schema) if read.ddl_schema else None

@@ -1,0 +1,86 @@
+"""The coordinator put together: the only file where handlers meet adapters."""
+
+from functools import partial
+from typing import Final
+
+from odf_common.ports.bus import COORDINATOR_COMMANDS, NOTIFICATIONS
+from odf_common.runtime.environment import Environment
+from odf_common.runtime.service import Service, Subscription
+from odf_coordinator.adding import Adding
+from odf_coordinator.changing import Changing
+from odf_coordinator.committer import Committer
+from odf_coordinator.datasets import Datasets
+from odf_coordinator.handlers import Commands, Notifications
+from odf_coordinator.importer import Importer
+from odf_coordinator.ingest_client import IngestClient
+from odf_coordinator.keys import KeyFolder
+from odf_coordinator.ownership import Ownership
+from odf_coordinator.publisher import Publisher
+from odf_coordinator.pulling import Pulling
+from odf_coordinator.reading import Reading
+from odf_coordinator.scheduler import Scheduler
+from odf_coordinator.servicer import Parts, register
+from odf_coordinator.slices import Slices
+from odf_coordinator.transformer import Transformer
+
+POOL: Final = 2  # transforms at a time
+
+
+def build(env: Environment) -> Service:
+    """Wire the coordinator."""
+    datasets = Datasets(catalog=env.catalog, states=env.states, blobs=env.blobs)
+    keys = KeyFolder(env.settings.home / "keys")
+    committer = Committer(
+        blobs=env.blobs,
+        refs=env.refs,
+        states=env.states,
+        locks=env.locks,
+        block_version=env.settings.block_version,
+        lock_ttl_ms=env.settings.lock_ttl_ms,
+    )
+    publisher = Publisher(bus=env.bus, catalog=env.catalog)
+    ownership = Ownership(datasets=datasets, keys=keys, tell=committer.tell)
+    transformer = Transformer(
+        datasets=datasets, committer=committer, engine=env.engine, blobs=env.blobs, clock=env.clock
+    )
+    scheduler = Scheduler(datasets=datasets, transformer=transformer, is_ours=ownership.is_ours)
+    committer.listen(publisher.announce)
+    committer.listen(scheduler.on_committed)
+    ingest = IngestClient(env.settings.ingest_grpc)
+    adding = Adding(
+        datasets=datasets,
+        committer=committer,
+        publisher=publisher,
+        topics=env.topics,
+        engine=env.engine,
+        clock=env.clock,
+        keys=keys,
+    )
+    changing = Changing(datasets=datasets, committer=committer, adding=adding, keys=keys)
+    pulling = Pulling(datasets=datasets, scheduler=scheduler, changing=changing, ingest=ingest, keys=keys)
+    reading = Reading(datasets=datasets, slices=Slices(datasets), engine=env.engine)
+    parts = Parts(
+        datasets=datasets,
+        adding=adding,
+        changing=changing,
+        reading=reading,
+        pulling=pulling,
+        scheduler=scheduler,
+    )
+    importer = Importer(
+        blobs=env.blobs, refs=env.refs, catalog=env.catalog, states=env.states, committer=committer
+    )
+    commands = Commands(committer=committer, importer=importer)
+    return Service(
+        name="coordinator",
+        subscriptions=(
+            Subscription(
+                topic=COORDINATOR_COMMANDS, handler=commands.handle, group=True, on_owned=ownership.on_owned
+            ),
+            Subscription(topic=NOTIFICATIONS, handler=Notifications(scheduler=scheduler).handle, group=False),
+        ),
+        grpc=partial(register, parts=parts),
+        grpc_address=env.settings.coordinator_grpc,
+        background=(ownership.run, publisher.run, *(scheduler.run for _ in range(POOL))),
+        on_stop=ingest.close,
+    )

@@ -1,0 +1,144 @@
+"""The gRPC service `odf.node.v1.Coordinator`: requests to calls, results to answers. Errors are left to the server."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import grpc
+
+from odf_common.chain.chain import iterate
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
+    CoordinatorServicer,
+    add_CoordinatorServicer_to_server,
+)
+from odf_coordinator.adding import Adding
+from odf_coordinator.changing import Changing
+from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.drafts import Manifest
+from odf_coordinator.handlers import known_event
+from odf_coordinator.pulling import Pulled, Pulling
+from odf_coordinator.reading import Reading, ipc_chunks
+from odf_coordinator.scheduler import Scheduler
+from odf_coordinator.summaries import summary
+
+NAME = "odf.node.v1.Coordinator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What answers the questions."""
+
+    datasets: Datasets
+    adding: Adding
+    changing: Changing
+    reading: Reading
+    pulling: Pulling
+    scheduler: Scheduler
+
+
+class Servicer(CoordinatorServicer):
+    """Answers the `odf` command and other services."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Answer with these parts."""
+        self._parts = parts
+
+    def Add(self, request: wire.AddRequest, context: grpc.ServicerContext) -> wire.AddReply:  # noqa: N802
+        """Make datasets of manifests."""
+        manifests = tuple(Manifest(name=one.name, text=one.text) for one in request.manifests)
+        added = self._parts.adding.add(manifests, is_replacing=request.replace)
+        results = [
+            wire.AddReply.Result(
+                alias=one.alias, dataset_id=str(one.dataset_id), head=str(one.head), outcome=one.outcome
+            )
+            for one in added
+        ]
+        return wire.AddReply(results=results)
+
+    def List(self, request: wire.ListRequest, context: grpc.ServicerContext) -> wire.ListReply:  # noqa: N802
+        """Return all datasets by name."""
+        return wire.ListReply(datasets=[self._summary(known) for known in self._parts.datasets.all()])
+
+    def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
+        """Return one dataset, with the size of its data."""
+        known = self._parts.datasets.find(request.ref)
+        size = sum(one.size for one in self._parts.reading.slices.all(known))
+        return summary(known, problem=self._parts.scheduler.problem(known.id), data_size=size)
+
+    def Log(self, request: wire.LogRequest, context: grpc.ServicerContext) -> Iterator[wire.BlockItem]:  # noqa: N802
+        """Iterate over blocks, newest first."""
+        known = self._parts.datasets.find(request.ref)
+        blocks = iterate(self._parts.datasets.reader(known.id), known.state.head)
+        for name, _, raw in islice(blocks, request.limit or None):
+            yield wire.BlockItem(hash=str(name), content=raw)
+
+    def Tail(self, request: wire.TailRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
+        """Iterate over the Arrow stream of the last records."""
+        table = self._parts.reading.tail(request.ref, request.records)
+        return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
+
+    def Query(self, request: wire.SqlRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
+        """Iterate over the Arrow stream of an answer."""
+        table = self._parts.reading.query(request.sql)
+        return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
+
+    def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[wire.PullItem]:  # noqa: N802
+        """Iterate over the steps of a pull."""
+        pulling = self._parts.pulling
+        if request.HasField("set_watermark"):
+            if request.all or not request.refs:
+                raise InvalidInput(text="a watermark is set on datasets given by name")
+            steps = pulling.set_watermarks(request.refs, Timestamp(request.set_watermark))
+        else:
+            steps = pulling.pull(
+                request.refs,
+                is_all=request.all,
+                is_recursive=request.recursive,
+                is_wanted=context.is_active,
+            )
+        return map(_pull_item, steps)
+
+    def Rename(self, request: wire.RenameRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
+        """Give a dataset another name."""
+        return self._summary(self._parts.changing.rename(request.ref, request.new_alias))
+
+    def Delete(self, request: wire.DeleteRequest, context: grpc.ServicerContext) -> wire.DeleteReply:  # noqa: N802
+        """Remove a dataset."""
+        self._parts.changing.delete(request.ref)
+        return wire.DeleteReply()
+
+    def Reset(self, request: wire.ResetRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
+        """Move a head back."""
+        return self._summary(self._parts.changing.reset(request.ref, Multihash.parse(request.head)))
+
+    def CommitEvent(  # noqa: N802
+        self,
+        request: wire.CommitEventRequest,
+        context: grpc.ServicerContext,
+    ) -> wire.DatasetSummary:
+        """Append one metadata event."""
+        return self._summary(self._parts.changing.commit_event(request.ref, known_event(request.event)))
+
+    def _summary(self, known: Known) -> wire.DatasetSummary:
+        return summary(known, problem=self._parts.scheduler.problem(known.id))
+
+
+def register(server: grpc.Server, parts: Parts) -> tuple[str, ...]:
+    """Add the service to a server; returns its full name."""
+    add_CoordinatorServicer_to_server(Servicer(parts), server)
+    return (NAME,)
+
+
+def _pull_item(step: Pulled) -> wire.PullItem:
+    return wire.PullItem(
+        alias=step.alias,
+        state=step.state,
+        new_blocks=step.new_blocks,
+        new_records=step.new_records,
+        error=step.error,
+        head="" if step.head is None else str(step.head),
+    )

@@ -1,0 +1,27 @@
+"""What the coordinator shows of a dataset."""
+
+from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+from odf_coordinator.datasets import Known
+
+
+def summary(known: Known, *, problem: str = "", data_size: int = 0) -> wire.DatasetSummary:
+    """Return a dataset as the answer to a question."""
+    state = known.state
+    return wire.DatasetSummary(
+        alias=known.alias,
+        dataset_id=str(known.id),
+        kind=state.kind.name,
+        head=str(state.head),
+        blocks=state.sequence_number + 1,
+        records=state.next_offset,
+        watermark=_ns(state.watermark),
+        system_time=state.system_time.ns,
+        push_topics=dict(known.entry.push_topics),
+        problem=problem,
+        data_size=data_size,
+    )
+
+
+def _ns(moment: Timestamp | None) -> int | None:
+    return None if moment is None else moment.ns

@@ -1,0 +1,102 @@
+import pytest
+
+from odf_common.errors import AlreadyExists, InvalidInput, InvalidQuery, NotFound, Unavailable
+from odf_common.metadata.events import SetTransform
+
+
+def test_a_manifest_becomes_a_dataset_with_a_topic_and_a_key(node, root):
+    (added,) = node.add(root)
+
+    known = node.find("CITIES")
+    assert added.outcome == "added"
+    assert known.entry.push_topics == {"default": "odf.push.cities.default"}
+    assert node.topics.names == {"odf.push.cities.default"}
+    assert node.keys.has(known.id)
+    assert known.state.sequence_number == 1
+
+
+def test_the_same_manifest_again_is_unchanged(node, root):
+    (first,) = node.add(root)
+
+    (second,) = node.add(root)
+
+    assert (second.outcome, second.head, second.dataset_id) == ("unchanged", first.head, first.dataset_id)
+
+
+def test_a_name_that_is_taken_by_another_definition_is_refused(node, root):
+    node.add(root)
+
+    with pytest.raises(AlreadyExists, match="differs in AddPushSource"):
+        node.add(root.replace("city STRING", "town STRING"))
+
+
+def test_replacing_appends_what_has_changed(node, root):
+    node.add(root)
+
+    (added,) = node.add(root.replace("city STRING", "town STRING"), replace=True)
+
+    known = node.find("cities")
+    assert added.outcome == "replaced"
+    assert known.state.push_sources["default"].read.ddl_schema == ("event_time TIMESTAMP", "town STRING")
+    assert known.state.sequence_number == 2
+
+
+def test_replacing_cannot_take_a_source_away(node, root):
+    node.add(root)
+
+    with pytest.raises(InvalidInput, match="sources cannot be taken away: default"):
+        node.add(root.replace("sourceName: default", "sourceName: other"), replace=True)
+
+
+def test_manifests_may_come_in_any_order(node, root, derivative):
+    added = node.add(derivative, root)
+
+    assert [one.alias for one in added] == ["cities", "cities.copy"]
+
+
+def test_inputs_are_resolved_to_ids_and_keep_the_name_as_it_was_written(node, root, derivative):
+    node.add(root + "---" + derivative)
+
+    transform = node.find("cities.copy").state.transform
+    assert isinstance(transform, SetTransform)
+    (only,) = transform.inputs
+    assert (only.dataset_ref, only.alias) == (str(node.find("cities").id), "Cities")
+
+
+def test_an_input_that_does_not_exist_is_named(node, derivative):
+    with pytest.raises(NotFound, match=r"input Cities of cities\.copy does not exist"):
+        node.add(derivative)
+    assert list(node.catalog.entries()) == []
+
+
+def test_datasets_that_read_each_other_are_refused(node, derivative):
+    other = derivative.replace("name: cities.copy", "name: cities").replace(
+        "datasetRef: Cities", "datasetRef: cities.copy"
+    )
+
+    with pytest.raises(InvalidInput, match="read each other"):
+        node.add(derivative, other)
+
+
+def test_bad_sql_is_refused_with_the_engines_words_and_nothing_is_added(node, root, derivative):
+    with pytest.raises(InvalidQuery, match=r"m1.yaml: cities\.copy: syntax error at line 1, column 1"):
+        node.add(root, derivative.replace("query: SELECT", "query: SELEKT"))
+    assert list(node.catalog.entries()) == []
+
+
+def test_a_dataset_whose_topic_cannot_be_made_leaves_nothing(node, root):
+    node.topics.is_lost = True
+
+    with pytest.raises(Unavailable):
+        node.add(root)
+
+    assert list(node.catalog.entries()) == []
+    assert list(node.blobs.datasets()) == []
+    assert list((node.home / "keys").iterdir()) == []
+
+
+def test_topics_of_different_datasets_differ(node, root):
+    node.add(root.replace("name: cities", "name: a.b").replace("sourceName: default", "sourceName: c"))
+    node.add(root.replace("name: cities", "name: a").replace("sourceName: default", "sourceName: b.c"))
+
+    assert len(node.topics.names) == 2

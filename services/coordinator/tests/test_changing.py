@@ -1,0 +1,151 @@
+import pytest
+
+from odf_common.errors import InvalidInput, InvalidQuery, NotFound, Refused
+from odf_common.metadata.events import SetInfo, SetTransform, SetVocab, TransformInput
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import TransformSql
+
+
+@pytest.fixture
+def pair(node, root, derivative):
+    node.add(root, derivative)
+    node.push("cities", "Oslo")
+    node.work()
+    return node
+
+
+def test_a_renamed_dataset_keeps_its_topics_and_its_readers(pair):
+    pair.changing.rename("cities", "towns")
+
+    known = pair.find("towns")
+    assert known.entry.push_topics == {"default": "odf.push.cities.default"}
+    with pytest.raises(NotFound, match="cities does not exist"):
+        pair.find("cities")
+    pair.push("towns", "Rome", minute=1)
+    pair.work()
+    assert pair.find("cities.copy").state.last_offset == 1
+
+
+def test_only_the_case_of_a_name_may_change(pair):
+    pair.changing.rename("cities", "Cities")
+
+    assert pair.find("cities").alias == "Cities"
+
+
+def test_a_dataset_that_is_read_is_not_deleted(pair):
+    with pytest.raises(Refused, match=r"cities is read by cities\.copy"):
+        pair.changing.delete("cities")
+
+
+def test_deleting_removes_topics_name_data_and_key(pair):
+    known = pair.find("cities")
+    pair.changing.delete("cities.copy")
+
+    pair.changing.delete("cities")
+
+    assert pair.topics.names == set()
+    assert list(pair.catalog.entries()) == []
+    assert list(pair.blobs.datasets()) == []
+    assert not pair.keys.has(known.id)
+    assert [message.WhichOneof("body") for _, message in pair.bus.sent] == ["dataset_removed"] * 2
+
+
+def test_a_head_can_be_moved_back_to_a_block_of_its_chain(pair):
+    before = pair.find("cities").state
+    pair.push("cities", "Rome", minute=1)
+
+    pair.changing.reset("cities", before.head)
+
+    assert pair.find("cities").state == before
+
+
+def test_what_a_derivative_has_read_cannot_be_lost(pair):
+    before = pair.find("cities").state
+    pair.push("cities", "Rome", minute=1)
+    pair.work()
+
+    with pytest.raises(Refused, match=r"cities\.copy has read past block"):
+        pair.changing.reset("cities", before.head)
+
+
+def test_a_head_is_not_moved_to_a_foreign_block(pair):
+    foreign = pair.find("cities.copy").state.head
+
+    with pytest.raises(InvalidInput, match="is not a block of the chain of cities"):
+        pair.changing.reset("cities", foreign)
+
+
+def test_an_event_is_committed_once(pair):
+    first = pair.changing.commit_event("cities", SetInfo(description="towns"))
+
+    assert first.state.info == SetInfo(description="towns")
+    assert pair.changing.commit_event("cities", SetInfo(description="towns")).state == first.state
+
+
+def test_the_vocabulary_is_fixed_once_there_is_data(pair):
+    with pytest.raises(InvalidInput, match="vocabulary cannot change"):
+        pair.changing.commit_event("cities", SetVocab(offset_column="no"))
+
+
+def test_a_new_transform_is_validated(pair):
+    transform = TransformSql(engine="spark", query="SELEKT")
+    event = SetTransform(inputs=(TransformInput(dataset_ref="cities"),), transform=transform)
+
+    with pytest.raises(InvalidQuery):
+        pair.changing.commit_event("cities.copy", event)
+
+
+def test_inputs_that_were_read_cannot_be_exchanged(pair, root):
+    pair.add(root.replace("name: cities", "name: other"))
+    transform = TransformSql(engine="spark", query="SELECT 1")
+    event = SetTransform(inputs=(TransformInput(dataset_ref="other"),), transform=transform)
+
+    with pytest.raises(InvalidInput, match="inputs cannot change"):
+        pair.changing.commit_event("cities.copy", event)
+
+
+def test_a_watermark_is_raised_on_roots_only_and_never_lowered(pair):
+    raised = pair.changing.set_watermark("cities", Timestamp.from_ms(60_000))
+
+    assert raised.state.watermark == Timestamp.from_ms(60_000)
+    again = pair.changing.set_watermark("cities", Timestamp.from_ms(60_000))
+    assert again.state.head == raised.state.head
+    with pytest.raises(Refused, match="watermark"):
+        pair.changing.set_watermark("cities", Timestamp.from_ms(1))
+    with pytest.raises(Refused, match="derivative"):
+        pair.changing.set_watermark("cities.copy", Timestamp.from_ms(60_000))
+
+
+def test_a_raised_watermark_reaches_derivatives(pair):
+    pair.changing.set_watermark("cities", Timestamp.from_ms(60_000))
+    pair.work()
+
+    assert pair.find("cities.copy").state.watermark == Timestamp.from_ms(60_000)
+
+
+def test_a_query_over_an_unknown_table_names_the_nearest_dataset(pair):
+    with pytest.raises(NotFound, match="there is no dataset citis; did you mean cities"):
+        pair.reading.query("SELECT * FROM citis")
+
+
+def test_a_query_reads_all_slices(pair):
+    pair.push("cities", "Rome", minute=1)
+    assert pair.reading.query("SELECT * FROM `cities`").num_rows == 2
+    pair.push("cities", "Bonn", minute=2)
+    assert pair.reading.query("SELECT * FROM `cities`").num_rows == 3
+
+
+def test_a_tail_has_the_last_records_across_slices(pair):
+    pair.push("cities", "Rome", "Bonn", minute=1)
+    pair.push("cities", "Lima", minute=2)
+
+    assert pair.reading.tail("cities", 2)["city"].to_pylist() == ["Bonn", "Lima"]
+
+
+def test_a_tail_of_nothing_has_the_declared_columns(node, root):
+    node.add(root)
+
+    table = node.reading.tail("cities", 10)
+
+    assert table.column_names == ["offset", "op", "system_time", "event_time", "city"]
+    assert table.num_rows == 0

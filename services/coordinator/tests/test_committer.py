@@ -1,0 +1,196 @@
+import threading
+import time
+
+import pytest
+
+from odf_common.errors import HeadMoved as HeadMovedError
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.outcomes import Committed, HeadMoved, Refused
+
+
+@pytest.fixture
+def cities(node, root):
+    node.add(root)
+    return node.find("cities")
+
+
+def test_a_proposal_on_the_head_is_committed(node, cities):
+    outcome = node.propose(cities, node.ingest_events(cities, ["Oslo", "Rome"], 1))
+
+    assert isinstance(outcome, Committed)
+    assert not outcome.already
+    assert node.find("cities").state.last_offset == 1
+    assert node.refs.head(cities.id) == outcome.state.head
+
+
+def test_a_stale_proposal_is_answered_with_the_head_which_stays(node, cities):
+    now = node.push("cities", "Oslo")
+
+    outcome = node.propose(cities, [SetInfo(description="late")])
+
+    assert outcome == HeadMoved(expected=cities.state.head, head=now.state.head)
+    assert node.refs.head(cities.id) == now.state.head
+
+
+def test_a_repeat_is_answered_already_also_when_others_have_committed_since(node, cities):
+    events, moment = node.ingest_events(cities, ["Oslo"], 1), node.clock.now()
+    node.propose(cities, events, system_time=moment)
+    node.push("cities", "Rome", minute=2)
+
+    outcome = node.propose(cities, events, system_time=moment)
+
+    assert isinstance(outcome, Committed)
+    assert outcome.already
+    assert node.find("cities").state.last_offset == 1
+
+
+def test_the_same_events_at_another_time_are_no_repeat(node, cities):
+    node.propose(cities, [SetInfo(description="one")])
+
+    assert isinstance(node.propose(cities, [SetInfo(description="one")]), HeadMoved)
+
+
+def test_a_block_whose_object_is_missing_is_refused(node, cities):
+    events = node.ingest_events(cities, ["Oslo"], 1)
+    node.blobs._objects[cities.id].pop((ObjectKind.DATA, events[-1].new_data.physical_hash))
+
+    outcome = node.propose(cities, events)
+
+    assert isinstance(outcome, Refused)
+    assert outcome.code == "ObjectMissing"
+    assert node.refs.head(cities.id) == cities.state.head
+
+
+def test_a_block_whose_object_has_another_size_is_refused(node, cities):
+    events = node.ingest_events(cities, ["Oslo"], 1)
+    name = events[-1].new_data.physical_hash
+    node.blobs._objects[cities.id][ObjectKind.DATA, name] = b"short"
+
+    assert isinstance(node.propose(cities, events), Refused)
+
+
+def test_a_proposal_that_breaks_a_rule_is_refused_by_its_name(node, cities):
+    node.push("cities", "Oslo", minute=5)
+    now = node.find("cities")
+
+    outcome = node.propose(now, node.ingest_events(cities, ["Rome"], 1))
+
+    assert isinstance(outcome, Refused)
+    assert outcome.code == "ChainRuleViolated"
+
+
+def test_an_empty_proposal_is_refused(node, cities):
+    assert isinstance(node.propose(cities, []), Refused)
+
+
+class HeldLocks:
+    """Somebody else holds every lock."""
+
+    def acquire(self, dataset, ttl_ms):
+        return None
+
+
+def test_a_lock_that_somebody_holds_delays_but_does_not_decide(node, cities):
+    committer = node.new_committer(locks=HeldLocks(), lock_ttl_ms=30)
+    began = time.monotonic()
+
+    outcome = committer.commit(
+        cities.id,
+        expected_head=cities.state.head,
+        events=[SetInfo(description="x")],
+        system_time=node.clock.now(),
+    )
+
+    assert isinstance(outcome, Committed)
+    assert time.monotonic() - began >= 0.03
+
+
+def test_of_many_writers_without_locks_exactly_one_wins_each_head(node, cities):
+    committers = [node.new_committer() for _ in range(4)]
+    barrier, outcomes = threading.Barrier(4), []
+
+    def write(number: int) -> None:
+        barrier.wait()
+        outcomes.append(
+            committers[number].commit(
+                cities.id,
+                expected_head=cities.state.head,
+                events=[SetInfo(description=f"writer {number}")],
+                system_time=cities.state.system_time,
+            )
+        )
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(type(one).__name__ for one in outcomes) == ["Committed", *["HeadMoved"] * 3]
+    assert node.find("cities").state.sequence_number == cities.state.sequence_number + 1
+
+
+class LateRefs:
+    """A reference that somebody moves between our reading it and our moving it."""
+
+    def __init__(self, refs, interfere):
+        self._refs, self._interfere = refs, interfere
+
+    def head(self, dataset, ref="head"):
+        return self._refs.head(dataset, ref)
+
+    def compare_and_set(self, dataset, **arguments):
+        interfere, self._interfere = self._interfere, lambda: None
+        interfere()
+        self._refs.compare_and_set(dataset, **arguments)
+
+
+def test_a_lock_that_was_outlived_meets_the_fence(node, cities):
+    refs = LateRefs(node.refs, lambda: node.push("cities", "Oslo"))
+    committer = node.new_committer(refs=refs)
+
+    outcome = committer.commit(
+        cities.id,
+        expected_head=cities.state.head,
+        events=[SetInfo(description="late")],
+        system_time=node.clock.now(),
+    )
+
+    now = node.find("cities").state
+    assert outcome == HeadMoved(expected=cities.state.head, head=now.head)
+    assert now.info is None
+
+
+def test_a_chain_in_the_store_is_imported_with_its_name(node, cities, tmp_path):
+    head = node.push("cities", "Oslo").state.head
+    node.catalog.remove("cities")
+    node.refs.forget(cities.id)
+
+    outcome = node.importer.import_chain(cities.id, expected_head=None, new_head=head, alias="copy")
+
+    assert isinstance(outcome, Committed)
+    assert node.find("copy").state.last_offset == 0
+    again = node.importer.import_chain(cities.id, expected_head=None, new_head=head, alias="copy")
+    assert isinstance(again, Committed)
+    assert again.already
+
+
+def test_a_chain_that_does_not_continue_ours_is_not_imported(node, cities):
+    first = node.push("cities", "Oslo").state.head
+    unknown = physical_hash_of(b"unknown")
+
+    outcome = node.importer.import_chain(cities.id, expected_head=unknown, new_head=first, alias="")
+    missing = node.importer.import_chain(cities.id, expected_head=first, new_head=unknown, alias="")
+
+    assert isinstance(outcome, Committed)  # the head is there already
+    assert isinstance(missing, Refused)
+    assert node.refs.head(cities.id) == first
+
+
+def test_moving_a_head_from_elsewhere_is_noticed(node, cities):
+    state = node.push("cities", "Oslo").state
+
+    with pytest.raises(HeadMovedError):
+        node.committer.move(cities.id, expected=cities.state.head, state=state)

@@ -1,0 +1,154 @@
+import threading
+
+import pytest
+
+from odf_common.errors import InvalidQuery, Unavailable
+from odf_common.metadata.events import SetInfo
+
+
+@pytest.fixture
+def chain(node, root, derivative):
+    """A root, a derivative of it, and a derivative of that."""
+    second = derivative.replace("name: cities.copy", "name: copy.copy").replace(
+        "datasetRef: Cities", "datasetRef: cities.copy"
+    )
+    node.add(root, derivative, second)
+    node.work()
+    return node
+
+
+def test_commits_that_wait_coalesce_into_one_transform(chain):
+    for minute in range(3):
+        chain.push("cities", f"city {minute}", minute=minute)
+
+    chain.work()
+
+    copies = [one for one in chain.engine.requests if one.dataset_alias == "cities.copy"]
+    assert len(copies) == 1
+    assert len(copies[0].query_inputs[0].data_paths) == 3
+    assert chain.find("cities.copy").state.last_offset == 2
+
+
+def test_derivatives_of_derivatives_follow(chain):
+    chain.push("cities", "Oslo", "Rome")
+
+    chain.work()
+
+    state = chain.find("copy.copy").state
+    assert state.last_offset == 1
+    assert chain.reading.tail("copy.copy", 5)["city"].to_pylist() == ["Oslo", "Rome"]
+
+
+def test_nothing_new_commits_nothing(chain):
+    chain.push("cities", "Oslo")
+    chain.work()
+    head, asked = chain.find("copy.copy").state.head, len(chain.engine.requests)
+
+    chain.scheduler.on_announced(chain.find("cities").id)
+    chain.propose(chain.find("cities"), [SetInfo(description="no data")])
+    chain.work()
+
+    assert chain.find("copy.copy").state.head == head
+    assert len(chain.engine.requests) == asked
+
+
+def test_schema_and_first_records_come_in_one_head_move(chain):
+    before = chain.find("cities.copy").state
+    heads = []
+    chain.committer.listen(lambda state: heads.append((state.dataset_id, state.sequence_number)))
+
+    chain.push("cities", "Oslo")
+    chain.work()
+
+    mine = [number for dataset, number in heads if dataset == before.dataset_id]
+    assert mine == [before.sequence_number + 2]
+
+
+def test_an_engine_out_of_reach_is_asked_again_later(chain):
+    chain.engine.failures = [Unavailable(what="engine"), Unavailable(what="engine")]
+    chain.push("cities", "Oslo")
+
+    chain.work()
+    assert chain.find("cities.copy").state.last_offset is None
+    for _ in range(3):
+        chain.now += 10
+        chain.work()
+
+    assert chain.find("cities.copy").state.last_offset == 0
+    assert chain.scheduler.problem(chain.find("cities.copy").id) == ""
+
+
+def test_bad_sql_stops_a_derivative_until_something_changes_or_somebody_asks(chain):
+    copy = chain.find("cities.copy")
+    chain.engine.failures = [InvalidQuery(text="no such column: ctiy")]
+    chain.push("cities", "Oslo")
+    chain.work()
+    assert chain.scheduler.problem(copy.id) == "no such column: ctiy"
+
+    chain.push("cities", "Rome", minute=1)
+    chain.now += 100
+    chain.work()
+    assert chain.find("cities.copy").state.last_offset is None
+    assert len(chain.engine.requests) == 1
+
+    chain.scheduler.request(copy.id)
+    chain.work()
+    assert chain.find("cities.copy").state.last_offset == 1
+    assert chain.scheduler.problem(copy.id) == ""
+
+
+def test_a_derivative_that_moved_meanwhile_is_planned_again(chain):
+    chain.push("cities", "Oslo")
+    known = chain.find("cities.copy")
+    plan = chain.scheduler._transformer.plan(known)
+    chain.work()
+    chain.push("cities", "Rome", minute=1)
+
+    with pytest.raises(Exception, match="Another block was committed first"):
+        chain.scheduler._transformer.perform(known, plan)
+    chain.work()
+
+    assert chain.reading.tail("cities.copy", 5)["city"].to_pylist() == ["Oslo", "Rome"]
+
+
+def test_another_instance_without_the_key_leaves_a_derivative_alone(chain):
+    chain.keys.remove(chain.find("cities.copy").id)
+
+    chain.push("cities", "Oslo")
+    chain.work()
+
+    assert chain.find("cities.copy").state.last_offset is None
+
+
+def test_pull_transforms_what_inputs_hold_now_inputs_first(chain):
+    stop = threading.Event()
+    chain.push("cities", "Oslo")
+    worker = threading.Thread(target=chain.scheduler.run, args=(stop,))
+    worker.start()
+    try:
+        steps = [*chain.pulling.pull(["copy.copy"], is_all=False, is_recursive=True, is_wanted=lambda: True)]
+    finally:
+        stop.set()
+        worker.join()
+
+    done = [(one.alias, one.state) for one in steps if one.state != "running"]
+    assert [alias for alias, _ in done] == ["cities", "cities.copy", "copy.copy"]
+    assert chain.ingest.drained == [chain.find("cities").id]
+    assert chain.find("copy.copy").state.last_offset == 0
+
+
+def test_pull_tells_why_a_derivative_failed_and_goes_on_with_others(chain):
+    stop = threading.Event()
+    chain.engine.failures = [InvalidQuery(text="no such column")] * 2
+    chain.push("cities", "Oslo")
+    worker = threading.Thread(target=chain.scheduler.run, args=(stop,))
+    worker.start()
+    try:
+        steps = [*chain.pulling.pull([], is_all=True, is_recursive=False, is_wanted=lambda: True)]
+    finally:
+        stop.set()
+        worker.join()
+
+    last = {one.alias: one for one in steps}
+    assert last["cities.copy"].error == "no such column"
+    assert {one.state for one in last.values()} <= {"failed", "up-to-date"}

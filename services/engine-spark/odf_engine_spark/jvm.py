@@ -1,0 +1,100 @@
+"""The few calls into Spark's JVM that the engine makes: parse, analyse, feed records in, take records out.
+
+Every call over py4j costs a fraction of a millisecond, so trees come over whole, as JSON. Objects of the JVM have
+no types on this side: they are `Java`, and stay inside this service.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from odf_engine_spark.tree import Tree, read_tree
+
+Java = Any  # an object of the JVM
+
+_MICROSECONDS: Final = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """One isolated session of the warm JVM: its own views and settings, the same threads and caches."""
+
+    session: SparkSession
+    scratch: Path
+
+    def isolated(self) -> "Spark":
+        """Return a new session beside this one."""
+        return Spark(self.session.newSession(), self.scratch)
+
+    @property
+    def jvm(self) -> Java:
+        """Return the root of the JVM's packages."""
+        return self.session._jvm  # noqa: SLF001 - the public interface has no parser and no plans
+
+    @property
+    def java(self) -> Java:
+        """Return the session as the JVM has it."""
+        return self.session._jsparkSession  # noqa: SLF001 - as above
+
+    def parse(self, sql: str) -> Java:
+        """Return the plan as written; raises Spark's `ParseException`."""
+        return self.java.sessionState().sqlParser().parsePlan(sql)
+
+    def frame(self, plan: Java) -> Java:
+        """Return a plan made ready to run; raises Spark's `AnalysisException`."""
+        return self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.java, plan)
+
+    def relation(self, records: pa.Table) -> Java:
+        """Return records as a leaf of a plan; columns have Spark's own types already."""
+        descriptor, name = tempfile.mkstemp(dir=self.scratch, suffix=".arrow")
+        file = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as sink, pa.ipc.new_stream(sink, records.schema) as stream:
+                stream.write_table(records)
+            functions = self.jvm.org.apache.spark.sql.api.python.PythonSQLUtils
+            batches = functions.readArrowStreamFromFile(name)
+            frame = functions.toDataFrame(batches, spark_schema(records.schema), self.java)
+            return frame.queryExecution().analyzed()
+        finally:
+            file.unlink()
+
+    def collect(self, frame: Java) -> pa.Table:
+        """Run, and return what came out, in the order of Spark's partitions."""
+        return DataFrame(frame, self.session).toArrow()
+
+    def seq(self, items: Iterable[Java]) -> Java:
+        """Return a Scala sequence."""
+        return self.jvm.PythonUtils.toSeq(list(items))
+
+
+def tree_of(plan: Java) -> Tree:
+    """Return a plan as a tree of plain values; named queries inside WITH hang below it as children."""
+    tree = read_tree(json.loads(plan.toJSON()))
+    if not any(node.kind == "UnresolvedWith" for node in tree.walk()):
+        return tree
+    return tree.with_children(_named_queries(plan))
+
+
+def _named_queries(plan: Java) -> tuple[Tree, ...]:
+    """Return what `WITH` names anywhere in a plan as written: Spark keeps it out of its JSON."""
+    found: list[Tree] = []
+    if plan.getClass().getSimpleName() == "UnresolvedWith":
+        relations = plan.cteRelations()
+        found.extend(tree_of(relations.apply(at)._2()) for at in range(relations.size()))  # noqa: SLF001 - a tuple
+    for part in (plan.children(), plan.subqueries()):
+        for at in range(part.size()):
+            found.extend(_named_queries(part.apply(at)))
+    return tuple(found)
+
+
+def spark_schema(schema: pa.Schema) -> str:
+    """Return an Arrow schema as Spark's JSON."""
+    return from_arrow_schema(schema).json()

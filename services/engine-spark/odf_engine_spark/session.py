@@ -1,0 +1,103 @@
+"""The one warm Spark session of the process.
+
+Fixed settings make the same request give the same bits (design: law 2): UTC, ANSI, no adaptive plans, one
+partition. Static settings close the doors that SQL has to the world outside (layer 2 of the sandbox).
+"""
+
+import atexit
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from odf_engine_spark.jvm import Spark
+
+_JAVA_OPTIONS: Final = (
+    "-XX:+UseSerialGC -Xss4m -Xshare:auto -XX:-UsePerfData -Djava.net.preferIPv4Stack=true "
+    "-Duser.timezone=UTC -Duser.language=en -Duser.country=US -Dfile.encoding=UTF-8"
+)
+_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.app.name": "odf-engine",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.eventLog.enabled": "false",
+    "spark.log.level": "OFF",
+    "spark.locality.wait": "0",
+    "spark.shuffle.compress": "false",
+    "spark.cleaner.periodicGC.interval": "1h",
+    "spark.sql.ui.retainedExecutions": "1",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.codegen.cache.maxEntries": "1000",
+    # The same bits
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.files.maxPartitionBytes": "8g",
+    "spark.sql.autoBroadcastJoinThreshold": "64m",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
+    "spark.sql.execution.arrow.localRelationThreshold": "2000000000b",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
+    # Doors to the outside
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.restrictedMode.enabled": "true",
+    "spark.sql.reflect.allowList": "(?!)",
+    "spark.sql.legacy.createHiveTableByDefault": "false",
+    "spark.sql.scripting.enabled": "false",
+    "spark.sql.crossJoin.enabled": "true",
+}
+_WARM_UP: Final = (
+    "SELECT id, name, upper(name) AS n FROM t WHERE id >= 0 AND name IS NOT NULL",
+    "SELECT window, name, count(*) AS c, sum(v) AS s, max(v) AS m FROM t GROUP BY window(at, '1 hour'), name",
+    "SELECT a.name, b.v FROM t AS a LEFT JOIN t AS b ON a.id = b.id ORDER BY a.name, b.v",
+)
+
+
+def start(master: str) -> Spark:
+    """Return a session that has run a query of each shape; the JVM ends with this process, however that ends.
+
+    The JVM reads its standard input, a pipe from this process, and exits at its end.
+    """
+    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    scratch = Path(tempfile.mkdtemp(prefix="odf-engine-", dir=_memory()))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+    for name, value in _SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = Spark(builder.getOrCreate(), scratch)
+    _warm(spark)
+    return spark
+
+
+def _warm(spark: Spark) -> None:
+    records = pa.table(
+        {
+            "id": pa.array(range(64), pa.int64()),
+            "at": pa.array(range(64), pa.timestamp("us", "UTC")),
+            "name": [str(number % 7) for number in range(64)],
+            "v": [number / 3 for number in range(64)],
+        }
+    )
+    for _ in range(3):
+        isolated = spark.isolated()
+        isolated.frame(isolated.relation(records)).createOrReplaceTempView("t")
+        for sql in _WARM_UP:
+            isolated.collect(isolated.frame(isolated.parse(sql)))
+
+
+def _memory() -> str | None:
+    """Return a folder in memory where there is one: records pass through it on their way to the JVM."""
+    shared = Path("/dev/shm")  # noqa: S108 - a private folder is made inside
+    return str(shared) if shared.is_dir() else None

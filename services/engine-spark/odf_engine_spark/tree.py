@@ -1,0 +1,71 @@
+"""Spark's plans as plain trees, read from the JSON that `TreeNode.toJSON` prints: nodes in pre-order."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A node of a plan or of an expression: its class, its children, and its other fields as JSON has them."""
+
+    name: str  # full class name
+    children: tuple["Tree", ...]
+    fields: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """Return the class name without its package."""
+        return self.name.rsplit(".", 1)[-1].removesuffix("$")
+
+    @property
+    def id(self) -> int:
+        """Return the identity of an attribute or alias."""
+        return int(self.fields["exprId"]["id"])
+
+    def with_children(self, more: tuple["Tree", ...]) -> "Tree":
+        """Return the node with further children."""
+        return replace(self, children=(*self.children, *more))
+
+    def part(self, field: str) -> tuple["Tree", ...]:
+        """Return the trees that stand in a field: one expression or a list of them."""
+        return tuple(_trees(self.fields.get(field)))
+
+    def inner(self) -> Iterator["Tree"]:
+        """Iterate over the trees in all fields: a node's expressions, a sub-query's plan."""
+        for value in self.fields.values():
+            yield from _trees(value)
+
+    def walk(self) -> Iterator["Tree"]:
+        """Iterate over this node, everything in its fields, and everything below."""
+        yield self
+        for tree in (*self.inner(), *self.children):
+            yield from tree.walk()
+
+
+def read_tree(nodes: Sequence[Mapping[str, Any]]) -> Tree:
+    """Return the tree whose nodes stand in pre-order, each with its number of children."""
+    tree, rest = _read(nodes, 0)
+    assert rest == len(nodes), "a plan's JSON is one tree"
+    return tree
+
+
+def _read(nodes: Sequence[Mapping[str, Any]], at: int) -> tuple[Tree, int]:
+    node = nodes[at]
+    at += 1
+    children = []
+    for _ in range(node["num-children"]):
+        child, at = _read(nodes, at)
+        children.append(child)
+    return Tree(node["class"], tuple(children), node), at
+
+
+def _trees(value: object) -> Iterator[Tree]:
+    if not isinstance(value, list) or not value:
+        return
+    if isinstance(value[0], dict) and "num-children" in value[0]:
+        yield read_tree(value)
+        return
+    for item in value:
+        yield from _trees(item)

@@ -1,0 +1,86 @@
+"""Arrow types on their way into Spark and out of it.
+
+Spark has no unsigned integers, one unit of time, and one layout of strings; what has no counterpart is refused by
+name. The way back ends in the types that slices are stored with.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.data.types import TIMESTAMP
+from odf_common.errors import InvalidInput, InvalidQuery
+
+MICROSECONDS: Final = pa.timestamp("us", "UTC")
+_WIDER: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+}
+_SAME: Final = (
+    kind.is_boolean,
+    kind.is_signed_integer,
+    kind.is_floating,
+    kind.is_date32,
+    kind.is_string,
+    kind.is_binary,
+    kind.is_null,
+)
+
+
+def spark_type(type_: pa.DataType, where: str) -> pa.DataType:
+    """Return the type that a column has inside Spark; raises `InvalidInput` where there is none."""
+    if type_ in _WIDER:
+        return _WIDER[type_]
+    if kind.is_timestamp(type_):
+        return MICROSECONDS
+    if kind.is_date64(type_):
+        return pa.date32()
+    if kind.is_dictionary(type_):
+        return spark_type(type_.value_type, where)
+    if kind.is_large_string(type_) or kind.is_string_view(type_):
+        return pa.string()
+    if kind.is_large_binary(type_) or kind.is_binary_view(type_) or kind.is_fixed_size_binary(type_):
+        return pa.binary()
+    if kind.is_struct(type_):
+        fields = [pa.field(f.name, spark_type(f.type, f"{where}.{f.name}"), f.nullable) for f in type_.fields]
+        return pa.struct(fields)
+    if kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_):
+        return pa.list_(pa.field("element", spark_type(type_.value_type, where), nullable=True))
+    if any(same(type_) for same in _SAME) or (kind.is_decimal128(type_) and type_.scale >= 0):
+        return type_
+    raise InvalidInput(text=f"type {type_} is not supported by this engine", where=f"column {where}")
+
+
+def spark_schema_of(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of an input as Spark sees it: every column may be null, no metadata."""
+    return pa.schema([pa.field(f.name, spark_type(f.type, f.name), nullable=True) for f in schema])
+
+
+def output_type(type_: pa.DataType, where: str) -> pa.DataType:
+    """Return the type in which a result column is stored; raises `InvalidQuery` for those that cannot be."""
+    if kind.is_timestamp(type_):
+        return TIMESTAMP
+    if kind.is_null(type_):
+        raise InvalidQuery(text=f"column {where} is always null: CAST it to the type that it shall have")
+    if kind.is_duration(type_) or kind.is_interval(type_) or kind.is_time(type_):
+        raise InvalidQuery(text=f"column {where} is a {type_}, which cannot be stored: CAST it")
+    if kind.is_large_string(type_):
+        return pa.string()
+    if kind.is_large_binary(type_):
+        return pa.binary()
+    if kind.is_struct(type_):
+        return pa.struct([pa.field(f.name, output_type(f.type, f"{where}.{f.name}")) for f in type_.fields])
+    if kind.is_list(type_):
+        return pa.list_(pa.field("element", output_type(type_.value_type, where)))
+    if kind.is_map(type_):
+        raise InvalidQuery(text=f"column {where} is a map, which cannot be stored: make it a list of structs")
+    return type_
+
+
+def output_schema_of(schema: pa.Schema) -> pa.Schema:
+    """Return the schema in which a result is stored: every column may be null, no metadata."""
+    return pa.schema([pa.field(f.name, output_type(f.type, f.name)) for f in schema])

@@ -1,0 +1,1 @@
+"""Brings records into root datasets: fetch, prepare, read, merge, propose."""

@@ -1,0 +1,60 @@
+"""What is brought in at once: messages of a topic, or a file."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from odf_common.metadata.scalars import Timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Messages of one partition in order; `timestamps` returns their Kafka times in ms since the epoch."""
+
+    partition: int
+    values: Sequence[bytes | None]
+    offsets: Sequence[int]
+    timestamps: Callable[[], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageBatch:
+    """Messages of one topic from position `start` up to `end`, both by partition.
+
+    `beginning` has the offsets at which partitions begin that the chain does not know yet. `begun` is when the first of them came (seconds, monotonic), `size` their bytes, `partitions` how many the
+    topic has.
+    """
+
+    topic: str
+    topic_id: str
+    partitions: int
+    parts: tuple[Part, ...]
+    start: Mapping[int, int]
+    end: Mapping[int, int]
+    beginning: Mapping[int, int]
+    begun: float
+    size: int
+
+    @property
+    def count(self) -> int:
+        """Return how many messages there are."""
+        return sum(len(part.values) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileBatch:
+    """One file; `event_time` is for records that have none, `key` tells a repeat."""
+
+    file: Path
+    event_time: Timestamp
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRecord:
+    """A message that is no record of the source, and why."""
+
+    partition: int
+    offset: int
+    value: bytes | None
+    reason: str

@@ -1,0 +1,79 @@
+"""What can go wrong while records are brought in; each names the facts a person needs."""
+
+from dataclasses import dataclass
+
+from odf_common.errors import InvalidInput, OdfError, Refused
+
+
+@dataclass(eq=False, kw_only=True)
+class UnsupportedStep(InvalidInput):
+    """This node cannot perform the step."""
+
+    step: str
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "Choose another read format or merge strategy, or convert the data before it is pushed."
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceStopped(Refused):
+    """The push source stands still until someone acts; `reason` and `text` are those of the error that stopped it."""
+
+    source: str
+
+    def __str__(self) -> str:
+        """Return the source, the error's name and its words."""
+        return f"push source {self.source} is stopped: {self.text} ({self.reason})"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "Nothing was skipped; mend the cause, then restart ingest or commit to the dataset to go on."
+
+
+@dataclass(eq=False, kw_only=True)
+class TopicReplaced(OdfError):
+    """The push topic is not the one that was read before."""
+
+    topic: str
+    expected: str
+    actual: str
+
+
+@dataclass(eq=False, kw_only=True)
+class RecordsLost(OdfError):
+    """Messages were deleted from the push topic before they were read."""
+
+    topic: str
+    partition: int
+    next: int
+    low: int
+
+
+@dataclass(eq=False, kw_only=True)
+class PositionBeyondEnd(OdfError):
+    """The push topic ends before the position that was read last."""
+
+    topic: str
+    partition: int
+    next: int
+    high: int
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceGone(OdfError):
+    """The dataset has no such push source."""
+
+    source: str
+
+
+@dataclass(eq=False, kw_only=True)
+class AlreadyCommitted(OdfError):
+    """The batch is in the chain."""
+
+
+@dataclass(eq=False, kw_only=True)
+class PositionMoved(OdfError):
+    """The chain stands at another position of the topic than the batch begins at; read again from there."""
+
+    source: str

@@ -1,0 +1,57 @@
+"""The event time of records: what the data says, or when it came (spec: Event time; wire-facts §5.1)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+from odf_common.data.types import TIMESTAMP
+from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import Timestamp
+
+DAY_MS = 86_400_000
+
+
+def with_event_time(records: pa.Table, name: str, moments: Sequence[int] | None) -> pa.Table:
+    """Return the records with a column of event times: `moments` (ms, one a record) or nulls where there is none.
+
+    A column without any value counts as none. Raises `InvalidInput` for one that is neither moment nor date.
+    """
+    if name in records.column_names:
+        column = records.column(name)
+        if kind.is_null(column.type):
+            records = records.drop_columns([name])
+        elif kind.is_timestamp(column.type) or kind.is_date(column.type):
+            return records
+        else:
+            text = f"the event time has to be a TIMESTAMP or DATE, not {column.type}"
+            raise InvalidInput(where=f"column {name}", text=text)
+    if moments is None:
+        made = pa.nulls(len(records), TIMESTAMP)
+    else:
+        made = pa.array(np.asarray(moments, dtype=np.int64)).cast(TIMESTAMP)
+    return records.append_column(name, made)
+
+
+def filled(records: pa.Table, name: str, moment: Timestamp) -> pa.Table:
+    """Return the records with `moment` as event time where they have none."""
+    column = records.column(name)
+    if column.null_count == 0:
+        return records
+    value = pa.scalar(moment.ms, pa.int64()).cast(TIMESTAMP).cast(column.type, safe=False)
+    place = records.column_names.index(name)
+    return records.set_column(place, name, pc.fill_null(column, value))
+
+
+def greatest(records: pa.Table, name: str) -> int | None:
+    """Return the greatest event time in ms since the epoch, None when there is none; dates count as midnight UTC."""
+    column = records.column(name)
+    highest = pc.max(column)
+    if not highest.is_valid:
+        return None
+    if kind.is_date32(column.type):
+        days: int = highest.cast(pa.int32()).as_py()
+        return days * DAY_MS
+    moment: int = highest.cast(TIMESTAMP, safe=False).cast(pa.int64()).as_py()
+    return moment

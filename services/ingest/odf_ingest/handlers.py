@@ -1,0 +1,52 @@
+"""What ingest reacts to on the bus."""
+
+from collections.abc import Iterable
+
+from odf_common.codec.bus import Envelope
+from odf_common.errors import InvalidInput
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
+from odf_common.runtime.service import Outgoing, Subscription
+
+from odf_ingest.propose import Proposals
+from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push.reader import PushReader
+
+
+class Notices:
+    """Tells the reader what has changed elsewhere."""
+
+    def __init__(self, reader: PushReader, owned: OwnedSources) -> None:
+        """Have everything done on the reader's thread."""
+        self._reader = reader
+        self._owned = owned
+
+    def on_command(self, message: Envelope) -> Iterable[Outgoing]:
+        """Refuse: the topic's partitions tell who owns a dataset, and it carries no commands yet."""
+        raise InvalidInput(text=f"ingest takes no {message.WhichOneof('body')} command")
+
+    def on_notification(self, message: Envelope) -> Iterable[Outgoing]:
+        """Look at datasets that have changed."""
+        match message.WhichOneof("body"):
+            case "committed" if not message.committed.is_derivative:
+                dataset, alias = DatasetId.parse(message.dataset_id), message.committed.alias
+                self._reader.request(lambda: self._owned.look(dataset, alias))
+            case "dataset_removed":
+                gone = DatasetId.parse(message.dataset_id)
+                self._reader.request(lambda: self._owned.removed(gone))
+            case _:
+                pass
+        return ()
+
+    def on_owned(self, partitions: frozenset[int]) -> None:
+        """Read what is owned now."""
+        self._reader.request(lambda: self._owned.own(partitions))
+
+
+def subscriptions(notices: Notices, proposals: Proposals) -> tuple[Subscription, ...]:
+    """Return what the service subscribes to."""
+    return (
+        Subscription(topic=COORDINATOR_REPLIES, handler=proposals.on_reply, group=False),
+        Subscription(topic=NOTIFICATIONS, handler=notices.on_notification, group=False),
+        Subscription(topic=INGEST_COMMANDS, handler=notices.on_command, on_owned=notices.on_owned),
+    )

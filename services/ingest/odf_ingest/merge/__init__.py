@@ -1,0 +1,62 @@
+"""Merging: new records and what is known → records to append (spec: Merge Strategies; wire-facts §5.3). One file a strategy."""
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from odf_common.metadata.steps import MergeStrategy, Strings
+from odf_common.metadata.vocabulary import DatasetVocabulary
+
+from odf_ingest.errors import UnsupportedStep
+from odf_ingest.merge_keys import KeyIndex
+
+Keys = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """Records in the order of their offsets; `ops` has one operation each, None: all are appended.
+
+    `keys` are the records' keys where the strategy has looked at them: sorted, each once.
+    """
+
+    records: pa.Table
+    ops: pa.Array | None = None
+    keys: Keys | None = None
+
+
+class History(Protocol):
+    """What the dataset holds before the merge."""
+
+    def seen(self, key: Strings) -> KeyIndex:
+        """Return all keys that were ever appended."""
+
+    def current(self, key: Strings) -> pa.Table:
+        """Return for each key its last record, unless that was retracted: event time and data columns."""
+
+
+@singledispatch
+def merge(strategy: MergeStrategy, new: pa.Table, history: History, vocab: DatasetVocabulary) -> Merged:
+    """Return what has to be appended so that the dataset reflects `new`, which has an event time column."""
+    raise UnsupportedStep(step=type(strategy).__name__)
+
+
+@singledispatch
+def key_columns(strategy: MergeStrategy) -> Strings:
+    """Return the columns that must have a value in every record."""
+    return ()
+
+
+@singledispatch
+def takes_whole_batches(strategy: MergeStrategy) -> bool:
+    """Tell whether each batch is the whole state of the source."""
+    return False
+
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,101 @@
+"""What turns one state of a keyed table into another: append, retract, correct from and to."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from odf_common.data.columns import Operation
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import Strings
+
+from odf_ingest.merge import Merged
+from odf_ingest.merge.ordering import by_key
+from odf_ingest.merge_keys import Keys, key_array
+
+Places = npt.NDArray[np.int64]
+
+
+def difference(  # noqa: PLR0913 - all by name
+    known: pa.Table,
+    new: pa.Table,
+    *,
+    key: Strings,
+    compared: Strings | None,
+    event_time: str,
+    retracts_missing: bool,
+) -> Merged:
+    """Return what makes `new` of `known`: by key, then operation.
+
+    Keys are unique in both; `InvalidInput` is raised if those of `new` are not. Compared are the columns named, or
+    all that are no key; a null new event time alone is no change. Retractions repeat the old values.
+    """
+    known, new = _alike(known, new)
+    old_keys, new_keys = key_array(known, key), key_array(new, key)
+    if len(np.unique(new_keys)) != len(new_keys):
+        raise InvalidInput(text=f"a snapshot has more than one record with the same key ({', '.join(key)})")
+    old_places, new_places = _matched(old_keys, new_keys)
+    columns = [name for name in compared or new.column_names if name not in key]
+    is_changed = _changed(known.take(pa.array(old_places)), new.take(pa.array(new_places)), columns, event_time)
+    parts = [
+        (new, np.setdiff1d(np.arange(len(new)), new_places), Operation.APPEND),
+        (known, old_places[is_changed], Operation.CORRECT_FROM),
+        (new, new_places[is_changed], Operation.CORRECT_TO),
+    ]
+    if retracts_missing:
+        parts.append((known, np.setdiff1d(np.arange(len(known)), old_places), Operation.RETRACT))
+    records = pa.concat_tables([table.take(pa.array(places)) for table, places, _ in parts])
+    ops = pa.concat_arrays([pa.repeat(pa.scalar(int(op), pa.uint8()), len(places)) for _, places, op in parts])
+    ordered, ops = by_key(records.combine_chunks(), ops, key)
+    return Merged(records=ordered, ops=ops)
+
+
+def _alike(known: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return both with the columns and types of `new`; those that the known lack are null there."""
+    if known.num_columns == 0:
+        return new.slice(0, 0), new
+    columns = []
+    for field in new.schema:
+        if field.name in known.column_names:
+            columns.append(known.column(field.name).cast(field.type))
+        else:
+            columns.append(pa.nulls(len(known), field.type))
+    schema = pa.schema([field.with_nullable(True) for field in new.schema])
+    return pa.Table.from_arrays(columns, schema=schema), new.cast(schema)
+
+
+def _matched(old: Keys, new: Keys) -> tuple[Places, Places]:
+    """Return places of equal keys in both."""
+    if len(old) == 0 or len(new) == 0:
+        none: Places = np.empty(0, dtype=np.int64)
+        return none, none
+    order = np.argsort(old, kind="stable")
+    ordered = old[order]
+    places = np.searchsorted(ordered, new)
+    places[places == len(ordered)] = 0
+    is_same = ordered[places] == new
+    return order[places[is_same]], np.flatnonzero(is_same)
+
+
+def _changed(old: pa.Table, new: pa.Table, columns: list[str], event_time: str) -> npt.NDArray[np.bool_]:
+    changed = np.zeros(len(new), dtype=np.bool_)
+    for name in columns:
+        if name not in new.column_names:
+            raise InvalidInput(where=f"column {name}", text="is compared and is missing")
+        differs = _differs(old.column(name).combine_chunks(), new.column(name).combine_chunks())
+        if name == event_time:
+            differs &= new.column(name).is_valid().to_numpy()
+        changed |= differs
+    return changed
+
+
+def _differs(old: pa.Array, new: pa.Array) -> npt.NDArray[np.bool_]:
+    """Tell where two columns are not the same; nulls are the same as nulls, and not-a-number as itself."""
+    try:
+        same = pc.equal(old, new)
+    except pa.ArrowNotImplementedError:
+        pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
+        return np.array([before != after for before, after in pairs], dtype=np.bool_)
+    if pa.types.is_floating(new.type):
+        same = pc.or_(same, pc.and_(pc.is_nan(old), pc.is_nan(new)))
+    both_null = pc.and_(old.is_null(), new.is_null())
+    return ~pc.or_(pc.fill_null(same, False), both_null).to_numpy(zero_copy_only=False)  # noqa: FBT003 - a value

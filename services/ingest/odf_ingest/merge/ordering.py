@@ -1,0 +1,29 @@
+"""The orders in which merged records are numbered (wire-facts §5.3)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def by_event_time(records: pa.Table, column: str) -> pa.Table:
+    """Return the records by event time, nulls first, equal ones in their order; as they are when already so."""
+    moments = records.column(column).combine_chunks()
+    if moments.null_count == 0:
+        width = pa.int32() if moments.type == pa.date32() else pa.int64()
+        values = moments.view(width).to_numpy(zero_copy_only=True)
+        if len(values) < 2 or bool(np.all(values[1:] >= values[:-1])):
+            return records
+        return records.take(pa.array(np.argsort(values, kind="stable")))
+    order = pc.sort_indices(moments, sort_keys=[("", "ascending")], null_placement="at_start")
+    return records.take(order)
+
+
+def by_key(records: pa.Table, ops: pa.Array, key: Sequence[str]) -> tuple[pa.Table, pa.Array]:
+    """Return records and operations by key, then operation, equal ones in their order."""
+    columns = [records.column(name) for name in key]
+    names = [str(number) for number in range(len(columns) + 1)]
+    table = pa.Table.from_arrays([*columns, ops], names=names)
+    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
+    return records.take(order), ops.take(order)

@@ -1,0 +1,59 @@
+"""UpsertStream: the last record of a key in a batch wins; an operation 1 takes the key away."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from odf_common.data.columns import Operation
+from odf_common.metadata.steps import MergeStrategyUpsertStream, Strings
+from odf_common.metadata.vocabulary import DatasetVocabulary
+
+from odf_ingest.merge import History, Merged, key_columns, merge
+from odf_ingest.merge.changelog_stream import operations
+from odf_ingest.merge.difference import difference
+from odf_ingest.merge.ordering import by_key
+from odf_ingest.merge_keys import key_array
+
+
+@key_columns.register(MergeStrategyUpsertStream)
+def _key(strategy: MergeStrategyUpsertStream) -> Strings:
+    return strategy.primary_key
+
+
+@merge.register(MergeStrategyUpsertStream)
+def _(
+    strategy: MergeStrategyUpsertStream, new: pa.Table, history: History, vocab: DatasetVocabulary
+) -> Merged:
+    key, name = strategy.primary_key, vocab.operation_type_column
+    keys = key_array(new, key)
+    _, from_end = np.unique(keys[::-1], return_index=True)
+    last = new.take(pa.array(np.sort(len(new) - 1 - from_end)))
+    known = history.current(key)
+    if name not in new.column_names:
+        return _upserted(known, last, key, vocab)
+    is_gone = pc.equal(operations(last, name), int(Operation.RETRACT))
+    last = last.drop_columns([name])
+    upserts = _upserted(known, last.filter(pc.invert(is_gone)), key, vocab)
+    retracts = _retracted(known, last.filter(is_gone), key, upserts)
+    records = pa.concat_tables([upserts.records, retracts]).combine_chunks()
+    ops = pa.repeat(pa.scalar(int(Operation.RETRACT), pa.uint8()), len(retracts))
+    assert upserts.ops is not None
+    ordered, ops = by_key(records, pa.concat_arrays([upserts.ops, ops]), key)
+    return Merged(records=ordered, ops=ops)
+
+
+def _upserted(known: pa.Table, last: pa.Table, key: Strings, vocab: DatasetVocabulary) -> Merged:
+    return difference(
+        known, last, key=key, compared=None, event_time=vocab.event_time_column, retracts_missing=False
+    )
+
+
+def _retracted(known: pa.Table, gone: pa.Table, key: Strings, upserts: Merged) -> pa.Table:
+    """Return what is known of keys that go; those that were never there are passed over."""
+    if known.num_columns == 0 or len(gone) == 0:
+        return upserts.records.slice(0, 0)
+    leaving = np.isin(key_array(known.cast(_like(known, gone)), key), key_array(gone, key))
+    return known.filter(pa.array(leaving)).select(upserts.records.column_names).cast(upserts.records.schema)
+
+
+def _like(known: pa.Table, new: pa.Table) -> pa.Schema:
+    return pa.schema([new.schema.field(name).with_nullable(True) for name in known.column_names])

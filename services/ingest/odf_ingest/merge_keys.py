@@ -1,0 +1,149 @@
+"""Keys as arrays that sort and compare exactly, and an index of all keys that were ever seen.
+
+One whole-number column is taken as it is. Other keys become bytes that are equal exactly where the keys are;
+those longer than `INLINE` become a SHA-256 digest. The index keeps sorted runs and merges them as they double,
+so that adding n keys one batch at a time costs O(n log n) in all.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+from odf_common.errors import InvalidInput
+
+INLINE: Final = 64  # bytes of a key that is kept as it is
+Keys = npt.NDArray[np.generic]
+_END: Final = 1  # closes each key, since numpy does not see trailing zero bytes
+_RAW: Final = 1
+_DIGEST: Final = 2
+
+
+def key_array(table: pa.Table, columns: Sequence[str]) -> Keys:
+    """Return one key a record; equal exactly where all key columns are. Raises `InvalidInput` for a missing column or null."""
+    missing = [name for name in columns if name not in table.column_names]
+    if missing:
+        raise InvalidInput(where=f"column {missing[0]}", text="is a primary key and is missing")
+    key = [table.column(name).combine_chunks() for name in columns]
+    for name, column in zip(columns, key, strict=True):
+        if column.null_count:
+            raise InvalidInput(where=f"column {name}", text="is a primary key and must not be null")
+    if len(key) == 1 and (numbers := _whole_numbers(key[0])) is not None:
+        return numbers
+    return _sortable(_as_bytes(key))
+
+
+def _whole_numbers(column: pa.Array) -> Keys | None:
+    """Return a column of whole numbers or moments as such, None for any other."""
+    type_ = column.type
+    if kind.is_integer(type_):
+        column = column.cast(pa.uint64() if kind.is_uint64(type_) else pa.int64())
+    elif kind.is_date32(type_) or kind.is_time32(type_):
+        column = column.cast(pa.int32()).cast(pa.int64())
+    elif kind.is_timestamp(type_) or kind.is_time64(type_) or kind.is_date64(type_) or kind.is_duration(type_):
+        column = column.cast(pa.int64())
+    else:
+        return None
+    numbers: Keys = column.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _as_bytes(key: list[pa.Array]) -> pa.Array:
+    """Return the concatenation of each column's bytes, variable ones led by their length."""
+    parts = []
+    for column in key:
+        numbers = _whole_numbers(column)
+        if numbers is not None:
+            parts.append(_fixed(numbers.astype(">i8" if numbers.dtype.kind == "i" else ">u8")))
+        elif kind.is_floating(column.type):
+            # Adding zero makes one zero of both.
+            parts.append(_fixed(column.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0))
+        else:
+            text = _variable(column)
+            if len(key) > 1:
+                lengths = pc.binary_length(text).to_numpy(zero_copy_only=False).astype(">i8")
+                parts.append(_fixed(lengths))
+            parts.append(text)
+    empty = pa.scalar(b"", pa.large_binary())
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, empty)
+
+
+def _variable(column: pa.Array) -> pa.Array:
+    if not (kind.is_binary(column.type) or kind.is_large_binary(column.type)):
+        try:
+            column = column.cast(pa.large_string())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidInput(text=f"{column.type} cannot be a primary key") from error
+    return column.cast(pa.large_binary())
+
+
+def _fixed(values: Keys) -> pa.Array:
+    raw = np.ascontiguousarray(values)
+    width = raw.dtype.itemsize
+    array = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(raw), [None, pa.py_buffer(raw)])
+    return array.cast(pa.binary()).cast(pa.large_binary())
+
+
+def _sortable(keys: pa.Array) -> Keys:
+    """Return fixed-width bytes: a tag, the key or its digest, and an end mark."""
+    lengths = pc.binary_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
+    longest = int(lengths.max(initial=0))
+    tags = np.full(len(keys), _RAW, dtype=np.uint8)
+    if longest > INLINE:
+        is_long = lengths > INLINE
+        texts = keys.to_pylist()
+        for place in np.flatnonzero(is_long):
+            texts[place] = hashlib.sha256(texts[place]).digest()
+        tags[is_long] = _DIGEST
+        keys = pa.array(texts, pa.large_binary())
+        lengths = pc.binary_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
+        longest = int(lengths.max(initial=0))
+    matrix = np.zeros((len(keys), longest + 2), dtype=np.uint8)
+    matrix[:, 0] = tags
+    _, offsets, values = keys.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1] if len(keys) else [0, 0]
+    raw = np.frombuffer(values or b"", np.uint8)[bounds[0] : bounds[-1]]
+    matrix[:, 1:-1][np.arange(longest) < lengths[:, None]] = raw
+    matrix[np.arange(len(keys)), lengths + 1] = _END
+    return matrix.view(f"S{longest + 2}").reshape(len(keys))
+
+
+class KeyIndex:
+    """A set of keys as sorted runs, each at least twice as long as the next."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._runs: list[Keys] = []
+
+    def __len__(self) -> int:
+        """Return how many keys are in it."""
+        return sum(map(len, self._runs))
+
+    def holds(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Tell for each key whether it is in the set; quickest when they are sorted."""
+        found = np.zeros(len(keys), dtype=np.bool_)
+        for run in self._runs:
+            places = np.searchsorted(run, keys)
+            places[places == len(run)] = 0
+            found |= run[places] == keys
+        return found
+
+    def add(self, keys: Keys) -> None:
+        """Take in sorted keys, each once, none of them in the set."""
+        if len(keys) == 0:
+            return
+        self._runs.append(keys)
+        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
+            last, before = self._runs.pop(), self._runs.pop()
+            # A stable sort finds the two runs and merges them.
+            self._runs.append(np.sort(np.concatenate((before, last)), kind="stable"))
+
+    def fresh(self, keys: Keys) -> tuple[npt.NDArray[np.int64], Keys]:
+        """Return places of the first record of each key that is not in the set, ascending; and those keys, sorted."""
+        distinct, first = np.unique(keys, return_index=True)
+        is_new = ~self.holds(distinct)
+        return np.sort(first[is_new]), distinct[is_new]

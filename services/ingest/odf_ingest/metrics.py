@@ -1,0 +1,15 @@
+"""What ingest tells Prometheus of itself."""
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+RECORDS: Final = Counter("odf_ingest_records_total", "Records committed.", ("dataset", "source"))
+BAD: Final = Counter("odf_ingest_dead_letters_total", "Messages that were no records.", ("dataset", "source"))
+LAG: Final = Gauge("odf_ingest_lag", "Messages waiting in the push topic.", ("dataset", "source"))
+STOPPED: Final = Gauge("odf_ingest_stopped", "1 while the source stands still.", ("dataset", "source"))
+SECONDS: Final = Histogram(
+    "odf_ingest_seconds",
+    "Time from a batch's first message to its commit.",
+    buckets=(0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 3, 10, 30, 100),
+)

@@ -1,0 +1,82 @@
+"""How far a push source has been read: the value of its source state (design: source state).
+
+`{"v":1,"topics":{"<topic>":{"id":"<topic uuid>","next":{"0":123}}}}`; topics of several partitions also keep
+`greatest`, each partition's greatest event time (ms), and pushed batches leave their keys in `receipts`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+from odf_common.errors import InvalidInput
+
+KIND: Final = "odf/kafka"
+VERSION: Final = 1
+RECEIPTS: Final = 64  # kept, newest last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPosition:
+    """Next offset and greatest event time (ms since the epoch) of each partition that has been read."""
+
+    topic_id: str
+    next: Mapping[int, int] = field(default_factory=dict)
+    greatest: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePosition:
+    """Positions in all topics of a source, and keys of the batches pushed otherwise."""
+
+    topics: Mapping[str, TopicPosition] = field(default_factory=dict)
+    receipts: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, value: str) -> Self:
+        """Read a source state's value; raises `InvalidInput` for anything this version did not write."""
+        try:
+            plain = json.loads(value)
+            if plain["v"] != VERSION:
+                raise InvalidInput(where="source state", text=f"version {plain['v']!r} is not known here")
+            topics = {name: _topic(entry) for name, entry in plain["topics"].items()}
+            return cls(topics=topics, receipts=tuple(str(key) for key in plain.get("receipts", ())))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidInput(where="source state", text=f"cannot be read: {value!r}") from error
+
+    def text(self) -> str:
+        """Return the value: JSON, keys sorted, no spaces."""
+        plain: dict[str, object] = {
+            "v": VERSION,
+            "topics": {name: _plain(topic) for name, topic in self.topics.items()},
+        }
+        if self.receipts:
+            plain["receipts"] = list(self.receipts)
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+
+    def with_topic(self, name: str, topic: TopicPosition) -> Self:
+        """Return the position with one topic's replaced."""
+        return replace(self, topics={**self.topics, name: topic})
+
+    def with_receipt(self, key: str) -> Self:
+        """Return the position with the key of one more batch; the oldest are forgotten."""
+        return replace(self, receipts=(*self.receipts, key)[-RECEIPTS:])
+
+
+def _topic(entry: Mapping[str, Mapping[str, int]]) -> TopicPosition:
+    return TopicPosition(
+        topic_id=str(entry["id"]),
+        next={int(number): int(offset) for number, offset in entry["next"].items()},
+        greatest={int(number): int(moment) for number, moment in entry.get("greatest", {}).items()},
+    )
+
+
+def _plain(topic: TopicPosition) -> dict[str, object]:
+    plain: dict[str, object] = {"id": topic.topic_id, "next": _numbered(topic.next)}
+    if topic.greatest:
+        plain["greatest"] = _numbered(topic.greatest)
+    return plain
+
+
+def _numbered(values: Mapping[int, int]) -> dict[str, int]:
+    return {str(number): value for number, value in sorted(values.items())}

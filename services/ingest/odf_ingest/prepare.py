@@ -1,0 +1,225 @@
+"""From a batch to records: read, preprocess, event time (spec: phases of ingestion). The dataset's past is not asked.
+
+Messages that are no records are told apart here; a file is taken as a whole or refused as a whole.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from odf_common.data.schema import schema_of_event
+from odf_common.errors import InvalidInput
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import AddPushSource
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import ReadStepParquet
+from odf_common.metadata.vocabulary import DatasetVocabulary
+
+from odf_ingest.batch import BadRecord, FileBatch, MessageBatch, Part
+from odf_ingest.event_time import greatest, with_event_time
+from odf_ingest.merge import key_columns, takes_whole_batches
+from odf_ingest.preprocess import Preprocessor
+from odf_ingest.read import obvious_faults, read_batch, read_file, read_records
+from odf_ingest.read.declared import declared_schema
+from odf_ingest.sift import sift
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a source's batches are read: the source, the names of columns, and the schema to read with."""
+
+    source: AddPushSource
+    vocab: DatasetVocabulary
+    schema: pa.Schema | None
+
+    @property
+    def takes_whole_batches(self) -> bool:
+        """Tell whether one message is one batch."""
+        return takes_whole_batches(self.source.merge) or isinstance(self.source.read, ReadStepParquet)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Return columns that must have a value in every record."""
+        declared = [] if self.schema is None or self.source.preprocess else self.schema
+        return (*key_columns(self.source.merge), *(column.name for column in declared if not column.nullable))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Records of a batch with an event time column, in order; None when there are none.
+
+    `greatest` has the greatest event time (ms) of each partition's records, `moment` fills event times that are null.
+    """
+
+    source: AddPushSource
+    records: pa.Table | None
+    moment: Timestamp
+    bad: tuple[BadRecord, ...] = ()
+    greatest: Mapping[int, int]
+
+
+def plan_of(state: ChainState, source: AddPushSource) -> Plan:
+    """Return how batches of the source are read. Without a declared schema the dataset's own is kept to."""
+    schema = declared_schema(source.read)
+    if schema is None and source.preprocess is None and state.schema is not None:
+        vocab = state.vocabulary
+        system = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
+        fields = [field for field in schema_of_event(state.schema) if field.name not in system]
+        schema = pa.schema([field.with_nullable(True) for field in fields])
+    return Plan(source=source, vocab=state.vocabulary, schema=schema)
+
+
+class Preparer:
+    """Reads batches; safe to use from many threads."""
+
+    def __init__(self, preprocessor: Preprocessor) -> None:
+        """Use the engine where a source has SQL of its own."""
+        self._preprocessor = preprocessor
+
+    def messages(self, plan: Plan, batch: MessageBatch) -> Prepared:
+        """Read messages; for a source that takes whole batches there is one. Raises faults of the source itself."""
+        tables: list[pa.Table] = []
+        bad: list[BadRecord] = []
+        highest: dict[int, int] = {}
+        last = 0
+        for part in batch.parts:
+            records, faults = self._part(plan, part)
+            bad += [_bad(part, place, reason) for place, reason in sorted(faults.items())]
+            last = max(last, part.timestamps()[-1]) if plan.takes_whole_batches else last
+            if records is None or len(records) == 0:
+                continue
+            tables.append(records)
+            moment = greatest(records, plan.vocab.event_time_column)
+            if moment is not None:
+                highest[part.partition] = moment
+        records = pa.concat_tables(tables, promote_options="permissive") if tables else None
+        return Prepared(
+            source=plan.source,
+            records=records,
+            moment=Timestamp.from_ms(last),
+            bad=tuple(bad),
+            greatest=highest,
+        )
+
+    def file(self, plan: Plan, batch: FileBatch) -> Prepared:
+        """Read a file; raises `InvalidInput` for the first fault."""
+        table = read_file(plan.source.read, batch.file, plan.schema)
+        records = self._whole(plan, table)
+        return Prepared(source=plan.source, records=records, moment=batch.event_time, greatest={})
+
+    def _part(self, plan: Plan, part: Part) -> tuple[pa.Table | None, Mapping[int, str]]:
+        if not plan.takes_whole_batches:
+            return self._records(plan, part)
+        (value,) = part.values
+        if value is None:
+            return None, {0: "is empty"}
+        try:
+            return self._whole(plan, read_batch(plan.source.read, value, plan.schema)), {}
+        except InvalidInput as error:
+            return None, {0: str(error)}
+
+    def _whole(self, plan: Plan, table: pa.Table) -> pa.Table | None:
+        """Return the records of a whole batch; event times may be null."""
+        if len(table) == 0:
+            return None
+        table = _without_empty_event_time(plan, table)
+        _require(table, plan.required if plan.source.preprocess is None else ())
+        records = self._preprocessed(plan, table)
+        if records is None:
+            return None
+        _require(records, plan.required)
+        return with_event_time(records, plan.vocab.event_time_column, None)
+
+    def _records(self, plan: Plan, part: Part) -> tuple[pa.Table | None, Mapping[int, str]]:
+        """Return the records of a partition's messages, and why others are none."""
+        step = plan.source.read
+        sifted = sift(
+            part.values,
+            lambda values: read_records(step, values, plan.schema),
+            lambda values: obvious_faults(step, values),
+        )
+        if sifted.table is None:
+            return None, sifted.bad
+        table = _without_empty_event_time(plan, sifted.table)
+        if plan.source.preprocess is not None:
+            return self._queried(plan, part, table, sifted.kept, sifted.bad)
+        name = plan.vocab.event_time_column
+        moments = None if name in table.column_names else np.asarray(part.timestamps())[sifted.kept]
+        table = with_event_time(table, name, moments)
+        faults = _nulls(table, (name, *plan.required))
+        if not faults:
+            return table, sifted.bad
+        good = np.setdiff1d(np.arange(len(table)), list(faults))
+        bad = {int(sifted.kept[row]): reason for row, reason in faults.items()}
+        return table.take(pa.array(good)), {**sifted.bad, **bad}
+
+    def _queried(
+        self,
+        plan: Plan,
+        part: Part,
+        table: pa.Table,
+        kept: npt.NDArray[np.int64],
+        bad: Mapping[int, str],
+    ) -> tuple[pa.Table | None, Mapping[int, str]]:
+        """Return the output of the source's SQL; messages that it fails on are bad, if it works at all."""
+        moment = max(part.timestamps())
+
+        def query(rows: Sequence[int]) -> pa.Table:
+            output = self._preprocessed(plan, table.take(pa.array(rows, pa.int64())))
+            if output is None:
+                return pa.table({})
+            output = with_event_time(output, plan.vocab.event_time_column, [moment] * len(output))
+            _require(output, (plan.vocab.event_time_column, *plan.required))
+            return output
+
+        rows = range(len(table))
+        try:
+            return query(rows), bad
+        except InvalidInput:
+            # A query that fails without any record is the source's fault, and is raised.
+            self._preprocessed(plan, table.slice(0, 0))
+        sifted = sift(rows, query, lambda _: {}, chunk=len(table))
+        failed = {int(kept[row]): reason for row, reason in sifted.bad.items()}
+        return sifted.table, {**bad, **failed}
+
+    def _preprocessed(self, plan: Plan, table: pa.Table) -> pa.Table | None:
+        if plan.source.preprocess is None:
+            return table
+        return self._preprocessor.run(plan.source.preprocess, table)
+
+
+def _without_empty_event_time(plan: Plan, table: pa.Table) -> pa.Table:
+    """Drop an event time column that nobody declared and that has no value."""
+    name = plan.vocab.event_time_column
+    if name not in table.column_names or table.column(name).null_count < len(table):
+        return table
+    return table if declared_schema(plan.source.read) is not None else table.drop_columns([name])
+
+
+def _nulls(table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
+    """Return rows without a value where one is required."""
+    faults: dict[int, str] = {}
+    for name in columns:
+        if name not in table.column_names:
+            raise InvalidInput(where=f"column {name}", text="is required and is not there")
+        column = table.column(name)
+        if column.null_count:
+            rows = np.flatnonzero(pc.is_null(column).to_numpy())
+            faults |= {int(row): f"has no {name}" for row in rows if int(row) not in faults}
+    return faults
+
+
+def _require(table: pa.Table, columns: Sequence[str]) -> None:
+    faults = _nulls(table, columns)
+    if faults:
+        row = min(faults)
+        raise InvalidInput(where=f"record {row + 1}", text=faults[row])
+
+
+def _bad(part: Part, place: int, reason: str) -> BadRecord:
+    return BadRecord(
+        partition=part.partition, offset=part.offsets[place], value=part.values[place], reason=reason
+    )

@@ -1,0 +1,55 @@
+"""Preprocessing: the source's SQL over what was read, run by the engine (spec: preprocess; wire-facts §7.3)."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from odf_common.errors import InvalidInput, VerificationFailed
+from odf_common.metadata.engine import RawQueryRequest
+from odf_common.metadata.steps import Transform
+from odf_common.ports.engine import Engine
+
+
+@dataclass(eq=False, kw_only=True)
+class EngineOutputUnreadable(VerificationFailed):
+    """The engine's output cannot be read."""
+
+    why: str
+
+
+class Preprocessor:
+    """Runs a source's SQL."""
+
+    def __init__(self, engine: Engine, scratch: Callable[[], Path]) -> None:
+        """Use the engine; files lie in folders that `scratch` makes."""
+        self._engine = engine
+        self._scratch = scratch
+
+    def run(self, transform: Transform, records: pa.Table) -> pa.Table | None:
+        """Return the query's output, None when it has no records. Raises `InvalidQuery` and `Unavailable`."""
+        folder = self._scratch()
+        try:
+            return self._run(transform, records, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _run(self, transform: Transform, records: pa.Table, folder: Path) -> pa.Table | None:
+        before, after = folder / "input.parquet", folder / "output.parquet"
+        try:
+            pq.write_table(records, before, compression="snappy", store_schema=False)
+        except (pa.ArrowException, NotImplementedError) as error:
+            raise InvalidInput(text=f"the records cannot be handed to the engine: {error}") from error
+        request = RawQueryRequest(
+            input_data_paths=(str(before),), transform=transform, output_data_path=str(after)
+        )
+        if self._engine.execute_raw_query(request).num_records == 0:
+            return None
+        try:
+            # Read whole: the file goes with its folder.
+            return pq.read_table(after, memory_map=False).replace_schema_metadata(None)
+        except (pa.ArrowException, OSError) as error:
+            raise EngineOutputUnreadable(why=str(error)) from error
+

@@ -1,0 +1,1 @@
+"""Push sources: records that others bring, through a Kafka topic or in a call."""

@@ -1,0 +1,103 @@
+"""Waiting until everything that lies in a dataset's push topics now is committed."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.chain_state import ChainState
+from odf_common.ports.bus import Topics
+from odf_common.ports.store import CatalogEntry
+
+from odf_ingest.commit import position_of
+from odf_ingest.errors import SourceGone
+from odf_ingest.push.lanes import Lanes
+from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push.reader import PushReader
+
+LOOK: Final = 0.01  # seconds between two looks at the chain
+TELL: Final = 0.25  # seconds between two words of progress
+
+Ends = Mapping[tuple[str, int], int]  # by source and partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How many messages wait; when none does, the head that holds them."""
+
+    waiting: int
+    head: Multihash | None = None
+
+
+class Drains:
+    """Waits for sources, read here or elsewhere."""
+
+    def __init__(self, topics: Topics, lanes: Lanes, owned: OwnedSources, reader: PushReader) -> None:
+        """Ask these."""
+        self._topics = topics
+        self._lanes = lanes
+        self._owned = owned
+        self._reader = reader
+
+    def wait(self, entry: CatalogEntry) -> Iterator[Progress]:
+        """Yield progress until nothing waits; raises `SourceStopped` if a source stands still before."""
+        dataset = entry.dataset_id
+        state = self._lanes.state(dataset)
+        topics = {name: topic for name, topic in entry.push_topics.items() if name in state.push_sources}
+        ends = self._ends(topics)
+        told = time.monotonic()
+        try:
+            while True:
+                waiting = self._waiting(state, topics, ends)
+                if waiting == 0:
+                    yield Progress(waiting=0, head=state.head)
+                    return
+                if time.monotonic() - told > TELL:
+                    told = time.monotonic()
+                    yield Progress(waiting=waiting)
+                self._hurry(dataset, topics, is_hurried=True)
+                time.sleep(LOOK)
+                state = self._lanes.state(dataset)
+        finally:
+            self._hurry(dataset, topics, is_hurried=False)
+
+    def _ends(self, topics: Mapping[str, str]) -> Ends:
+        ends = {}
+        for name, topic in topics.items():
+            for number in range(self._topics.partitions(topic)):
+                _, ends[name, number] = self._topics.watermarks(topic, number)
+        return ends
+
+    def _waiting(self, state: ChainState, topics: Mapping[str, str], ends: Ends) -> int:
+        waiting = 0
+        for (name, number), end in ends.items():
+            if name not in state.push_sources:
+                raise SourceGone(source=name)
+            left = end - self._next(state, name, topics[name], number)
+            if left <= 0 or self._is_reached(state.dataset_id, name, number, end):
+                continue
+            stopped = self._owned.reason(state.dataset_id, name)
+            if stopped is not None:
+                raise stopped
+            waiting += left
+        return waiting
+
+    def _next(self, state: ChainState, name: str, topic: str, number: int) -> int:
+        known = position_of(state, name).topics.get(topic)
+        return 0 if known is None else known.next.get(number, 0)
+
+    def _is_reached(self, dataset: DatasetId, name: str, number: int, end: int) -> bool:
+        """Tell whether the partition was read to its end and all of that is committed.
+
+        What transactions leave in a topic takes offsets too, so the last message may lie before the end.
+        """
+        source = self._reader.sources.get((dataset, name))
+        return source is not None and source.ends.get(number, -1) >= end and source.is_idle
+
+    def _hurry(self, dataset: DatasetId, topics: Mapping[str, str], *, is_hurried: bool) -> None:
+        for name in topics:
+            source = self._reader.sources.get((dataset, name))
+            if source is not None:
+                source.is_hurried = is_hurried

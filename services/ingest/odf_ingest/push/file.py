@@ -1,0 +1,54 @@
+"""A file as something to commit: whole or not at all, once for each key."""
+
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import AddPushSource, DatasetKind
+
+from odf_ingest.batch import FileBatch
+from odf_ingest.errors import AlreadyCommitted
+from odf_ingest.position import SourcePosition
+from odf_ingest.prepare import Plan, Prepared, Preparer, plan_of
+
+
+class FileCommit:
+    """Port `Batch` for one file."""
+
+    may_be_empty = False
+
+    def __init__(self, source: str, batch: FileBatch, preparer: Preparer) -> None:
+        """Read the file with `preparer`, again only if the source changes meanwhile."""
+        self.source = source
+        self._batch = batch
+        self._preparer = preparer
+        self._read: tuple[Plan, Prepared] | None = None
+
+    def check(self, position: SourcePosition) -> None:
+        """Raise `AlreadyCommitted` if the batch's key is among the receipts."""
+        if self._batch.key in position.receipts:
+            raise AlreadyCommitted
+
+    def prepare(self, state: ChainState) -> Prepared:
+        """Return the file's records; raises `InvalidInput`."""
+        plan = plan_of(state, chosen_source(state, self.source))
+        if self._read is None or self._read[0] != plan:
+            self._read = plan, self._preparer.file(plan, self._batch)
+        return self._read[1]
+
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, int | None]:
+        """Return the position with the batch's receipt."""
+        return position.with_receipt(self._batch.key), None
+
+
+def chosen_source(state: ChainState, name: str) -> AddPushSource:
+    """Return the push source of a name, or the only one where the name is empty."""
+    if state.kind is not DatasetKind.Root:
+        raise InvalidInput(text="a derivative dataset takes no data from outside")
+    sources = state.push_sources
+    if name:
+        if name not in sources:
+            raise NotFound(what=f"push source {name}")
+        return sources[name]
+    if len(sources) != 1:
+        known = ", ".join(sorted(sources)) or "none"
+        raise InvalidInput(text=f"name the push source; the dataset has: {known}")
+    return next(iter(sources.values()))

@@ -1,0 +1,89 @@
+"""A batch of messages as something to commit: where it belongs in the topic, and how its bad records leave."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import AddPushSource
+from odf_common.ports.bus import Bus, DeadLetter
+
+from odf_ingest.batch import BadRecord, MessageBatch
+from odf_ingest.errors import AlreadyCommitted, PositionMoved, SourceGone, TopicReplaced
+from odf_ingest.position import SourcePosition, TopicPosition
+from odf_ingest.prepare import Plan, Prepared, Preparer, plan_of
+
+BuryAll = Callable[[Iterable[BadRecord]], None]
+
+
+class KafkaBatch:
+    """Port `Batch` for messages of one topic; `reading` is the batch being read already, by `plan`."""
+
+    may_be_empty = True
+
+    def __init__(
+        self, source: str, batch: MessageBatch, *, plan: Plan, reading: "Future[Prepared]", preparer: Preparer, bus: Bus
+    ) -> None:
+        """Read anew with `preparer` if the source has changed meanwhile."""
+        self.source = source
+        self._batch = batch
+        self._plan = plan
+        self._reading = reading
+        self._preparer = preparer
+        self._bus = bus
+        self._has_buried = False
+
+    def check(self, position: SourcePosition) -> None:
+        """Raise unless the chain stands where the batch begins."""
+        batch = self._batch
+        known = position.topics.get(batch.topic)
+        if known is not None and known.topic_id != batch.topic_id:
+            raise TopicReplaced(topic=batch.topic, expected=known.topic_id, actual=batch.topic_id)
+        at = {} if known is None else known.next
+        if all(at.get(number, -1) >= end for number, end in batch.end.items()):
+            raise AlreadyCommitted
+        if any(at.get(number, batch.beginning[number]) != start for number, start in batch.start.items()):
+            raise PositionMoved(source=self.source)
+
+    def prepare(self, state: ChainState) -> Prepared:
+        """Return the records; bad ones are dead letters then, durably."""
+        source = state.push_sources.get(self.source)
+        if source is None:
+            raise SourceGone(source=self.source)
+        prepared = self._reading.result()
+        plan = plan_of(state, source)
+        if plan != self._plan:
+            prepared = self._preparer.messages(plan, self._batch)
+        if prepared.bad and not self._has_buried:
+            bury(self._bus, self._batch.topic, prepared.bad, source=source, dataset=str(state.dataset_id))
+            self._has_buried = True
+        return prepared
+
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, int | None]:
+        """Return the position behind the last message, and for several partitions the lowest of their greatest times."""
+        batch = self._batch
+        known = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
+        greatest = dict(known.greatest)
+        if batch.partitions > 1:
+            for number, moment in prepared.greatest.items():
+                greatest[number] = max(moment, greatest.get(number, moment))
+        topic = TopicPosition(topic_id=batch.topic_id, next={**known.next, **batch.end}, greatest=greatest)
+        return position.with_topic(batch.topic, topic), min(greatest.values(), default=None)
+
+
+def bury(bus: Bus, topic: str, bad: Iterable[BadRecord], *, source: AddPushSource, dataset: str) -> None:
+    """Write dead letters; they are durable when this returns. Raises `Unavailable`."""
+    for number, record in enumerate(bad, start=1):
+        bus.send_dead_letter(
+            DeadLetter(
+                topic=topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=record.reason,
+                key=dataset.encode(),
+                value=record.value or b"",
+                facts={"dataset": dataset, "source": source.source_name},
+            )
+        )
+        if number % 1000 == 0:
+            bus.flush()
+    bus.flush()

@@ -1,0 +1,103 @@
+"""One batch of messages on its way through: read, committed in its lane, told about."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+import structlog
+from odf_common.codec.bus import envelope
+from odf_common.errors import OdfError, Unavailable
+from odf_common.ports.bus import NOTIFICATIONS, Bus
+from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
+from odf_common.runtime.retry import keep_trying
+
+from odf_ingest import metrics
+from odf_ingest.batch import MessageBatch
+from odf_ingest.commit import Outcome
+from odf_ingest.prepare import Preparer
+from odf_ingest.push.lanes import Lanes
+from odf_ingest.push.messages import KafkaBatch
+from odf_ingest.push.source import PushSource
+
+log = structlog.stdlib.get_logger(__name__)
+
+LagOf = Callable[[PushSource], int]
+Failed = Callable[[PushSource, Exception], None]
+
+
+class Work:
+    """Takes batches through; `lag_of` tells how many messages wait, `failed` is told what did not work."""
+
+    def __init__(  # noqa: PLR0913 - all by name
+        self, *, lanes: Lanes, preparer: Preparer, bus: Bus, readers: Executor, lag_of: LagOf, failed: Failed
+    ) -> None:
+        """Read batches on `readers`, each dataset's ahead of what is being committed."""
+        self._lanes = lanes
+        self._preparer = preparer
+        self._bus = bus
+        self._readers = readers
+        self._lag_of = lag_of
+        self._failed = failed
+        self._stop = threading.Event()
+        self.settled = threading.Event()
+
+    def begin(self, source: PushSource, batch: MessageBatch) -> None:
+        """Take a batch through in the background; `settled` is set when it is done with."""
+        source.begun += 1
+        reading = self._readers.submit(self._preparer.messages, source.plan, batch)
+        work = KafkaBatch(
+            source.name, batch, plan=source.plan, reading=reading, preparer=self._preparer, bus=self._bus
+        )
+
+        def task() -> None:
+            try:
+                if not source.is_stale:
+                    self._commit(source, batch, work)
+            finally:
+                source.settled += 1
+                self.settled.set()
+
+        self._lanes.lane(source.dataset).submit(task)
+
+    def end(self) -> None:
+        """Begin no more tries."""
+        self._stop.set()
+
+    def _commit(self, source: PushSource, batch: MessageBatch, work: KafkaBatch) -> None:
+        try:
+            outcome = keep_trying(lambda: self._lanes.commit(source.dataset, work), self._stop)
+        except OdfError as error:
+            source.is_stale = True
+            self._failed(source, error)
+        except Exception as error:  # noqa: BLE001 - a bug met with one source's data must not stop the others
+            log.exception("a bug stops this source", dataset=str(source.dataset), source=source.name)
+            source.is_stale = True
+            self._failed(source, error)
+        else:
+            if outcome is not None:
+                self._tell(source, batch, outcome)
+
+    def _tell(self, source: PushSource, batch: MessageBatch, outcome: Outcome) -> None:
+        elapsed = time.monotonic() - batch.begun
+        lag = self._lag_of(source)
+        metrics.RECORDS.labels(source.alias, source.name).inc(outcome.count)
+        metrics.LAG.labels(source.alias, source.name).set(lag)
+        metrics.SECONDS.observe(elapsed)
+        log.info(
+            "records committed",
+            dataset=str(source.dataset),
+            source=source.name,
+            records=outcome.count,
+            messages=batch.count,
+            lag=lag,
+            ms=round(elapsed * 1000),
+        )
+        progress = IngestProgress(
+            source_name=source.name, lag=lag, records=outcome.count, elapsed_ms=round(elapsed * 1000)
+        )
+        try:
+            self._bus.send(NOTIFICATIONS, envelope(source.dataset, progress, may_ignore=True))
+            self._bus.flush()
+        except Unavailable as error:
+            log.warning("progress not told", why=str(error))

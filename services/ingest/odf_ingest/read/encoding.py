@@ -1,0 +1,33 @@
+"""Texts in other encodings than UTF-8, and checks of those that should be."""
+
+import codecs
+
+import pyarrow as pa
+from odf_common.errors import InvalidInput
+
+_BOM = codecs.BOM_UTF8
+_UTF8 = frozenset({"utf-8", "utf8", "utf_8", "us-ascii", "ascii"})
+
+
+def to_utf8(raw: bytes, encoding: str | None) -> bytes:
+    """Return the text in UTF-8 without a byte order mark; raises `InvalidInput`."""
+    if encoding is not None and encoding.lower() not in _UTF8:
+        try:
+            return raw.decode(encoding).removeprefix("\ufeff").encode()
+        except (LookupError, UnicodeError) as error:
+            raise InvalidInput(text=f"cannot be read as {encoding}: {error}") from error
+    return raw.removeprefix(_BOM)
+
+
+def require_utf8(raw: bytes | pa.Buffer) -> None:
+    """Raise `InvalidInput` unless the bytes are UTF-8; costs no copy."""
+    if isinstance(raw, bytes) and raw.isascii():
+        return
+    size = len(raw)
+    offsets = pa.array([0, size], pa.int64()).buffers()[1]
+    buffer = raw if isinstance(raw, pa.Buffer) else pa.py_buffer(raw)
+    text = pa.Array.from_buffers(pa.large_string(), 1, [None, offsets, buffer])
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(text="is not UTF-8 text") from error

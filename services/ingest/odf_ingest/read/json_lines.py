@@ -1,0 +1,93 @@
+"""One JSON object a line, as pyarrow's C++ reads it."""
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.json as pj
+from odf_common.errors import InvalidInput
+
+from odf_ingest.read.columns import TimeFormats, converted, parsed_schema
+from odf_ingest.read.encoding import require_utf8
+
+BLOCK: Final = 4 * 1024 * 1024  # bytes; a line has to fit into one
+
+
+def parse_lines(
+    text: bytes | pa.Buffer, schema: pa.Schema | None, formats: TimeFormats, *, longest: int = BLOCK // 2
+) -> pa.Table:
+    """Return the records of lines of objects; columns that `schema` does not name are passed over.
+
+    `longest` is the length of the longest line in bytes. Raises `InvalidInput` in Arrow's words.
+    """
+    block = max(BLOCK, 2 * longest + 2)
+    if schema is None:
+        return _parse(text, None, block)
+    try:
+        return converted(_parse(text, parsed_schema(schema, formats), block), schema, formats)
+    except InvalidInput as error:
+        if formats.timestamp is not None or "timestamp" not in str(error):
+            raise
+    return converted(
+        _parse(text, parsed_schema(schema, formats, is_lenient=True), block), schema, formats
+    )
+
+
+def parse_objects(
+    values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats
+) -> pa.Table:
+    """Return one record for each value; raises `InvalidInput` if one of them is not exactly one object in UTF-8."""
+    text = b"\n".join(values)
+    if not _is_one_each(text, len(values)):
+        values = [_one_line(value) for value in values]
+        text = b"\n".join(values)
+        if not _is_one_each(text, len(values)):
+            raise InvalidInput(text="is not one JSON object")
+    require_utf8(text)
+    table = parse_lines(text, schema, formats, longest=max(map(len, values)))
+    if table.num_rows != len(values):
+        raise InvalidInput(text="holds more than one JSON object")
+    return table
+
+
+def _is_one_each(text: bytes, count: int) -> bool:
+    """Tell whether each line begins and ends as an object does; together with the number of records that is proof."""
+    return (
+        text[:1] == b"{"
+        and text[-1:] == b"}"
+        and text.count(b"\n") == count - 1
+        and text.count(b"}\n{") == count - 1
+    )
+
+
+def _one_line(value: bytes) -> bytes:
+    """Return an object that is spread over lines as one line."""
+    value = value.strip(b" \t\r\n")
+    if b"\n" not in value:
+        return value
+    check_object(value)
+    # Inside a string a line feed would have been refused: what is left is white space.
+    return value.replace(b"\n", b" ")
+
+
+def check_object(value: bytes) -> None:
+    """Raise `InvalidInput` unless the value is one JSON object."""
+    try:
+        plain = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(text=f"is not JSON: {error}") from error
+    if not isinstance(plain, dict):
+        raise InvalidInput(text="is not a JSON object")
+
+
+def _parse(text: bytes | pa.Buffer, schema: pa.Schema | None, block: int) -> pa.Table:
+    options = pj.ParseOptions(
+        explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
+    )
+    try:
+        return pj.read_json(
+            pa.BufferReader(text), read_options=pj.ReadOptions(block_size=block), parse_options=options
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+        raise InvalidInput(text=str(error)) from error

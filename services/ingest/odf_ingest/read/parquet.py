@@ -1,0 +1,38 @@
+"""Parquet: a whole file; through Kafka one message is one file."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepParquet
+
+from odf_ingest.read import read_batch, read_file
+
+
+@read_file.register(ReadStepParquet)
+def _file(step: ReadStepParquet, file: Path, schema: pa.Schema | None) -> pa.Table:
+    with pa.memory_map(str(file)) as source:
+        return _read(source, schema)
+
+
+@read_batch.register(ReadStepParquet)
+def _batch(step: ReadStepParquet, value: bytes, schema: pa.Schema | None) -> pa.Table:
+    return _read(pa.BufferReader(value), schema)
+
+
+def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
+    try:
+        table = pq.read_table(source).replace_schema_metadata(None)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInput(text=f"is not a Parquet file: {error}") from error
+    if schema is None:
+        return table
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise InvalidInput(where=f"column {missing[0]}", text="is missing in the Parquet file")
+    try:
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise InvalidInput(text=f"the Parquet file has other types: {error}") from error

@@ -1,0 +1,106 @@
+"""Formats of moments and dates in text: strftime's if there is a `%`, else Java's SimpleDateFormat.
+
+A format of numbers only becomes one regular expression, so that Arrow reads whole columns; any other is read by
+Python, one distinct text at a time.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from odf_common.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeFormat:
+    """A format as a regular expression (groups y m d H M S f z), None where words are in it, and as strptime's."""
+
+    text: str
+    regex: str | None
+    strptime: str
+
+
+_GROUPS: Final = {
+    "%Y": r"(?P<y>\d{4})",
+    "%m": r"(?P<m>\d{1,2})",
+    "%d": r"(?P<d>\d{1,2})",
+    "%H": r"(?P<H>\d{1,2})",
+    "%M": r"(?P<M>\d{1,2})",
+    "%S": r"(?P<S>\d{1,2})",
+    "%f": r"(?P<f>\d{1,9})",
+    "%z": r"(?P<z>Z|[+-]\d{2}(?::?\d{2})?)",
+}
+_COMPOSED: Final = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%e": "%d"}
+# Letters of SimpleDateFormat: by how many of them there are at least.
+_JAVA: Final[dict[str, Sequence[tuple[int, str]]]] = {
+    "y": ((3, "%Y"), (2, "%y"), (1, "%Y")),
+    "u": ((3, "%Y"), (2, "%y"), (1, "%Y")),
+    "M": ((4, "%B"), (3, "%b"), (1, "%m")),
+    "L": ((4, "%B"), (3, "%b"), (1, "%m")),
+    "d": ((1, "%d"),),
+    "D": ((1, "%j"),),
+    "H": ((1, "%H"),),
+    "h": ((1, "%I"),),
+    "m": ((1, "%M"),),
+    "s": ((1, "%S"),),
+    "S": ((1, "%f"),),
+    "a": ((1, "%p"),),
+    "E": ((4, "%A"), (1, "%a")),
+    "X": ((1, "%z"),),
+    "x": ((1, "%z"),),
+    "Z": ((1, "%z"),),
+}
+_JAVA_TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
+_TOKEN: Final = re.compile(r"%.|[^%]+", re.DOTALL)
+
+
+@cache
+def time_format(text: str) -> TimeFormat:
+    """Return the format that a read step's `timestampFormat` or `dateFormat` means; raises `InvalidInput`."""
+    strptime = text if "%" in text else _from_java(text)
+    for composed, plain in _COMPOSED.items():
+        strptime = strptime.replace(composed, plain)
+    return TimeFormat(text=text, regex=_regex(strptime), strptime=strptime)
+
+
+def _from_java(text: str) -> str:
+    parts = []
+    at = 0
+    for found in _JAVA_TOKEN.finditer(text):
+        if found.start() != at:
+            break
+        at = found.end()
+        parts.append(_java_token(found, text))
+    if at != len(text):
+        raise InvalidInput(where=f"time format {text!r}", text=f"cannot be read from {text[at:]!r} on")
+    return "".join(parts)
+
+
+def _java_token(found: "re.Match[str]", text: str) -> str:
+    quoted, letter = found.group(1), found.group(2)
+    if quoted is not None:
+        return (quoted.replace("''", "'") if quoted else "'").replace("%", "%%")
+    if letter is None:
+        return found.group(0).replace("%", "%%")
+    for least, token in _JAVA.get(letter, ()):
+        if len(found.group(0)) >= least:
+            return token
+    raise InvalidInput(where=f"time format {text!r}", text=f"the letter {letter!r} is not supported")
+
+
+def _regex(strptime: str) -> str | None:
+    parts = []
+    used = set()
+    for token in _TOKEN.findall(strptime):
+        if token == "%%":  # noqa: S105 - no secret
+            parts.append("%")
+        elif token.startswith("%"):
+            if token not in _GROUPS or token in used:
+                return None
+            used.add(token)
+            parts.append(_GROUPS[token])
+        else:
+            parts.append(re.escape(token))
+    return f"^{''.join(parts)}$"

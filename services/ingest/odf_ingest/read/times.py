@@ -1,0 +1,106 @@
+"""Columns of text → columns of moments and dates. Offsets are converted to UTC; naive moments are taken as UTC."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from odf_common.errors import InvalidInput
+
+from odf_ingest.read.time_format import TimeFormat, time_format
+
+MOMENT: Final = pa.timestamp("us", "UTC")
+_NAIVE: Final = pa.timestamp("us")
+_ZONE: Final = r"[Tt :]\d\d(?:\.\d+)?\s*(?:[Zz]|[+-]\d\d:?\d\d)$"
+
+
+def to_moments(texts: pa.Array, format_text: str | None) -> pa.Array:
+    """Return timestamps (us, UTC); RFC 3339 unless a format is given. Raises `InvalidInput` with a text that is none."""
+    if format_text is None:
+        return _rfc3339(texts)
+    how = time_format(format_text)
+    return _one_by_one(texts, how) if how.regex is None else _by_regex(texts, how, has_time=True)
+
+
+def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
+    """Return dates; `YYYY-MM-DD` unless a format is given."""
+    if format_text is None:
+        return _cast(texts, pa.date32())
+    how = time_format(format_text)
+    moments = _one_by_one(texts, how) if how.regex is None else _by_regex(texts, how, has_time=False)
+    return moments.cast(pa.date32(), safe=False)
+
+
+def _rfc3339(texts: pa.Array) -> pa.Array:
+    try:
+        return texts.cast(MOMENT)
+    except pa.ArrowInvalid:
+        # Some are naive, or finer than a microsecond.
+        short = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
+    has_zone = pc.match_substring_regex(short, _ZONE)
+    none = pa.scalar(None, pa.string())
+    aware = _cast(pc.if_else(has_zone, pc.replace_substring_regex(short, "z$", "Z"), none), MOMENT)
+    naive = _cast(pc.if_else(has_zone, none, short), _NAIVE)
+    return pc.coalesce(aware, naive.cast(MOMENT))
+
+
+def _by_regex(texts: pa.Array, how: TimeFormat, *, has_time: bool) -> pa.Array:
+    found = pc.extract_regex(texts, pattern=how.regex)
+    if found.null_count > texts.null_count:
+        _refuse(texts, found, how)
+    groups = dict(zip((field.name for field in found.type), found.flatten(), strict=True))
+    two = {
+        name: pc.utf8_lpad(groups[name], 2, "0") if name in groups else initial
+        for name, initial in (("m", "01"), ("d", "01"), ("H", "00"), ("M", "00"), ("S", "00"))
+    }
+    year = groups.get("y", "1970")
+    day = pc.binary_join_element_wise(year, two["m"], two["d"], "-")
+    if not has_time:
+        return _cast(day, pa.date32()).cast(MOMENT)
+    clock = pc.binary_join_element_wise(two["H"], two["M"], two["S"], ":")
+    if "f" in groups:
+        clock = pc.binary_join_element_wise(clock, pc.utf8_slice_codeunits(groups["f"], 0, 6), ".")
+    moments = _cast(_nulls_of(texts, pc.binary_join_element_wise(day, clock, "T")), _NAIVE).cast(MOMENT)
+    return moments if "z" not in groups else pc.subtract(moments, _offsets(groups["z"]))
+
+
+def _offsets(zones: pa.Array) -> pa.Array:
+    """Return how far each zone is ahead of UTC."""
+    digits = pc.replace_substring_regex(pc.replace_substring_regex(zones, "^Z$", "+00"), ":", "")
+    digits = pc.utf8_rpad(digits, 5, "0")
+    sign = pc.if_else(pc.starts_with(digits, "-"), -1, 1)
+    hours = pc.utf8_slice_codeunits(digits, 1, 3).cast(pa.int64())
+    minutes = pc.utf8_slice_codeunits(digits, 3, 5).cast(pa.int64())
+    seconds = pc.multiply(sign, pc.add(pc.multiply(hours, 3600), pc.multiply(minutes, 60)))
+    return pc.multiply(seconds, 1_000_000).cast(pa.duration("us"))
+
+
+def _one_by_one(texts: pa.Array, how: TimeFormat) -> pa.Array:
+    encoded = texts.dictionary_encode() if isinstance(texts, pa.Array) else texts.combine_chunks().dictionary_encode()
+    moments = [None if text is None else _moment(text, how) for text in encoded.dictionary.to_pylist()]
+    return pa.array(moments, MOMENT).take(encoded.indices)
+
+
+def _moment(text: str, how: TimeFormat) -> datetime:
+    try:
+        moment = datetime.strptime(text, how.strptime)  # noqa: DTZ007 - naive ones are taken as UTC below
+    except ValueError as error:
+        raise InvalidInput(text=f"{text!r} is not of the format {how.text!r}") from error
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _nulls_of(texts: pa.Array, made: pa.Array) -> pa.Array:
+    return pc.if_else(pc.is_null(texts), pa.scalar(None, pa.string()), made)
+
+
+def _cast(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    try:
+        return texts.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInput(text=str(error)) from error
+
+
+def _refuse(texts: pa.Array, found: pa.Array, how: TimeFormat) -> None:
+    wrong = pc.and_(pc.is_valid(texts), pc.is_null(found))
+    first = texts.filter(wrong)[0].as_py()
+    raise InvalidInput(text=f"{first!r} is not of the format {how.text!r}")

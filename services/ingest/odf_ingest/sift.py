@@ -1,0 +1,100 @@
+"""Separating good messages from bad ones when some cannot be read: the good keep their order."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from odf_common.errors import InvalidInput
+
+CHUNK: Final = 1024  # messages; a larger group with faults is cut into such first
+
+T = TypeVar("T")
+Read = Callable[[Sequence[T]], pa.Table]
+Faults = Callable[[Sequence[T]], Mapping[int, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sifted:
+    """The good values' records, their places in the input, and the places of bad ones with the reason."""
+
+    table: pa.Table | None
+    kept: npt.NDArray[np.int64]
+    bad: Mapping[int, str]
+
+
+def sift(values: Sequence[T | None], read: Read[T], faults: Faults[T], *, chunk: int = CHUNK) -> Sifted:
+    """Read all values that `read` accepts; `faults` finds bad ones cheaply. Nulls (tombstones) are bad.
+
+    A group of more than `chunk` values that has bad ones is cut into such, a smaller one into halves.
+    """
+    bad: dict[int, str] = {}
+    places = np.arange(len(values))
+    if not isinstance(values, range) and None in values:
+        empty = {place for place, value in enumerate(values) if value is None}
+        bad |= dict.fromkeys(empty, "is empty")
+        places = np.array([place for place in range(len(values)) if place not in empty], dtype=np.int64)
+    sieve = _Sieve(values, read, faults, bad)
+    sieve.chunk = chunk
+    sieve.take(places)
+    kept = np.concatenate(sieve.kept) if sieve.kept else np.empty(0, dtype=np.int64)
+    table = pa.concat_tables(sieve.tables, promote_options="permissive") if sieve.tables else None
+    return Sifted(table=table, kept=kept, bad=bad)
+
+
+class _Sieve(Generic[T]):
+    """Tables of good groups in order, and what was found bad."""
+
+    def __init__(
+        self, values: Sequence[T | None], read: Read[T], faults: Faults[T], bad: dict[int, str]
+    ) -> None:
+        self._values = values
+        self._read = read
+        self._faults = faults
+        self._bad = bad
+        self.chunk = CHUNK
+        self.kept: list[npt.NDArray[np.int64]] = []
+        self.tables: list[pa.Table] = []
+
+    def take(self, places: npt.NDArray[np.int64]) -> None:
+        """Read a group, in halves where it has bad ones."""
+        error = self._whole(places)
+        if error is None:
+            return
+        if len(places) == 1:
+            self._bad[int(places[0])] = str(error)
+        elif len(places) > self.chunk:
+            for start in range(0, len(places), self.chunk):
+                self._chunk(places[start : start + self.chunk])
+        else:
+            middle = len(places) // 2
+            self.take(places[:middle])
+            self.take(places[middle:])
+
+    def _chunk(self, places: npt.NDArray[np.int64]) -> None:
+        error = self._whole(places)
+        if error is None:
+            return
+        found = self._faults(self._of(places))
+        if found:
+            self._bad |= {int(places[number]): reason for number, reason in found.items()}
+            places = np.delete(places, list(found))
+        self.take(places)
+
+    def _whole(self, places: npt.NDArray[np.int64]) -> InvalidInput | None:
+        if len(places) == 0:
+            return None
+        try:
+            table = self._read(self._of(places))
+        except InvalidInput as error:
+            return error
+        self.tables.append(table)
+        self.kept.append(places)
+        return None
+
+    def _of(self, places: npt.NDArray[np.int64]) -> Sequence[T]:
+        if len(places) == len(self._values):
+            return self._values  # type: ignore[return-value]  # nulls are not among the places
+        return [self._values[place] for place in places]  # type: ignore[misc]  # nor here

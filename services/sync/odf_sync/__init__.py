@@ -1,0 +1,1 @@
+"""Shares datasets between nodes: simple and smart transfer, the HTTP server, repositories."""

@@ -1,0 +1,86 @@
+"""The Simple Transfer Protocol over HTTP: what is stored, as it is stored (spec; wire-facts §8.2).
+
+Read only. A block is sent as the bytes that were committed, never encoded anew.
+"""
+
+import asyncio
+import threading
+from typing import Final
+
+from aiohttp import web
+
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.runtime.environment import Environment
+
+HEAD: Final = "head"
+MISSING: Final = {
+    ObjectKind.BLOCK: "Block does not exist: {name}",
+    ObjectKind.DATA: "Object does not exist: {name}",
+    ObjectKind.CHECKPOINT: "Object does not exist: {name}",
+}
+
+
+class SimpleProtocol:
+    """Handlers of the routes under a dataset; names are matched without regard to case."""
+
+    def __init__(self, env: Environment) -> None:
+        """Serve every dataset of the node."""
+        self._env = env
+
+    def application(self) -> web.Application:
+        """Return the routes: a dataset's name is one segment, or two with an account."""
+        app = web.Application()
+        app.router.add_get("/info", self._info)
+        for base in ("/{dataset}", "/{account}/{dataset}"):
+            app.router.add_get(f"{base}/refs/{{ref}}", self._ref)
+            for kind in ObjectKind:
+                app.router.add_get(f"{base}/{kind}/{{name}}", self._object)
+        return app
+
+    async def _info(self, _: web.Request) -> web.Response:
+        return web.json_response({"isMultiTenant": False})
+
+    async def _ref(self, request: web.Request) -> web.Response:
+        entry = self._entry(request)
+        head = await asyncio.to_thread(self._env.refs.head, entry.dataset_id)
+        if request.match_info["ref"] != HEAD or head is None:
+            return web.json_response(
+                {"message": f"Reference does not exist: {request.match_info['ref']}"}, status=404
+            )
+        return web.Response(text=str(head))
+
+    async def _object(self, request: web.Request) -> web.StreamResponse:
+        entry = self._entry(request)
+        kind = ObjectKind(request.path.split("/")[-2])
+        try:
+            name = Multihash.parse(request.match_info["name"])
+        except InvalidInput as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
+        try:
+            path = await asyncio.to_thread(self._env.blobs.local_path, entry.dataset_id, kind, name)
+        except NotFound:
+            return web.json_response({"message": MISSING[kind].format(name=name)}, status=404)
+        return web.FileResponse(path, headers={"Content-Type": "application/octet-stream"})
+
+    def _entry(self, request: web.Request) -> CatalogEntry:
+        account, dataset = request.match_info.get("account"), request.match_info["dataset"]
+        entry = self._env.catalog.by_alias(f"{account}/{dataset}" if account else dataset)
+        if entry is None:
+            raise web.HTTPNotFound(text="")
+        return entry
+
+
+def serve_http(env: Environment, stop: threading.Event) -> None:
+    """Serve until told to stop."""
+    asyncio.run(_serve(env, stop))
+
+
+async def _serve(env: Environment, stop: threading.Event) -> None:
+    host, _, port = env.settings.required("sync_http").rpartition(":")
+    runner = web.AppRunner(SimpleProtocol(env).application(), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, host, int(port)).start()
+    await asyncio.to_thread(stop.wait)
+    await runner.cleanup()

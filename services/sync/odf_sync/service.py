@@ -1,0 +1,63 @@
+"""Where sync's handlers meet the adapters: copies over gRPC, datasets over HTTP."""
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import grpc
+
+from odf_common.ports.bus import COORDINATOR_REPLIES
+from odf_common.proto.odf.node.v1 import sync_pb2 as pb
+from odf_common.proto.odf.node.v1 import sync_pb2_grpc
+from odf_common.runtime.environment import Environment
+from odf_common.runtime.replies import Replies
+from odf_common.runtime.service import Service, Subscription
+from odf_sync.server import serve_http
+from odf_sync.simple import Step, pull
+
+
+def build(env: Environment) -> Service:
+    """Wire the service."""
+    replies = Replies(env.bus)
+
+    def register(server: grpc.Server) -> tuple[str, ...]:
+        sync_pb2_grpc.add_SyncServicer_to_server(Servicer(env, replies), server)
+        return (pb.DESCRIPTOR.services_by_name["Sync"].full_name,)
+
+    return Service(
+        name="sync",
+        subscriptions=(Subscription(topic=COORDINATOR_REPLIES, handler=replies.handle, group=False),),
+        grpc=register,
+        grpc_address=env.settings.sync_grpc,
+        background=(partial(serve_http, env),),
+    )
+
+
+class Servicer(sync_pb2_grpc.SyncServicer):
+    """Answers `Pull`; copies of one dataset wait for each other."""
+
+    def __init__(self, env: Environment, replies: Replies) -> None:
+        """Copy into this node."""
+        self._env = env
+        self._replies = replies
+        self._busy: dict[str, threading.Lock] = {}
+
+    def Pull(self, request: pb.SyncPullRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:  # noqa: N802
+        """Copy a dataset, telling how far it is."""
+        with self._busy.setdefault(request.alias or request.url, threading.Lock()):
+            for step in pull(self._env, self._replies, request.url, request.alias):
+                if not context.is_active():
+                    return
+                yield _message(step)
+
+
+def _message(step: Step) -> pb.SyncPullItem:
+    return pb.SyncPullItem(
+        alias=step.alias,
+        state=step.state,
+        done=step.done,
+        total=step.total,
+        head="" if step.head is None else str(step.head),
+        new_blocks=step.new_blocks,
+        new_records=step.new_records,
+    )

@@ -1,0 +1,196 @@
+"""Copying a dataset from a repository: compare, download, check, and let the coordinator move the head.
+
+Objects are written before blocks, blocks before the head (spec: Dataset Sharing), so that a copy that is cut off
+leaves nothing but objects that the next attempt finds already there.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlparse
+
+from odf_common.chain.state import ChainState
+from odf_common.codec.bus import body_of
+from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, Refused, Unavailable, VerificationFailed
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddData, ExecuteTransform
+from odf_common.ports.bus import COORDINATOR_COMMANDS
+from odf_common.ports.store import ObjectKind
+from odf_common.proto.odf.bus.v1 import bus_pb2
+from odf_common.runtime.environment import Environment
+from odf_common.runtime.replies import Replies
+from odf_sync.compare import RemoteBlock, admit_all, missing_blocks
+from odf_sync.repositories import Repository, repository
+
+DOWNLOADS: Final = 8  # objects at a time
+ANSWER: Final = 60.0  # seconds for the coordinator to admit a chain, asked again after that
+ATTEMPTS: Final = 10
+
+
+@dataclass(eq=False, kw_only=True)
+class ObjectDiffers(VerificationFailed):
+    """The repository's object is not what its block declares."""
+
+    object: str
+    block: str
+    sequence_number: int
+    actual: str
+    repository: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """How far a copy is: comparing, blocks, objects, committing, updated, up-to-date."""
+
+    alias: str
+    state: str
+    done: int = 0
+    total: int = 0
+    head: Multihash | None = None
+    new_blocks: int = 0
+    new_records: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteObject:
+    """A slice or checkpoint to fetch; `size` in bytes as declared by its block."""
+
+    kind: ObjectKind
+    name: Multihash
+    size: int
+    block: RemoteBlock
+
+
+def pull(env: Environment, replies: Replies, url: str, alias: str) -> Iterator[Step]:
+    """Bring the local copy of `url` up to date; the last step is `updated` or `up-to-date`.
+
+    Raises what `missing_blocks` raises, `ObjectDiffers`, `AlreadyExists` when name and dataset belong to others,
+    and `Unavailable`; then the local head has not moved.
+    """
+    name = alias or _last_segment(url)
+    there = repository(url)
+    yield Step(alias=name, state="comparing")
+    here = _local_state(env, name)
+    head = there.head()
+    yield Step(alias=name, state="blocks")
+    blocks = _missing(env, there, head, here)
+    if not blocks:
+        assert here is not None, "nothing is missing only where something is"
+        yield Step(alias=name, state="up-to-date", head=here.head)
+        return
+    state = admit_all(here, blocks)
+    _check_identity(env, state.dataset_id, name)
+    yield from _objects(env, there, state.dataset_id, name, blocks)
+    yield Step(alias=name, state="committing")
+    for block in blocks:
+        env.blobs.put(state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
+    _commit(env, replies, state, None if here is None else here.head, name)
+    records = (state.last_offset + 1 if state.last_offset is not None else 0) - (
+        here.last_offset + 1 if here is not None and here.last_offset is not None else 0
+    )
+    yield Step(alias=name, state="updated", head=state.head, new_blocks=len(blocks), new_records=records)
+
+
+def _last_segment(url: str) -> str:
+    name = unquote(urlparse(url).path).rstrip("/").rpartition("/")[2]
+    if not name:
+        raise InvalidInput(text=f"{url} names no dataset; say which name to use here")
+    return name
+
+
+def _missing(
+    env: Environment, there: Repository, head: Multihash, here: ChainState | None
+) -> list[RemoteBlock]:
+    def read_here(name: Multihash) -> bytes:
+        assert here is not None, "read only where there is something"
+        return env.blobs.read(here.dataset_id, ObjectKind.BLOCK, name)
+
+    return missing_blocks(there, head, read_here, None if here is None else here.head)
+
+
+def _local_state(env: Environment, alias: str) -> ChainState | None:
+    entry = env.catalog.by_alias(alias)
+    return None if entry is None else env.states.current(entry.dataset_id)
+
+
+def _check_identity(env: Environment, dataset: DatasetId, alias: str) -> None:
+    known = env.catalog.by_id(dataset)
+    if known is not None and known.alias.lower() != alias.lower():
+        raise AlreadyExists(what=f"this dataset, here named {known.alias},")
+    taken = env.catalog.by_alias(alias)
+    if taken is not None and taken.dataset_id != dataset:
+        raise AlreadyExists(what=f"another dataset named {alias}")
+
+
+def _objects(
+    env: Environment, there: Repository, dataset: DatasetId, alias: str, blocks: list[RemoteBlock]
+) -> Iterator[Step]:
+    """Fetch what is not here yet; the first object that is not as declared ends it."""
+    wanted = [one for one in _declared(blocks) if not env.blobs.has(dataset, one.kind, one.name)]
+    scratch = env.blobs.scratch()
+    try:
+        with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="download") as pool:
+            fetched = [pool.submit(_fetch, env, there, dataset, one, scratch) for one in wanted]
+            try:
+                for done, one in enumerate(as_completed(fetched), 1):
+                    one.result()
+                    yield Step(alias=alias, state="objects", done=done, total=len(wanted))
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _declared(blocks: list[RemoteBlock]) -> Iterator[RemoteObject]:
+    seen: set[Multihash] = set()
+    for block in blocks:
+        event = block.decoded.block.event
+        if not isinstance(event, AddData | ExecuteTransform):
+            continue
+        for kind, one in ((ObjectKind.DATA, event.new_data), (ObjectKind.CHECKPOINT, event.new_checkpoint)):
+            if one is not None and one.physical_hash not in seen:
+                seen.add(one.physical_hash)
+                yield RemoteObject(kind=kind, name=one.physical_hash, size=one.size, block=block)
+
+
+def _fetch(env: Environment, there: Repository, dataset: DatasetId, one: RemoteObject, scratch: Path) -> None:
+    file = scratch / str(one.name)
+    with file.open("w+b") as out:
+        there.fetch(one.kind, one.name, out, one.size)
+        out.seek(0)
+        actual = Multihash.sha3(hashlib.file_digest(out, "sha3_256").digest())
+        size = out.tell()
+    if actual != one.name or size != one.size:
+        raise ObjectDiffers(
+            object=f"{one.kind}/{one.name}",
+            block=str(one.block.hash),
+            sequence_number=one.block.decoded.block.sequence_number,
+            actual=f"{actual}, {size} bytes",
+            repository=there.url,
+        )
+    env.blobs.put_file(dataset, one.kind, one.name, file)
+
+
+def _commit(
+    env: Environment, replies: Replies, state: ChainState, expected: Multihash | None, alias: str
+) -> None:
+    """Have the coordinator admit the chain; an answer that was lost shows in the head."""
+    command = bus_pb2.ImportChain(
+        expected_head=b"" if expected is None else expected.raw, new_head=state.head.raw, alias=alias
+    )
+    for _ in range(ATTEMPTS):
+        answer = replies.ask(COORDINATOR_COMMANDS, state.dataset_id, command, timeout=ANSWER)
+        body = None if answer is None else body_of(answer)
+        if isinstance(body, bus_pb2.Committed) or env.refs.head(state.dataset_id) == state.head:
+            return
+        if isinstance(body, bus_pb2.HeadMoved):
+            actual = str(Multihash.from_bytes(body.head)) if body.head else None
+            raise HeadMoved(dataset=str(state.dataset_id), expected=str(expected), actual=actual)
+        if isinstance(body, bus_pb2.Refused):
+            raise Refused(reason=body.code, text=body.text)
+    raise Unavailable(what="the coordinator", why="no answer to the import")

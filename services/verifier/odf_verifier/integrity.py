@@ -1,0 +1,227 @@
+"""Integrity: every byte a chain refers to is there and hashes to what the chain declares (spec: Dataset Validation).
+
+The walk goes from the head to the seed by hashes, then forward through the chain's rules, then over data and
+checkpoints. Nothing is believed that was not hashed here. Whether a transform was honest is for `replay`.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+
+from odf_common.chain.chain import ChainBroken, iterate
+from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
+from odf_common.data.slices import read_slice
+from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError
+from odf_common.hashing.logical import logical_hash
+from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.events import AddData, Checkpoint, DataSlice, ExecuteTransform
+from odf_common.ports.store import ObjectKind
+from odf_verifier.report import Damage, Problem, Tally
+from odf_verifier.targets import Target
+
+HASHERS = 2  # threads; hashing frees the interpreter lock
+BROKEN = {
+    "missing": Damage.BLOCK_MISSING,
+    "corrupt": Damage.BLOCK_HASH_MISMATCH,
+    "unreadable": Damage.BLOCK_UNREADABLE,
+    "misplaced": Damage.RULE_VIOLATED,
+}
+QUEUED = 8  # slices waiting for a hasher, so that a long chain needs no long list
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A block whose bytes are what its name says."""
+
+    hash: Multihash
+    version: int
+    block: MetadataBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How deep to look: `logical` re-reads records of every slice, otherwise only bytes are hashed."""
+
+    logical: bool = True
+
+
+def check_chain(target: Target, *, since: ChainState | None = None) -> tuple[list[Link], list[Problem]]:
+    """Return the blocks after `since`, oldest first, and what is wrong with head, blocks or rules.
+
+    With a broken link the blocks above it are returned: their objects can still be looked at.
+    """
+    try:
+        head = target.refs.head(target.dataset)
+    except InvalidInput as error:
+        return [], [Problem(kind=Damage.HEAD_UNREADABLE, text=str(error))]
+    if head is None:
+        return [], [Problem(kind=Damage.HEAD_UNREADABLE, text="there is no head")]
+    links, problems = _walk(target, head, None if since is None else since.head)
+    if not problems:
+        problems = _fold(links, since, target.dataset)
+    return links, problems
+
+
+def _walk(target: Target, head: Multihash, stop: Multihash | None) -> tuple[list[Link], list[Problem]]:
+    links: list[Link] = []
+    try:
+        for name, decoded, _ in iterate(target.read_block, head):
+            if name == stop:
+                return links[::-1], []
+            links.append(Link(hash=name, version=decoded.version, block=decoded.block))
+    except ChainBroken as error:
+        broken = Multihash.parse(error.block)
+        problem = Problem(
+            kind=BROKEN[error.kind],
+            block=broken,
+            sequence_number=error.sequence_number,
+            object=broken,
+            text=str(error),
+        )
+        return links[::-1], [problem]
+    if stop is None:
+        return links[::-1], []
+    lost = "the chain no longer holds the last verified block"
+    return links[::-1], [Problem(kind=Damage.RULE_VIOLATED, block=head, text=lost)]
+
+
+def _fold(links: list[Link], since: ChainState | None, dataset: DatasetId) -> list[Problem]:
+    state = since
+    for link in links:
+        try:
+            state = admit(state, link.block, block_hash=link.hash, version=link.version)
+        except ChainRuleViolated as error:
+            number = link.block.sequence_number
+            return [
+                Problem(kind=Damage.RULE_VIOLATED, block=link.hash, sequence_number=number, text=str(error))
+            ]
+    if state is not None and state.dataset_id != dataset:
+        return [
+            Problem(kind=Damage.RULE_VIOLATED, text=f"the seed says {state.dataset_id}, the folder {dataset}")
+        ]
+    return []
+
+
+def check_objects(
+    target: Target,
+    links: list[Link],
+    tally: Tally,
+    *,
+    depth: Depth,
+    progress: Progress,
+) -> Iterator[Problem]:
+    """Hash every slice and checkpoint that `links` declare; yields problems in chain order.
+
+    Bytes looked at are added to `tally`; `progress(done, total)` is called once a block with objects.
+    """
+    jobs = [(link, event) for link in links if (event := _with_objects(link.block.event)) is not None]
+    waiting: list[Future[list[Problem]]] = []
+    with ThreadPoolExecutor(HASHERS, thread_name_prefix="hasher") as pool:
+        rest = iter(jobs)
+        done = 0
+        for link, event in islice(rest, QUEUED):
+            waiting.append(pool.submit(_check_event, target, link, event, tally, depth))
+        while waiting:
+            yield from waiting.pop(0).result()
+            done += 1
+            progress(done, len(jobs))
+            for link, event in islice(rest, 1):
+                waiting.append(pool.submit(_check_event, target, link, event, tally, depth))
+
+
+def _with_objects(event: object) -> AddData | ExecuteTransform | None:
+    if isinstance(event, AddData | ExecuteTransform) and (event.new_data or event.new_checkpoint):
+        return event
+    return None
+
+
+def _check_event(
+    target: Target, link: Link, event: AddData | ExecuteTransform, tally: Tally, depth: Depth
+) -> list[Problem]:
+    problems: list[Problem] = []
+    if event.new_data is not None:
+        problems += _check_slice(target, link, event.new_data, depth)
+        tally.bytes += event.new_data.size
+    if event.new_checkpoint is not None:
+        problems += _check_checkpoint(target, link, event.new_checkpoint)
+        tally.bytes += event.new_checkpoint.size
+    return problems
+
+
+def _check_slice(target: Target, link: Link, data: DataSlice, depth: Depth) -> list[Problem]:
+    """Check bytes, then records; an object that is not what its name says is damage, whatever its records hash to."""
+    declared = _Declared(ObjectKind.DATA, data.physical_hash, data.size, Damage.PHYSICAL_HASH_MISMATCH)
+    problems = _check_bytes(target, link, declared)
+    if problems or not depth.logical:
+        return problems
+    return _check_records(target, link, data)
+
+
+def _check_records(target: Target, link: Link, data: DataSlice) -> list[Problem]:
+    def problem(kind: Damage, text: str) -> Problem:
+        return _problem(link, kind, data.physical_hash, text)
+
+    try:
+        table = read_slice(target.blobs.local_path(target.dataset, ObjectKind.DATA, data.physical_hash))
+        actual = logical_hash(table)
+    except OdfError as error:
+        return [problem(Damage.LOGICAL_HASH_MISMATCH, f"the slice cannot be read: {error}")]
+    if actual != data.logical_hash:
+        return [
+            problem(Damage.LOGICAL_HASH_MISMATCH, f"declared {data.logical_hash}, records hash to {actual}")
+        ]
+    interval = data.offset_interval
+    rows = interval.end - interval.start + 1
+    first, last = (
+        (table.column(0)[0].as_py(), table.column(0)[-1].as_py()) if table.num_rows else (None, None)
+    )
+    if (table.num_rows, first, last) != (rows, interval.start, interval.end):
+        return [
+            problem(Damage.OFFSETS_MISMATCH, f"declared {interval.start}–{interval.end}, has {first}–{last}")
+        ]
+    return []
+
+
+def _check_checkpoint(target: Target, link: Link, checkpoint: Checkpoint) -> list[Problem]:
+    name, size = checkpoint.physical_hash, checkpoint.size
+    declared = _Declared(ObjectKind.CHECKPOINT, name, size, Damage.CHECKPOINT_HASH_MISMATCH)
+    return _check_bytes(target, link, declared)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """An object as a block declares it, and what to call it when its bytes are others."""
+
+    kind: ObjectKind
+    name: Multihash
+    size: int
+    damage: Damage
+
+
+def _check_bytes(target: Target, link: Link, declared: _Declared) -> list[Problem]:
+    kind, name = declared.kind, declared.name
+    with suppress(NotFound):
+        with target.blobs.open(target.dataset, kind, name) as file:
+            actual = physical_hash(file)
+        if actual != name:
+            return [_problem(link, declared.damage, name, f"the stored bytes hash to {actual}")]
+        stored = target.blobs.size(target.dataset, kind, name)
+        if stored != declared.size:
+            text = f"declared {declared.size} bytes, has {stored}"
+            return [_problem(link, Damage.SIZE_MISMATCH, name, text)]
+        return []
+    return [_problem(link, Damage.OBJECT_MISSING, name, f"not in {kind}")]
+
+
+def _problem(link: Link, kind: Damage, name: Multihash, text: str) -> Problem:
+    return Problem(
+        kind=kind, block=link.hash, sequence_number=link.block.sequence_number, object=name, text=text
+    )

@@ -1,0 +1,45 @@
+"""What verification finds: problems, each naming the kind of damage, its block and its object, and the verdict."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from odf_common.hashing.multihash import Multihash
+
+
+class Damage(StrEnum):
+    """Kinds of damage; the names are part of the command's JSON."""
+
+    HEAD_UNREADABLE = "head-unreadable"
+    BLOCK_MISSING = "block-missing"
+    BLOCK_HASH_MISMATCH = "block-hash-mismatch"
+    BLOCK_UNREADABLE = "block-unreadable"
+    RULE_VIOLATED = "chain-rule-violated"
+    OBJECT_MISSING = "object-missing"
+    SIZE_MISMATCH = "size-mismatch"
+    PHYSICAL_HASH_MISMATCH = "physical-hash-mismatch"
+    LOGICAL_HASH_MISMATCH = "logical-hash-mismatch"
+    OFFSETS_MISMATCH = "offsets-mismatch"
+    CHECKPOINT_HASH_MISMATCH = "checkpoint-hash-mismatch"
+    INPUT_MISSING = "input-missing"
+    REPLAY_MISMATCH = "replay-mismatch"
+    REPLAY_REFUSED = "replay-refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is not as the chain declares; `object` is the hash of the damaged object, if it is one."""
+
+    kind: Damage
+    block: Multihash | None = None
+    sequence_number: int | None = None
+    object: Multihash | None = None
+    text: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What has been looked at so far; sizes in bytes."""
+
+    blocks: int = 0
+    bytes: int = 0
+    transforms: int = 0

@@ -1,0 +1,100 @@
+"""Where the verifier's handlers meet the adapters: questions over gRPC, and a look at every commit."""
+
+from collections.abc import Iterator
+
+import grpc
+
+from odf_common.codec.bus import Envelope, body_of
+from odf_common.errors import OdfError
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import NOTIFICATIONS
+from odf_common.proto.odf.bus.v1.bus_pb2 import Committed
+from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
+from odf_common.proto.odf.node.v1 import verifier_pb2_grpc
+from odf_common.runtime.environment import Environment
+from odf_common.runtime.service import Outgoing, Service, Subscription
+from odf_verifier.report import Problem
+from odf_verifier.targets import Target, targets
+from odf_verifier.verification import OnCommit, Scope, Step, Verdict, Verifier
+
+
+def build(env: Environment) -> Service:
+    """Wire the service."""
+    verifier = Verifier(env)
+    on_commit = OnCommit(verifier)
+
+    def committed(envelope: Envelope) -> tuple[Outgoing, ...]:
+        if isinstance(body_of(envelope), Committed):
+            entry = env.catalog.by_id(DatasetId.parse(envelope.dataset_id))
+            if entry is not None:
+                target = Target(
+                    name=entry.alias, dataset=entry.dataset_id, blobs=env.blobs, refs=env.refs, is_local=True
+                )
+                on_commit.add(target)
+        return ()
+
+    def register(server: grpc.Server) -> tuple[str, ...]:
+        verifier_pb2_grpc.add_VerifierServicer_to_server(Servicer(env, verifier), server)
+        return (pb.DESCRIPTOR.services_by_name["Verifier"].full_name,)
+
+    looks = env.settings.verify_on_commit
+    return Service(
+        name="verifier",
+        subscriptions=(Subscription(topic=NOTIFICATIONS, handler=committed),) if looks else (),
+        grpc=register,
+        grpc_address=env.settings.verifier_grpc,
+        background=(on_commit.run,) if looks else (),
+    )
+
+
+class Servicer(verifier_pb2_grpc.VerifierServicer):
+    """Answers `Verify`."""
+
+    def __init__(self, env: Environment, verifier: Verifier) -> None:
+        """Serve the datasets of this node."""
+        self._env = env
+        self._verifier = verifier
+
+    def Verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:  # noqa: N802
+        """Verify one dataset after another; each ends with its verdict."""
+        scope = Scope(replay=not request.integrity_only, incremental=request.incremental)
+        for target in targets(self._env, tuple(request.refs), every=request.all, recursive=request.recursive):
+            yield from self._one(target, scope, context)
+
+    def _one(self, target: Target, scope: Scope, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:
+        try:
+            for item in self._verifier.verify(target, scope):
+                if not context.is_active():
+                    return
+                yield _message(target, item)
+        except OdfError as error:
+            # Not a verdict: what is needed to come to one is not there.
+            failed = pb.Verdict(
+                dataset=target.name, verdict="failed", problems=[pb.Problem(kind=error.code, text=str(error))]
+            )
+            yield pb.VerifyItem(verdict=failed)
+
+
+def _message(target: Target, item: Step | Verdict) -> pb.VerifyItem:
+    if isinstance(item, Step):
+        step = pb.VerifyProgress(dataset=target.name, phase=item.phase, done=item.done, total=item.total)
+        return pb.VerifyItem(progress=step)
+    verdict = pb.Verdict(
+        dataset=target.name,
+        verdict="valid" if item.is_valid else "invalid",
+        problems=[_problem(problem) for problem in item.problems],
+        blocks=item.tally.blocks,
+        bytes=item.tally.bytes,
+        transforms_replayed=item.tally.transforms,
+    )
+    return pb.VerifyItem(verdict=verdict)
+
+
+def _problem(problem: Problem) -> pb.Problem:
+    return pb.Problem(
+        kind=problem.kind,
+        block="" if problem.block is None else str(problem.block),
+        sequence_number=problem.sequence_number,
+        object="" if problem.object is None else str(problem.object),
+        text=problem.text,
+    )

@@ -1,0 +1,94 @@
+"""What is to be verified: datasets of this node by name or id, or a folder anywhere by `file://`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from odf_common.adapters.folder import FolderStore
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.metadata.events import Seed
+from odf_common.ports.store import BlobReader, CatalogEntry, ObjectKind, RefReader
+from odf_common.runtime.environment import Environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A dataset to verify: what people call it, its id, and where its bytes are."""
+
+    name: str
+    dataset: DatasetId
+    blobs: BlobReader
+    refs: RefReader
+    is_local: bool
+
+    def read_block(self, name: Multihash) -> bytes:
+        """Return a block's bytes, unchecked; raises `NotFound`."""
+        return self.blobs.read(self.dataset, ObjectKind.BLOCK, name)
+
+
+def targets(env: Environment, refs: tuple[str, ...], *, every: bool, recursive: bool) -> tuple[Target, ...]:
+    """Return what `refs` name, inputs before what is made of them where `recursive`; raises `NotFound`."""
+    if every:
+        return tuple(_of_entry(env, entry) for entry in env.catalog.entries())
+    found: dict[str, Target] = {}
+    for ref in refs:
+        for target in _resolve(env, ref, recursive=recursive):
+            found.setdefault(target.name, target)
+    return tuple(found.values())
+
+
+def _resolve(env: Environment, ref: str, *, recursive: bool) -> Iterator[Target]:
+    if ref.startswith("file://"):
+        yield _of_folder(ref)
+        return
+    entry = env.catalog.by_id(DatasetId.parse(ref)) if ref.startswith(PREFIX) else env.catalog.by_alias(ref)
+    if entry is None:
+        raise NotFound(what=f"dataset {ref}")
+    if recursive:
+        yield from _inputs(env, entry.dataset_id, {entry.dataset_id})
+    yield _of_entry(env, entry)
+
+
+def _inputs(env: Environment, dataset: DatasetId, seen: set[DatasetId]) -> Iterator[Target]:
+    state = env.states.current(dataset)
+    for progress in state.input_progress if state is not None else ():
+        entry = env.catalog.by_id(progress.dataset_id)
+        if progress.dataset_id in seen or entry is None:
+            continue
+        seen.add(progress.dataset_id)
+        yield from _inputs(env, progress.dataset_id, seen)
+        yield _of_entry(env, entry)
+
+
+def _of_entry(env: Environment, entry: CatalogEntry) -> Target:
+    return Target(name=entry.alias, dataset=entry.dataset_id, blobs=env.blobs, refs=env.refs, is_local=True)
+
+
+def _of_folder(url: str) -> Target:
+    store = FolderStore(Path(unquote(urlparse(url).path)))
+    return Target(name=url, dataset=_seed_of(store), blobs=store, refs=store, is_local=False)
+
+
+def _seed_of(store: FolderStore) -> DatasetId:
+    """Return the id that the first block declares.
+
+    Found among all blocks, not by walking: the walk may be what is broken, and is verified afterwards.
+    """
+    nobody = DatasetId.of_key(bytes(32))
+    for name in store.names(nobody, ObjectKind.BLOCK):
+        found = _seed_in(store.read(nobody, ObjectKind.BLOCK, name))
+        if found is not None:
+            return found
+    raise NotFound(what=f"a seed block in {store.folder}")
+
+
+def _seed_in(raw: bytes) -> DatasetId | None:
+    try:
+        event = decode_block(raw).block.event
+    except InvalidInput:
+        return None
+    return event.dataset_id if isinstance(event, Seed) else None

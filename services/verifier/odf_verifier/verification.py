@@ -1,0 +1,174 @@
+"""One dataset's verification: integrity, then replay, as a stream of progress that ends with a verdict."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import structlog
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import OdfError
+from odf_common.hashing.multihash import Multihash
+from odf_common.runtime.environment import Environment
+from odf_verifier.integrity import Depth, Link, check_chain, check_objects
+from odf_verifier.replay import Replay
+from odf_verifier.report import Problem, Tally
+from odf_verifier.targets import Target
+from odf_verifier.verified import Verified
+
+log = structlog.stdlib.get_logger(__name__)
+
+INTEGRITY = "integrity"
+REPLAY = "replay"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What to look at: `depth` of integrity, transforms or not, all or only what came since the last good verdict."""
+
+    replay: bool = True
+    incremental: bool = False
+    depth: Depth = field(default_factory=Depth)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """How far a phase is, in blocks."""
+
+    phase: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The outcome for one dataset."""
+
+    head: Multihash | None
+    problems: tuple[Problem, ...]
+    tally: Tally
+
+    @property
+    def is_valid(self) -> bool:
+        """Tell whether nothing is wrong."""
+        return not self.problems
+
+
+class Verifier:
+    """Verifies datasets of one node; knows how far each was found good."""
+
+    def __init__(self, env: Environment) -> None:
+        """Keep verdicts in the node's home."""
+        self._env = env
+        self._verified = Verified(env.settings.home / "verified")
+
+    def verify(self, target: Target, scope: Scope) -> Iterator[Step | Verdict]:
+        """Verify one dataset; the last item is the verdict. Raises `Unavailable` when the engine is needed and away."""
+        tally = Tally()
+        since = self._since(target, scope, INTEGRITY)
+        links, problems = check_chain(target, since=since)
+        tally.blocks = len(links)
+        steps: queue.SimpleQueue[Step] = queue.SimpleQueue()
+
+        def progress(done: int, total: int) -> None:
+            steps.put(Step(phase=INTEGRITY, done=done, total=total))
+
+        for problem in check_objects(target, links, tally, depth=scope.depth, progress=progress):
+            problems.append(problem)
+            yield from _drained(steps)
+        yield from _drained(steps)
+        if scope.replay and target.is_local and not problems:
+            for item in self._replayed(target, scope, links, since):
+                if isinstance(item, Problem):
+                    problems.append(item)
+                else:
+                    tally.transforms = item.done
+                    yield item
+        head = links[-1].hash if links else None if since is None else since.head
+        verdict = Verdict(head=head, problems=tuple(problems), tally=tally)
+        if verdict.is_valid and target.is_local and head is not None:
+            phases = (INTEGRITY, REPLAY) if scope.replay else (INTEGRITY,)
+            self._verified.remember(target.dataset, dict.fromkeys(phases, head))
+        yield verdict
+
+    def _replayed(
+        self, target: Target, scope: Scope, links: list[Link], since: ChainState | None
+    ) -> Iterator[Step | Problem]:
+        """Replay what has not been replayed; integrity may have been looked at further than that."""
+        begin = self._since(target, scope, REPLAY)
+        if (begin.head if begin else None) != (since.head if since else None):
+            links, lost = check_chain(target, since=begin)
+            yield from lost
+        for done, total, problem in Replay(self._env, target).run(links, begin):
+            if problem is not None:
+                yield problem
+            yield Step(phase=REPLAY, done=done, total=total)
+
+    def _since(self, target: Target, scope: Scope, phase: str) -> ChainState | None:
+        if not scope.incremental or not target.is_local:
+            return None
+        head = self._verified.head(target.dataset, phase)
+        if head is None:
+            return None
+        try:
+            return self._env.states.at(target.dataset, head)
+        except OdfError as error:
+            log.warning("verifying from the seed", dataset=target.name, reason=str(error))
+            return None
+
+
+def _drained(steps: "queue.SimpleQueue[Step]") -> Iterator[Step]:
+    while True:
+        try:
+            yield steps.get_nowait()
+        except queue.Empty:
+            return
+
+
+class OnCommit:
+    """Verifies what is committed, as it is committed: commits that wait for their turn are one verification."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        """Nothing waits yet."""
+        self._verifier = verifier
+        self._waiting: dict[str, Target] = {}
+        self._changed = threading.Condition()
+
+    def add(self, target: Target) -> None:
+        """Note that the dataset has new blocks."""
+        with self._changed:
+            self._waiting[target.name] = target
+            self._changed.notify()
+
+    def run(self, stop: threading.Event) -> None:
+        """Verify until told to stop; a dataset that fails is logged and looked at again with its next commit."""
+        while not stop.is_set():
+            target = self._next()
+            if target is None:
+                continue
+            try:
+                self._verify(target)
+            except OdfError as error:
+                # Not a verdict: the engine is away, or the dataset was deleted meanwhile.
+                log.warning("verification put off", dataset=target.name, reason=str(error))
+
+    def _next(self) -> Target | None:
+        with self._changed:
+            if not self._waiting:
+                self._changed.wait(0.5)
+            if not self._waiting:
+                return None
+            name = next(iter(self._waiting))
+            return self._waiting.pop(name)
+
+    def _verify(self, target: Target) -> None:
+        # Bytes only: records were hashed by whoever proposed them a moment ago; `odf verify` reads them again.
+        scope = Scope(incremental=True, depth=Depth(logical=False))
+        for item in self._verifier.verify(target, scope):
+            if isinstance(item, Verdict) and not item.is_valid:
+                first = item.problems[0]
+                log.error(
+                    "verification failed", dataset=target.name, kind=str(first.kind), block=str(first.block),
+                    object=str(first.object), text=first.text,
+                )  # fmt: skip

@@ -1,0 +1,31 @@
+"""One embedded node for all integration tests: the real broker, Redis, services and Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odf_common.testing.embedded import EmbeddedNode
+from odf_common.testing.story import Story
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker("integration")
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
+    """A running node; ends with the session and leaves no process."""
+    made = EmbeddedNode(tmp_path_factory.mktemp("node"))
+    made.up()
+    yield made
+    made.down()
+
+
+@pytest.fixture
+def story(node: EmbeddedNode) -> Story:
+    """The node, and what stories do with it."""
+    return Story(node)

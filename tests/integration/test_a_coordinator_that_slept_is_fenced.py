@@ -1,0 +1,134 @@
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from odf_common.adapters.local import layout
+from odf_common.identity.did import DatasetId
+from odf_common.runtime.supervisor.ports import LOOPBACK, free_port
+from odf_common.testing.embedded import EmbeddedNode
+from odf_common.testing.manifests import derivative, root
+from odf_common.testing.story import Story
+
+COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
+LOCK_TTL = 10.0  # seconds, and the group's session 6: the defaults
+DRAINED = 90.0
+STEP = 0.03  # seconds between messages, so that commits go on all the time
+
+
+def test_a_coordinator_paused_with_the_lock_in_hand_cannot_fork_the_chain(story: Story) -> None:
+    node = story.node
+    story.add(
+        root("paused", COLUMNS, event_time="at"),
+        derivative("paused.even", {"paused": "paused"}, "SELECT at AS event_time, id FROM paused WHERE id % 2 = 0"),
+    )
+    folder = story.folder("paused")
+    dataset = DatasetId.parse(story.summary("paused")["id"])
+    with streaming(node, story.topic("paused")) as sent:
+        sleeper = pause_with_the_lock(node, dataset)
+        asleep = time.monotonic()
+        try:
+            head = (folder / "refs" / "head").read_text()
+            with second_coordinator(node, sleeper):
+                node.eventually(lambda: (folder / "refs" / "head").read_text() != head, DRAINED)
+                time.sleep(max(asleep + LOCK_TTL + 1 - time.monotonic(), 0))
+                taken_over = blocks_of(folder)
+                os.kill(sleeper, signal.SIGCONT)
+                # Both are awake now, and whatever the sleeper had in hand it tries to finish.
+                node.eventually(lambda: blocks_of(folder) > taken_over + 3, DRAINED)
+        finally:
+            os.kill(sleeper, signal.SIGCONT)
+    count = len(sent)
+    assert count > 100
+    story.await_records({"paused": count, "paused.even": (count + 1) // 2}, DRAINED)
+    # Reading the chain checks every link, rule and offset.
+    assert story.chain("paused").column("id") == sent
+    assert story.chain("paused.even").column("id") == sent[::2]
+    assert [one["verdict"] for one in story.verify("paused paused.even")] == ["valid", "valid"]
+    assert node.pid("coordinator") == sleeper, "it was refused, it did not crash"
+
+
+@contextmanager
+def streaming(node: EmbeddedNode, topic: str) -> Iterator[list[int]]:
+    """Publish one record after the other while the block runs; the list has the ids that were acknowledged."""
+    sent: list[int] = []
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            id_ = len(sent)
+            at = f"2026-01-01T{id_ // 3600 % 24:02}:{id_ // 60 % 60:02}:{id_ % 60:02}Z"
+            node.produce(topic, [f'{{"id": {id_}, "at": "{at}"}}'.encode()])
+            sent.append(id_)
+            stop.wait(STEP)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield sent
+    finally:
+        stop.set()
+        thread.join()
+
+
+def pause_with_the_lock(node: EmbeddedNode, dataset: DatasetId) -> int:
+    """Stop the coordinator while it holds the dataset's lock, before it takes the head's file lock; its pid."""
+    pid = node.pid("coordinator")
+    assert pid is not None
+    client = redis.Redis.from_url(f"redis://{node.node.redis}/0")
+    deadline = time.monotonic() + DRAINED
+    try:
+        while time.monotonic() < deadline:
+            if not client.exists(f"odf:lock:{dataset}"):
+                continue
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.05)
+            if client.exists(f"odf:lock:{dataset}") and not holds_file_lock(pid, node.home, dataset):
+                return pid
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.01)
+    finally:
+        client.close()
+    raise AssertionError("the coordinator was never seen with the lock")
+
+
+def holds_file_lock(pid: int, home: Path, dataset: DatasetId) -> bool:
+    """Tell whether a process is inside the compare-and-set; nobody else could take over until it goes on."""
+    file = layout.lock_file(home, dataset)
+    if not file.exists():
+        return False
+    inode = str(file.stat().st_ino)
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return any(words[4] == str(pid) and words[5].endswith(f":{inode}") for words in locks if words[1] == "FLOCK")
+
+
+@contextmanager
+def second_coordinator(node: EmbeddedNode, first: int) -> Iterator[None]:
+    """Run another coordinator of the same home, started as the supervisor starts it, with addresses of its own."""
+    environment = dict(
+        line.split("=", 1) for line in Path(f"/proc/{first}/environ").read_text().split("\0") if "=" in line
+    )
+    command = Path(f"/proc/{first}/cmdline").read_text().rstrip("\0").split("\0")
+    environment |= {
+        "ODF_INSTANCE": "second.coordinator",
+        "ODF_COORDINATOR_GRPC": f"{LOOPBACK}:{free_port()}",
+        "ODF_METRICS_PORT": str(free_port()),
+    }
+    with (node.home / "logs" / "second-coordinator.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def blocks_of(folder: Path) -> int:
+    """Return how many blocks lie there."""
+    return sum(1 for _ in (folder / "blocks").iterdir())

@@ -1,0 +1,123 @@
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from odf_common.metadata.events import AddData
+from odf_common.metadata.scalars import Timestamp
+from odf_common.testing import nycflights as data
+from odf_common.testing.chains import StoredChain
+from odf_common.testing.embedded import EmbeddedNode
+from odf_common.testing.manifests import APPEND, renamed
+from odf_common.testing.story import Story, chunks
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "nycflights"
+PARTS = ("ingest", "coordinator", "engine-spark", "kafka")
+DERIVED = ("flights.late", "flights.delays.hourly")
+ROOTS = ("flights", "weather")
+ROUNDS = 12
+PAUSE = 0.25  # seconds between rounds: the parts are in the middle of something when they are killed
+CLOSING = "2013-01-10T00:00:00Z"
+DRAINED = 90.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """All four chains when everything is done, by their names in the example."""
+
+    chains: dict[str, StoredChain]
+
+
+@pytest.fixture(scope="module")
+def days() -> dict[str, list[bytes]]:
+    """Messages of two days."""
+    wanted = data.days(2)
+    return {
+        "flights": data.as_messages(data.of_days(data.flights(), wanted)),
+        "weather": data.as_messages(data.of_days(data.weather(), wanted)),
+    }
+
+
+@pytest.fixture(scope="module")
+def calm(node: EmbeddedNode, days: dict[str, list[bytes]]) -> Outcome:
+    """What comes out when nobody disturbs."""
+    story = Story(node)
+    for _ in streamed(story, "calm", days):
+        pass
+    return outcome(story, "calm", days)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_killed_twice_while_records_stream_in_changes_nothing(
+    story: Story, calm: Outcome, days: dict[str, list[bytes]], part: str
+) -> None:
+    prefix = f"killed.{part}"
+    old = None
+    for number in streamed(story, prefix, days):
+        if number == 2 or (number == 8 and story.node.pid(part) is not None):
+            old = story.node.kill(part)
+    assert old is not None
+    story.node.await_restart(part, old)
+    assert_same(outcome(story, prefix, days), calm, days)
+
+
+def test_all_parts_killed_at_once_change_nothing(
+    story: Story, calm: Outcome, days: dict[str, list[bytes]]
+) -> None:
+    killed = {}
+    for number in streamed(story, "killed.all", days):
+        if number == 5:
+            killed = {part: story.node.kill(part) for part in PARTS}
+    for part, old in killed.items():
+        story.node.await_restart(part, old)
+    assert_same(outcome(story, "killed.all", days), calm, days)
+
+
+def streamed(story: Story, prefix: str, days: dict[str, list[bytes]]) -> Iterator[int]:
+    """Add the example and publish its days round by round; yields the number of each round after it was sent."""
+    story.add(*renamed(EXAMPLE, prefix, merge=APPEND))
+    topics = {name: story.topic(f"{prefix}.{name}") for name in ROOTS}
+    rounds = zip(*(chunks(days[name], ROUNDS) for name in ROOTS), strict=True)
+    for number, parts in enumerate(rounds):
+        for name, messages in zip(ROOTS, parts, strict=True):
+            assert story.node.produce(topics[name], messages) == len(messages)
+        yield number
+        time.sleep(PAUSE)
+
+
+def outcome(story: Story, prefix: str, days: dict[str, list[bytes]]) -> Outcome:
+    """Wait until all has drained by itself, close the windows, and read all chains."""
+    story.await_records({f"{prefix}.{name}": len(days[name]) for name in ROOTS}, DRAINED)
+    story.pull(" ".join(f"{prefix}.{name}" for name in ROOTS) + f" --set-watermark {CLOSING}")
+    names = [f"{prefix}.{name}" for name in (*ROOTS, *DERIVED)]
+    story.pull(" ".join(names))
+    again = story.pull(" ".join(names))
+    assert {row["state"] for row in again.values()} == {"up-to-date"}
+    for name in ROOTS:
+        assert_position_is_end(story, f"{prefix}.{name}")
+    assert {verdict["verdict"] for verdict in story.verify(" ".join(names))} == {"valid"}
+    return Outcome(chains={name: story.chain(f"{prefix}.{name}") for name in (*ROOTS, *DERIVED)})
+
+
+def assert_position_is_end(story: Story, dataset: str) -> None:
+    """The chain says itself that it has taken its topic to the end."""
+    events = [block.event for _, block in story.chain(dataset).blocks]
+    states = [one.new_source_state for one in events if isinstance(one, AddData) and one.new_source_state]
+    ends = story.node.topics().ends(story.topic(dataset))
+    (position,) = json.loads(states[-1].value)["topics"].values()
+    assert position["next"] == {str(partition): end for partition, end in ends.items()}
+
+
+def assert_same(seen: Outcome, calm: Outcome, days: dict[str, list[bytes]]) -> None:
+    """Each message is there once, in order; derived records and watermarks are those of the calm run."""
+    sent = [json.loads(message)["id"] for message in days["flights"]]
+    assert seen.chains["flights"].column("id") == sent
+    for name, chain in seen.chains.items():
+        assert len(chain.records()) == len(calm.chains[name].records()), name
+        assert chain.records() == calm.chains[name].records(), name
+        assert chain.watermark == calm.chains[name].watermark, name
+    assert seen.chains["flights"].watermark == Timestamp.parse(CLOSING)
+    assert len(calm.chains["flights.delays.hourly"].records()) > 0

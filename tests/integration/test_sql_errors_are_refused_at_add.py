@@ -1,0 +1,87 @@
+import pytest
+
+from odf_common.testing.manifests import derivative, ledger, root
+from odf_common.testing.story import Story
+
+COLUMNS = ("id BIGINT", "origin STRING", "amount INT", "at TIMESTAMP(3)")
+WRONG = {
+    "a misspelt keyword": ("SELEC id FROM trips", "SELEC"),
+    "an unknown column": ("SELECT at AS event_time, amuont FROM trips", "amuont"),
+    "an unknown table": ("SELECT id FROM tripps", "tripps"),
+    "an unknown function": ("SELECT at AS event_time, averge(id) FROM trips", "averge"),
+    "a column that is not grouped": ("SELECT window, origin, id FROM trips GROUP BY window(at, '1 hour'), origin", "id"),
+    "an unclosed parenthesis": ("SELECT at AS event_time, (id FROM trips", "FROM"),
+    "an empty query": ("", ""),
+}
+FORBIDDEN = {
+    "a table made": "CREATE TABLE stolen AS SELECT * FROM trips",
+    "a table dropped": "DROP TABLE trips",
+    "rows inserted": "INSERT INTO trips VALUES (1, 'x', 1, now())",
+    "a setting": "SET spark.sql.shuffle.partitions=1",
+    "a file read": "SELECT * FROM text.`/etc/passwd`",
+    "a parquet file read": "SELECT * FROM parquet.`/tmp/data.parquet`",
+    "java called": "SELECT at AS event_time, reflect('java.lang.System', 'getenv', 'PATH') AS path FROM trips",
+    "java called by its other name": "SELECT at AS event_time, java_method('java.util.UUID', 'randomUUID') AS u FROM trips",
+    "a jar added": "ADD JAR '/tmp/evil.jar'",
+    "a function made": "CREATE FUNCTION f AS 'evil.Udf'",
+    "chance": "SELECT at AS event_time, rand() AS luck FROM trips",
+    "a new name each time": "SELECT at AS event_time, uuid() AS u FROM trips",
+    "the clock": "SELECT at AS event_time, current_timestamp() AS now FROM trips",
+    "several statements": "SELECT at AS event_time, id FROM trips; DROP TABLE trips",
+    "the catalog": "SHOW TABLES",
+}
+
+
+@pytest.fixture(scope="module")
+def trips(node: object) -> str:
+    """An input with a schema and a record."""
+    from odf_common.testing.embedded import EmbeddedNode
+
+    assert isinstance(node, EmbeddedNode)
+    story = Story(node)
+    story.add(root("trips", COLUMNS, merge=ledger("id"), event_time="at"))
+    story.ingest("trips", [{"id": 1, "origin": "EWR", "amount": 3, "at": "2026-01-01T00:00:00Z"}])
+    return "trips"
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_sql_is_refused_with_the_engines_words(story: Story, trips: str, kind: str) -> None:
+    query, culprit = WRONG[kind]
+    name = "wrong." + kind.replace(" ", "-")
+    said = story.refused(derivative(name, {"trips": trips}, query))
+    assert name in said
+    assert culprit.lower() in said.lower()
+    assert story.find(name) is None
+
+
+def test_the_position_of_a_fault_is_told_in_lines_and_columns(story: Story, trips: str) -> None:
+    query = "SELECT at AS event_time,\n  origin,\n  amuont\nFROM trips"
+    said = story.refused(derivative("wrong.position", {"trips": trips}, query))
+    assert "amuont" in said
+    assert "line 3" in said
+
+
+@pytest.mark.parametrize("kind", FORBIDDEN)
+def test_forbidden_sql_is_refused(story: Story, trips: str, kind: str) -> None:
+    name = "forbidden." + kind.replace(" ", "-")
+    said = story.refused(derivative(name, {"trips": trips}, FORBIDDEN[kind]))
+    assert name in said
+    assert story.find(name) is None
+
+
+@pytest.mark.parametrize("kind", ["a table dropped", "a file read", "java called", "rows inserted"])
+def test_forbidden_sql_is_refused_as_a_question_too(story: Story, trips: str, kind: str) -> None:
+    assert "error:" in story.node.fails(f"sql -c \"{FORBIDDEN[kind].replace('`', '\\`')}\"")
+
+
+def test_a_wrong_manifest_beside_a_right_one_is_named_and_the_input_stays(story: Story, trips: str) -> None:
+    right = derivative("right.beside", {"trips": trips}, "SELECT at AS event_time, id FROM trips")
+    wrong = derivative("wrong.beside", {"trips": trips}, "SELECT at AS event_time, no_such FROM trips")
+    said = story.refused(right, wrong)
+    assert "wrong.beside" in said
+    assert story.find("wrong.beside") is None
+    assert story.records("trips") == [1]
+    if story.find("right.beside") is None:
+        story.add(right)
+    story.pull("right.beside")
+    assert story.chain("right.beside").column("id") == [1]
