@@ -9,40 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from departures import manifest
+
+from odf_common.proto.odf.node.v1.coordinator_pb2 import DescribeRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node
 from odf_common.testing.embedded import EmbeddedNode
 
 TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
-POLL: Final = 0.01  # seconds between two looks at a head
+POLL: Final = 0.005  # seconds between two looks at a head
 PATIENCE: Final = 120.0
 QUIET: Final = 0.05  # cores that an idle node may use
 NOT_OURS: Final = ("kafka",)  # the broker's own time is its own
-
-COLUMNS: Final = """\
-          - id BIGINT
-          - year INT
-          - month INT
-          - day INT
-          - dep_time INT
-          - sched_dep_time INT
-          - dep_delay INT
-          - arr_time INT
-          - sched_arr_time INT
-          - arr_delay INT
-          - carrier STRING
-          - flight INT
-          - tailnum STRING
-          - origin STRING
-          - dest STRING
-          - air_time INT
-          - distance INT
-          - hour INT
-          - minute INT
-          - time_hour TIMESTAMP(3)
-"""
-APPEND: Final = "kind: Append"
-LEDGER: Final = "kind: Ledger\n        primaryKey: [id]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,27 +55,9 @@ class BenchedNode:
         self._count += 1
         return f"{kind}.{self._count}"
 
-    def add_flights(self, name: str, merge: str = APPEND) -> None:
+    def add(self, name: str, merge: str) -> None:
         """Make a root dataset of departures."""
-        manifest = f"""\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Root
-  metadata:
-    - kind: AddPushSource
-      sourceName: default
-      read:
-        kind: NdJson
-        schema:
-{COLUMNS}\
-      merge:
-        {merge}
-    - kind: SetVocab
-      eventTimeColumn: time_hour
-"""
-        self.embedded.run("add -", stdin=manifest.encode())
+        self.embedded.run("add -", stdin=manifest(name, merge).encode())
 
     def topic_of(self, name: str) -> str:
         """Return the push topic that a dataset of this name gets, before it is made."""
@@ -114,18 +74,23 @@ content:
         return found
 
     def await_records(self, name: str, count: int) -> float:
-        """Return the moment (monotonic) at which the dataset was seen to have so many records."""
-        from odf_common.proto.odf.node.v1.coordinator_pb2 import DescribeRequest  # noqa: PLC0415
+        """Return the moment (monotonic) at which the dataset was seen to have so many records.
 
+        The head's file is watched, so that looking costs the node nothing.
+        """
+        head = self.folder(name) / "refs" / "head"
+        seen = b""
         deadline = time.monotonic() + PATIENCE
         with ask.coordinator(self.node) as coordinator:
-            while True:
-                found = coordinator.Describe(DescribeRequest(ref=name), timeout=ask.ANSWER).records
-                if found >= count:
-                    return time.monotonic()
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{name} has {found} of {count} records{self.embedded.logs()}")
-                time.sleep(POLL)
+            while time.monotonic() < deadline:
+                now, moment = head.read_bytes(), time.monotonic()
+                if now == seen:
+                    time.sleep(POLL)
+                    continue
+                seen = now
+                if coordinator.Describe(DescribeRequest(ref=name), timeout=ask.ANSWER).records >= count:
+                    return moment
+        raise TimeoutError(f"{name} has not got {count} records in {PATIENCE:g} s{self.embedded.logs()}")
 
     def effort(self) -> Effort:
         """Return processor time used so far by each part and its children, the broker's left out."""

@@ -3,7 +3,7 @@
 import operator
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Judged = Literal["ratio", "value"]
@@ -32,7 +32,8 @@ class Target:
 class Row:
     """One number; `peer` names what it is held against, `against` is the same number there, in the same unit.
 
-    `ratio` is better when larger for rates, and when smaller for times and costs.
+    `ratio` is better when larger for rates, and when smaller for times and costs. `detail` tells what a value is
+    made of, in its unit.
     """
 
     case: str
@@ -42,6 +43,7 @@ class Row:
     against: float | None = None
     ratio: float | None = None
     target: Target | None = None
+    detail: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def reached(self) -> bool | None:
@@ -51,7 +53,7 @@ class Row:
         judged = self.ratio if self.target.judged == "ratio" else self.value
         return judged is not None and bool(_HOLDS[self.target.sense](judged, self.target.bound))
 
-    def plain(self) -> dict[str, str | float | bool | None]:
+    def plain(self) -> dict[str, object]:
         """Return it as JSON."""
         return {
             "case": self.case,
@@ -62,16 +64,31 @@ class Row:
             "ratio": None if self.ratio is None else _rounded(self.ratio),
             "target": None if self.target is None else str(self.target),
             "reached": self.reached,
+            **({"detail": dict(self.detail)} if self.detail else {}),
         }
 
 
 def held_against(
-    case: str, value: float, unit: str, *, peer: tuple[str, float], target: Target | None = None
+    case: str,
+    value: float,
+    unit: str,
+    *,
+    peer: tuple[str, float],
+    target: Target | None = None,
+    detail: Mapping[str, float] | None = None,
 ) -> Row:
     """Return a row with the ratio of a value to its peer's."""
     name, against = peer
-    ratio = value / against if against else None
-    return Row(case=case, value=value, unit=unit, peer=name, against=against, ratio=ratio, target=target)
+    return Row(
+        case=case,
+        value=value,
+        unit=unit,
+        peer=name,
+        against=against,
+        ratio=value / against if against else None,
+        target=target,
+        detail=detail or {},
+    )
 
 
 def row_of(plain: Plain) -> Row:

@@ -1,6 +1,7 @@
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import redis
 
 from odf_common.adapters.local import layout
 from odf_common.identity.did import DatasetId
-from odf_common.runtime.supervisor.ports import LOOPBACK, free_port
+from odf_common.runtime.supervisor.ports import LOOPBACK, allocate
 from odf_common.testing.embedded import EmbeddedNode
 from odf_common.testing.manifests import derivative, root
 from odf_common.testing.story import Story
@@ -26,7 +27,9 @@ def test_a_coordinator_paused_with_the_lock_in_hand_cannot_fork_the_chain(story:
     node = story.node
     story.add(
         root("paused", COLUMNS, event_time="at"),
-        derivative("paused.even", {"paused": "paused"}, "SELECT at AS event_time, id FROM paused WHERE id % 2 = 0"),
+        derivative(
+            "paused.even", {"paused": "paused"}, "SELECT at AS event_time, id FROM paused WHERE id % 2 = 0"
+        ),
     )
     folder = story.folder("paused")
     dataset = DatasetId.parse(story.summary("paused")["id"])
@@ -105,7 +108,9 @@ def holds_file_lock(pid: int, home: Path, dataset: DatasetId) -> bool:
         return False
     inode = str(file.stat().st_ino)
     locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    return any(words[4] == str(pid) and words[5].endswith(f":{inode}") for words in locks if words[1] == "FLOCK")
+    return any(
+        words[4] == str(pid) and words[5].endswith(f":{inode}") for words in locks if words[1] == "FLOCK"
+    )
 
 
 @contextmanager
@@ -114,12 +119,13 @@ def second_coordinator(node: EmbeddedNode, first: int) -> Iterator[None]:
     environment = dict(
         line.split("=", 1) for line in Path(f"/proc/{first}/environ").read_text().split("\0") if "=" in line
     )
-    command = Path(f"/proc/{first}/cmdline").read_text().rstrip("\0").split("\0")
+    ports = allocate(node.home, ("second-coordinator", "second-coordinator-metrics"))
     environment |= {
         "ODF_INSTANCE": "second.coordinator",
-        "ODF_COORDINATOR_GRPC": f"{LOOPBACK}:{free_port()}",
-        "ODF_METRICS_PORT": str(free_port()),
+        "ODF_COORDINATOR_GRPC": f"{LOOPBACK}:{ports['second-coordinator']}",
+        "ODF_METRICS_PORT": str(ports["second-coordinator-metrics"]),
     }
+    command = [sys.executable, "-m", "odf_coordinator"]
     with (node.home / "logs" / "second-coordinator.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         try:

@@ -69,7 +69,9 @@ def test_nothing_but_malformed_records_moves_the_position_on(story: Story) -> No
 def test_a_pushed_file_with_a_malformed_record_is_refused_whole_and_says_where(story: Story) -> None:
     name = "malformed.file"
     story.add(root(name, COLUMNS, merge=ledger("id"), event_time="at"))
-    said = story.node.fails(f"ingest {name} -", stdin=b"\n".join([good(1), BAD["a wrong type"] or b"", good(2)]))
+    said = story.node.fails(
+        f"ingest {name} -", stdin=b"\n".join([good(1), BAD["a wrong type"] or b"", good(2)])
+    )
     assert "seven" in said or "id" in said
     assert story.records(name) == [0]
     assert story.ingest(name, [good(1), good(2)])["records"] == 2

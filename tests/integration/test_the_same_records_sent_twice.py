@@ -60,7 +60,9 @@ def test_on_append_each_message_is_one_row(story: Story, orders: str) -> None:
 
 
 @pytest.mark.parametrize("orders", [APPEND], indirect=True)
-def test_a_batch_pushed_again_under_its_idempotency_key_adds_nothing_even_on_append(story: Story, orders: str) -> None:
+def test_a_batch_pushed_again_under_its_idempotency_key_adds_nothing_even_on_append(
+    story: Story, orders: str
+) -> None:
     first = story.ingest(orders, some(0, COUNT), "--idempotency-key january")
     again = story.ingest(orders, some(0, COUNT), "--idempotency-key january")
     assert (first["records"], first["already"]) == (COUNT, False)

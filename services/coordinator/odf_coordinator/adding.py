@@ -10,7 +10,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, KnownEvent, Seed
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.bus import Topics
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry
@@ -21,7 +20,7 @@ from odf_coordinator.drafts import Draft, Manifest, drafts_of
 from odf_coordinator.keys import KeyFolder
 from odf_coordinator.outcomes import require_committed
 from odf_coordinator.publisher import Publisher
-from odf_coordinator.topics import topics_for
+from odf_coordinator.topics import PushTopics, topics_for
 from odf_coordinator.validation import Validation
 
 log = structlog.get_logger(__name__)
@@ -59,7 +58,7 @@ class Adding:
     datasets: Datasets
     committer: Committer
     publisher: Publisher
-    topics: Topics
+    topics: PushTopics
     engine: Engine
     clock: Clock
     keys: KeyFolder

@@ -80,8 +80,11 @@ class Datasets:
     def entry(self, ref: str) -> CatalogEntry:
         """Return the catalog entry of this alias or id; raises `DatasetUnknown` with the nearest name."""
         parsed = parse_ref(ref)
-        by_id = isinstance(parsed, DatasetId)
-        found = self.catalog.by_id(parsed) if by_id else self.catalog.by_alias(str(parsed))
+        found = (
+            self.catalog.by_id(parsed)
+            if isinstance(parsed, DatasetId)
+            else self.catalog.by_alias(str(parsed))
+        )
         if found is None:
             raise DatasetUnknown(what=ref, nearest=self.nearest(ref))
         return found

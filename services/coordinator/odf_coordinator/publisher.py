@@ -6,28 +6,38 @@ older ones need not be sent, and none is lost for good since a start announces a
 
 import threading
 from collections.abc import Iterable
+from typing import Final, Protocol
 
 import structlog
 
 from odf_common.chain.state import ChainState
-from odf_common.codec.bus import envelope
+from odf_common.codec.bus import Envelope, envelope
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.ports.bus import NOTIFICATIONS, Bus
+from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.store import Catalog
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_coordinator.datasets import Known
 from odf_coordinator.messages import committed
 
 log = structlog.get_logger(__name__)
 
-IDLE_SECONDS = 0.5
+IDLE_SECONDS: Final = 0.5
+
+
+class Sender(Protocol):
+    """The part of the bus that announcing needs."""
+
+    def send(self, topic: str, envelope: Envelope) -> None:
+        """Queue a message under its dataset's key."""
+
+    def flush(self, timeout: float = 10.0) -> None:
+        """Return when all that this thread has sent is durable; raises `Unavailable` if some of it is not."""
 
 
 class Publisher:
     """Sends `Committed` notifications from one background thread."""
 
-    def __init__(self, *, bus: Bus, catalog: Catalog) -> None:
+    def __init__(self, *, bus: Sender, catalog: Catalog) -> None:
         """Use this bus; names come from the catalog."""
         self._bus = bus
         self._catalog = catalog
@@ -39,11 +49,6 @@ class Publisher:
         with self._changed:
             self._waiting[state.dataset_id] = state
             self._changed.notify()
-
-    def announce_all(self, datasets: Iterable[Known]) -> None:
-        """Have these heads announced soon."""
-        for known in datasets:
-            self.announce(known.state)
 
     def removed(self, dataset: DatasetId, alias: str) -> None:
         """Tell that a dataset is gone; raises `Unavailable` when that cannot be said."""

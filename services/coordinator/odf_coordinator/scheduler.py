@@ -107,24 +107,30 @@ class Scheduler:
     def run(self, stop: threading.Event) -> None:
         """Look at derivatives until told to stop; several threads may run this."""
         while not stop.is_set():
-            taken = self._take()
-            if taken is not None:
-                self._look(*taken)
+            if not self.work():
+                self._wait()
+
+    def work(self) -> bool:
+        """Take the next look that is due; tells whether there was one."""
+        with self._changed:
+            taken = self._line.take(self._now())
+        if taken is None:
+            return False
+        self._look(*taken)
+        return True
 
     def _mark(self, dataset: DatasetId) -> None:
         if self._is_ours(dataset):
             self._line.mark(dataset)
             self._changed.notify_all()
 
-    def _take(self) -> tuple[DatasetId, bool] | None:
+    def _wait(self) -> None:
+        """Return when something is due, or may be."""
         with self._changed:
-            taken = self._line.take(self._now())
-            if taken is None:
-                due = self._line.next_due()
-                wait = IDLE_SECONDS if due is None else min(max(due - self._now(), 0.005), IDLE_SECONDS)
+            due = self._line.next_due()
+            wait = IDLE_SECONDS if due is None else min(due - self._now(), IDLE_SECONDS)
+            if wait > 0:
                 self._changed.wait(wait)
-                taken = self._line.take(self._now())
-            return taken
 
     def _look(self, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - what `Line.take` returns
         try:

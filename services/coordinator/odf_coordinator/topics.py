@@ -3,12 +3,22 @@
 import hashlib
 import re
 from collections.abc import Collection, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 PREFIX: Final = "odf.push"
 MAX_LENGTH: Final = 249  # Kafka's limit for the name of a topic
 DIGEST: Final = 8  # hexadecimal digits that tell apart what would be called the same
 _OTHER: Final = re.compile(r"[^a-z0-9._-]")
+
+
+class PushTopics(Protocol):
+    """The part of the port `Topics` that sources need."""
+
+    def create_push_topic(self, name: str, partitions: int = 1) -> None:
+        """Make a topic that keeps every record until told otherwise; nothing happens when it is there."""
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; nothing happens when it is not there."""
 
 
 def topic_name(alias: str, source: str, taken: Collection[str]) -> str:

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 import uuid
-from typing import Final
+from typing import Any, Final
 
 import faust
 import structlog
@@ -79,18 +79,18 @@ def _follow(app: faust.App, board: Board, datasets: Datasets) -> None:
     )
 
     @app.agent(notifications)
-    async def follow(stream: faust.Stream[bytes]) -> None:
+    async def follow(stream: faust.types.StreamT[Any]) -> None:
         async for key, value in stream.items():
             try:
-                board.see(decode(key, value), time.monotonic())
+                board.see(decode(bytes(key), bytes(value)), time.monotonic())
             except InvalidInput as error:
                 log.warning("notification cannot be read", why=str(error))
 
     @app.on_partitions_assigned.connect
-    async def catch_up(_: faust.App, assigned: object, **__: object) -> None:
+    async def catch_up(*_: Any, **__: Any) -> None:  # noqa: ANN401 - what a signal brings
         # What was said while nobody listened is in the chains.
         await asyncio.get_running_loop().run_in_executor(None, read_heads, board, datasets)
-        log.info("views follow", partitions=len(list(assigned or ())))
+        log.info("views follow")
 
 
 def _serve(app: faust.App, board: Board) -> None:

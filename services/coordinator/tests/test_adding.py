@@ -2,9 +2,10 @@ import pytest
 
 from odf_common.errors import AlreadyExists, InvalidInput, InvalidQuery, NotFound, Unavailable
 from odf_common.metadata.events import SetTransform
+from odf_coordinator.testing import Coordinator
 
 
-def test_a_manifest_becomes_a_dataset_with_a_topic_and_a_key(node, root):
+def test_a_manifest_becomes_a_dataset_with_a_topic_and_a_key(node: Coordinator, root: str) -> None:
     (added,) = node.add(root)
 
     known = node.find("CITIES")
@@ -15,7 +16,7 @@ def test_a_manifest_becomes_a_dataset_with_a_topic_and_a_key(node, root):
     assert known.state.sequence_number == 1
 
 
-def test_the_same_manifest_again_is_unchanged(node, root):
+def test_the_same_manifest_again_is_unchanged(node: Coordinator, root: str) -> None:
     (first,) = node.add(root)
 
     (second,) = node.add(root)
@@ -23,14 +24,14 @@ def test_the_same_manifest_again_is_unchanged(node, root):
     assert (second.outcome, second.head, second.dataset_id) == ("unchanged", first.head, first.dataset_id)
 
 
-def test_a_name_that_is_taken_by_another_definition_is_refused(node, root):
+def test_a_name_that_is_taken_by_another_definition_is_refused(node: Coordinator, root: str) -> None:
     node.add(root)
 
     with pytest.raises(AlreadyExists, match="differs in AddPushSource"):
         node.add(root.replace("city STRING", "town STRING"))
 
 
-def test_replacing_appends_what_has_changed(node, root):
+def test_replacing_appends_what_has_changed(node: Coordinator, root: str) -> None:
     node.add(root)
 
     (added,) = node.add(root.replace("city STRING", "town STRING"), replace=True)
@@ -41,20 +42,22 @@ def test_replacing_appends_what_has_changed(node, root):
     assert known.state.sequence_number == 2
 
 
-def test_replacing_cannot_take_a_source_away(node, root):
+def test_replacing_cannot_take_a_source_away(node: Coordinator, root: str) -> None:
     node.add(root)
 
     with pytest.raises(InvalidInput, match="sources cannot be taken away: default"):
         node.add(root.replace("sourceName: default", "sourceName: other"), replace=True)
 
 
-def test_manifests_may_come_in_any_order(node, root, derivative):
+def test_manifests_may_come_in_any_order(node: Coordinator, root: str, derivative: str) -> None:
     added = node.add(derivative, root)
 
     assert [one.alias for one in added] == ["cities", "cities.copy"]
 
 
-def test_inputs_are_resolved_to_ids_and_keep_the_name_as_it_was_written(node, root, derivative):
+def test_inputs_are_resolved_to_ids_and_keep_the_name_as_it_was_written(
+    node: Coordinator, root: str, derivative: str
+) -> None:
     node.add(root + "---" + derivative)
 
     transform = node.find("cities.copy").state.transform
@@ -63,13 +66,13 @@ def test_inputs_are_resolved_to_ids_and_keep_the_name_as_it_was_written(node, ro
     assert (only.dataset_ref, only.alias) == (str(node.find("cities").id), "Cities")
 
 
-def test_an_input_that_does_not_exist_is_named(node, derivative):
+def test_an_input_that_does_not_exist_is_named(node: Coordinator, derivative: str) -> None:
     with pytest.raises(NotFound, match=r"input Cities of cities\.copy does not exist"):
         node.add(derivative)
     assert list(node.catalog.entries()) == []
 
 
-def test_datasets_that_read_each_other_are_refused(node, derivative):
+def test_datasets_that_read_each_other_are_refused(node: Coordinator, derivative: str) -> None:
     other = derivative.replace("name: cities.copy", "name: cities").replace(
         "datasetRef: Cities", "datasetRef: cities.copy"
     )
@@ -78,13 +81,15 @@ def test_datasets_that_read_each_other_are_refused(node, derivative):
         node.add(derivative, other)
 
 
-def test_bad_sql_is_refused_with_the_engines_words_and_nothing_is_added(node, root, derivative):
+def test_bad_sql_is_refused_with_the_engines_words_and_nothing_is_added(
+    node: Coordinator, root: str, derivative: str
+) -> None:
     with pytest.raises(InvalidQuery, match=r"m1.yaml: cities\.copy: syntax error at line 1, column 1"):
         node.add(root, derivative.replace("query: SELECT", "query: SELEKT"))
     assert list(node.catalog.entries()) == []
 
 
-def test_a_dataset_whose_topic_cannot_be_made_leaves_nothing(node, root):
+def test_a_dataset_whose_topic_cannot_be_made_leaves_nothing(node: Coordinator, root: str) -> None:
     node.topics.is_lost = True
 
     with pytest.raises(Unavailable):
@@ -95,7 +100,7 @@ def test_a_dataset_whose_topic_cannot_be_made_leaves_nothing(node, root):
     assert list((node.home / "keys").iterdir()) == []
 
 
-def test_topics_of_different_datasets_differ(node, root):
+def test_topics_of_different_datasets_differ(node: Coordinator, root: str) -> None:
     node.add(root.replace("name: cities", "name: a.b").replace("sourceName: default", "sourceName: c"))
     node.add(root.replace("name: cities", "name: a").replace("sourceName: default", "sourceName: b.c"))
 

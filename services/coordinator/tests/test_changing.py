@@ -4,17 +4,18 @@ from odf_common.errors import InvalidInput, InvalidQuery, NotFound, Refused
 from odf_common.metadata.events import SetInfo, SetTransform, SetVocab, TransformInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
+from odf_coordinator.testing import Coordinator
 
 
 @pytest.fixture
-def pair(node, root, derivative):
+def pair(node: Coordinator, root: str, derivative: str) -> Coordinator:
     node.add(root, derivative)
     node.push("cities", "Oslo")
     node.work()
     return node
 
 
-def test_a_renamed_dataset_keeps_its_topics_and_its_readers(pair):
+def test_a_renamed_dataset_keeps_its_topics_and_its_readers(pair: Coordinator) -> None:
     pair.changing.rename("cities", "towns")
 
     known = pair.find("towns")
@@ -26,18 +27,18 @@ def test_a_renamed_dataset_keeps_its_topics_and_its_readers(pair):
     assert pair.find("cities.copy").state.last_offset == 1
 
 
-def test_only_the_case_of_a_name_may_change(pair):
+def test_only_the_case_of_a_name_may_change(pair: Coordinator) -> None:
     pair.changing.rename("cities", "Cities")
 
     assert pair.find("cities").alias == "Cities"
 
 
-def test_a_dataset_that_is_read_is_not_deleted(pair):
+def test_a_dataset_that_is_read_is_not_deleted(pair: Coordinator) -> None:
     with pytest.raises(Refused, match=r"cities is read by cities\.copy"):
         pair.changing.delete("cities")
 
 
-def test_deleting_removes_topics_name_data_and_key(pair):
+def test_deleting_removes_topics_name_data_and_key(pair: Coordinator) -> None:
     known = pair.find("cities")
     pair.changing.delete("cities.copy")
 
@@ -50,7 +51,7 @@ def test_deleting_removes_topics_name_data_and_key(pair):
     assert [message.WhichOneof("body") for _, message in pair.bus.sent] == ["dataset_removed"] * 2
 
 
-def test_a_head_can_be_moved_back_to_a_block_of_its_chain(pair):
+def test_a_head_can_be_moved_back_to_a_block_of_its_chain(pair: Coordinator) -> None:
     before = pair.find("cities").state
     pair.push("cities", "Rome", minute=1)
 
@@ -59,7 +60,7 @@ def test_a_head_can_be_moved_back_to_a_block_of_its_chain(pair):
     assert pair.find("cities").state == before
 
 
-def test_what_a_derivative_has_read_cannot_be_lost(pair):
+def test_what_a_derivative_has_read_cannot_be_lost(pair: Coordinator) -> None:
     before = pair.find("cities").state
     pair.push("cities", "Rome", minute=1)
     pair.work()
@@ -68,26 +69,26 @@ def test_what_a_derivative_has_read_cannot_be_lost(pair):
         pair.changing.reset("cities", before.head)
 
 
-def test_a_head_is_not_moved_to_a_foreign_block(pair):
+def test_a_head_is_not_moved_to_a_foreign_block(pair: Coordinator) -> None:
     foreign = pair.find("cities.copy").state.head
 
     with pytest.raises(InvalidInput, match="is not a block of the chain of cities"):
         pair.changing.reset("cities", foreign)
 
 
-def test_an_event_is_committed_once(pair):
+def test_an_event_is_committed_once(pair: Coordinator) -> None:
     first = pair.changing.commit_event("cities", SetInfo(description="towns"))
 
     assert first.state.info == SetInfo(description="towns")
     assert pair.changing.commit_event("cities", SetInfo(description="towns")).state == first.state
 
 
-def test_the_vocabulary_is_fixed_once_there_is_data(pair):
+def test_the_vocabulary_is_fixed_once_there_is_data(pair: Coordinator) -> None:
     with pytest.raises(InvalidInput, match="vocabulary cannot change"):
         pair.changing.commit_event("cities", SetVocab(offset_column="no"))
 
 
-def test_a_new_transform_is_validated(pair):
+def test_a_new_transform_is_validated(pair: Coordinator) -> None:
     transform = TransformSql(engine="spark", query="SELEKT")
     event = SetTransform(inputs=(TransformInput(dataset_ref="cities"),), transform=transform)
 
@@ -95,7 +96,7 @@ def test_a_new_transform_is_validated(pair):
         pair.changing.commit_event("cities.copy", event)
 
 
-def test_inputs_that_were_read_cannot_be_exchanged(pair, root):
+def test_inputs_that_were_read_cannot_be_exchanged(pair: Coordinator, root: str) -> None:
     pair.add(root.replace("name: cities", "name: other"))
     transform = TransformSql(engine="spark", query="SELECT 1")
     event = SetTransform(inputs=(TransformInput(dataset_ref="other"),), transform=transform)
@@ -104,7 +105,7 @@ def test_inputs_that_were_read_cannot_be_exchanged(pair, root):
         pair.changing.commit_event("cities.copy", event)
 
 
-def test_a_watermark_is_raised_on_roots_only_and_never_lowered(pair):
+def test_a_watermark_is_raised_on_roots_only_and_never_lowered(pair: Coordinator) -> None:
     raised = pair.changing.set_watermark("cities", Timestamp.from_ms(60_000))
 
     assert raised.state.watermark == Timestamp.from_ms(60_000)
@@ -116,33 +117,33 @@ def test_a_watermark_is_raised_on_roots_only_and_never_lowered(pair):
         pair.changing.set_watermark("cities.copy", Timestamp.from_ms(60_000))
 
 
-def test_a_raised_watermark_reaches_derivatives(pair):
+def test_a_raised_watermark_reaches_derivatives(pair: Coordinator) -> None:
     pair.changing.set_watermark("cities", Timestamp.from_ms(60_000))
     pair.work()
 
     assert pair.find("cities.copy").state.watermark == Timestamp.from_ms(60_000)
 
 
-def test_a_query_over_an_unknown_table_names_the_nearest_dataset(pair):
+def test_a_query_over_an_unknown_table_names_the_nearest_dataset(pair: Coordinator) -> None:
     with pytest.raises(NotFound, match="there is no dataset citis; did you mean cities"):
         pair.reading.query("SELECT * FROM citis")
 
 
-def test_a_query_reads_all_slices(pair):
+def test_a_query_reads_all_slices(pair: Coordinator) -> None:
     pair.push("cities", "Rome", minute=1)
     assert pair.reading.query("SELECT * FROM `cities`").num_rows == 2
     pair.push("cities", "Bonn", minute=2)
     assert pair.reading.query("SELECT * FROM `cities`").num_rows == 3
 
 
-def test_a_tail_has_the_last_records_across_slices(pair):
+def test_a_tail_has_the_last_records_across_slices(pair: Coordinator) -> None:
     pair.push("cities", "Rome", "Bonn", minute=1)
     pair.push("cities", "Lima", minute=2)
 
     assert pair.reading.tail("cities", 2)["city"].to_pylist() == ["Bonn", "Lima"]
 
 
-def test_a_tail_of_nothing_has_the_declared_columns(node, root):
+def test_a_tail_of_nothing_has_the_declared_columns(node: Coordinator, root: str) -> None:
     node.add(root)
 
     table = node.reading.tail("cities", 10)

@@ -1,22 +1,28 @@
 import threading
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from odf_common.errors import HeadMoved as HeadMovedError
+from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
-from odf_common.metadata.events import SetInfo
-from odf_common.ports.store import ObjectKind
-from odf_coordinator.outcomes import Committed, HeadMoved, Refused
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddData, KnownEvent, SetInfo
+from odf_common.ports.store import ObjectKind, RefStore
+from odf_coordinator.datasets import Known
+from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, Refused
+from odf_coordinator.testing import Coordinator
 
 
 @pytest.fixture
-def cities(node, root):
+def cities(node: Coordinator, root: str) -> Known:
     node.add(root)
     return node.find("cities")
 
 
-def test_a_proposal_on_the_head_is_committed(node, cities):
+def test_a_proposal_on_the_head_is_committed(node: Coordinator, cities: Known) -> None:
     outcome = node.propose(cities, node.ingest_events(cities, ["Oslo", "Rome"], 1))
 
     assert isinstance(outcome, Committed)
@@ -25,7 +31,7 @@ def test_a_proposal_on_the_head_is_committed(node, cities):
     assert node.refs.head(cities.id) == outcome.state.head
 
 
-def test_a_stale_proposal_is_answered_with_the_head_which_stays(node, cities):
+def test_a_stale_proposal_is_answered_with_the_head_which_stays(node: Coordinator, cities: Known) -> None:
     now = node.push("cities", "Oslo")
 
     outcome = node.propose(cities, [SetInfo(description="late")])
@@ -34,7 +40,9 @@ def test_a_stale_proposal_is_answered_with_the_head_which_stays(node, cities):
     assert node.refs.head(cities.id) == now.state.head
 
 
-def test_a_repeat_is_answered_already_also_when_others_have_committed_since(node, cities):
+def test_a_repeat_is_answered_already_also_when_others_have_committed_since(
+    node: Coordinator, cities: Known
+) -> None:
     events, moment = node.ingest_events(cities, ["Oslo"], 1), node.clock.now()
     node.propose(cities, events, system_time=moment)
     node.push("cities", "Rome", minute=2)
@@ -46,15 +54,22 @@ def test_a_repeat_is_answered_already_also_when_others_have_committed_since(node
     assert node.find("cities").state.last_offset == 1
 
 
-def test_the_same_events_at_another_time_are_no_repeat(node, cities):
+def test_the_same_events_at_another_time_are_no_repeat(node: Coordinator, cities: Known) -> None:
     node.propose(cities, [SetInfo(description="one")])
 
     assert isinstance(node.propose(cities, [SetInfo(description="one")]), HeadMoved)
 
 
-def test_a_block_whose_object_is_missing_is_refused(node, cities):
+def data_of(events: Sequence[KnownEvent]) -> Multihash:
+    event = events[-1]
+    assert isinstance(event, AddData)
+    assert event.new_data is not None
+    return event.new_data.physical_hash
+
+
+def test_a_block_whose_object_is_missing_is_refused(node: Coordinator, cities: Known) -> None:
     events = node.ingest_events(cities, ["Oslo"], 1)
-    node.blobs._objects[cities.id].pop((ObjectKind.DATA, events[-1].new_data.physical_hash))
+    node.blobs._objects[cities.id].pop((ObjectKind.DATA, data_of(events)))
 
     outcome = node.propose(cities, events)
 
@@ -63,15 +78,14 @@ def test_a_block_whose_object_is_missing_is_refused(node, cities):
     assert node.refs.head(cities.id) == cities.state.head
 
 
-def test_a_block_whose_object_has_another_size_is_refused(node, cities):
+def test_a_block_whose_object_has_another_size_is_refused(node: Coordinator, cities: Known) -> None:
     events = node.ingest_events(cities, ["Oslo"], 1)
-    name = events[-1].new_data.physical_hash
-    node.blobs._objects[cities.id][ObjectKind.DATA, name] = b"short"
+    node.blobs._objects[cities.id][ObjectKind.DATA, data_of(events)] = b"short"
 
     assert isinstance(node.propose(cities, events), Refused)
 
 
-def test_a_proposal_that_breaks_a_rule_is_refused_by_its_name(node, cities):
+def test_a_proposal_that_breaks_a_rule_is_refused_by_its_name(node: Coordinator, cities: Known) -> None:
     node.push("cities", "Oslo", minute=5)
     now = node.find("cities")
 
@@ -81,18 +95,18 @@ def test_a_proposal_that_breaks_a_rule_is_refused_by_its_name(node, cities):
     assert outcome.code == "ChainRuleViolated"
 
 
-def test_an_empty_proposal_is_refused(node, cities):
+def test_an_empty_proposal_is_refused(node: Coordinator, cities: Known) -> None:
     assert isinstance(node.propose(cities, []), Refused)
 
 
 class HeldLocks:
     """Somebody else holds every lock."""
 
-    def acquire(self, dataset, ttl_ms):
-        return None
+    def acquire(self, dataset: DatasetId, ttl_ms: int) -> None:
+        """Never."""
 
 
-def test_a_lock_that_somebody_holds_delays_but_does_not_decide(node, cities):
+def test_a_lock_that_somebody_holds_delays_but_does_not_decide(node: Coordinator, cities: Known) -> None:
     committer = node.new_committer(locks=HeldLocks(), lock_ttl_ms=30)
     began = time.monotonic()
 
@@ -107,9 +121,10 @@ def test_a_lock_that_somebody_holds_delays_but_does_not_decide(node, cities):
     assert time.monotonic() - began >= 0.03
 
 
-def test_of_many_writers_without_locks_exactly_one_wins_each_head(node, cities):
+def test_of_many_writers_without_locks_exactly_one_wins_each_head(node: Coordinator, cities: Known) -> None:
     committers = [node.new_committer() for _ in range(4)]
-    barrier, outcomes = threading.Barrier(4), []
+    barrier = threading.Barrier(4)
+    outcomes: list[Outcome] = []
 
     def write(number: int) -> None:
         barrier.wait()
@@ -135,19 +150,21 @@ def test_of_many_writers_without_locks_exactly_one_wins_each_head(node, cities):
 class LateRefs:
     """A reference that somebody moves between our reading it and our moving it."""
 
-    def __init__(self, refs, interfere):
+    def __init__(self, refs: RefStore, interfere: Callable[[], object]) -> None:
         self._refs, self._interfere = refs, interfere
 
-    def head(self, dataset, ref="head"):
+    def head(self, dataset: DatasetId, ref: str = "head") -> Multihash | None:
         return self._refs.head(dataset, ref)
 
-    def compare_and_set(self, dataset, **arguments):
+    def compare_and_set(
+        self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = "head"
+    ) -> None:
         interfere, self._interfere = self._interfere, lambda: None
         interfere()
-        self._refs.compare_and_set(dataset, **arguments)
+        self._refs.compare_and_set(dataset, expected=expected, new=new, ref=ref)
 
 
-def test_a_lock_that_was_outlived_meets_the_fence(node, cities):
+def test_a_lock_that_was_outlived_meets_the_fence(node: Coordinator, cities: Known) -> None:
     refs = LateRefs(node.refs, lambda: node.push("cities", "Oslo"))
     committer = node.new_committer(refs=refs)
 
@@ -163,7 +180,9 @@ def test_a_lock_that_was_outlived_meets_the_fence(node, cities):
     assert now.info is None
 
 
-def test_a_chain_in_the_store_is_imported_with_its_name(node, cities, tmp_path):
+def test_a_chain_in_the_store_is_imported_with_its_name(
+    node: Coordinator, cities: Known, tmp_path: Path
+) -> None:
     head = node.push("cities", "Oslo").state.head
     node.catalog.remove("cities")
     node.refs.forget(cities.id)
@@ -177,7 +196,7 @@ def test_a_chain_in_the_store_is_imported_with_its_name(node, cities, tmp_path):
     assert again.already
 
 
-def test_a_chain_that_does_not_continue_ours_is_not_imported(node, cities):
+def test_a_chain_that_does_not_continue_ours_is_not_imported(node: Coordinator, cities: Known) -> None:
     first = node.push("cities", "Oslo").state.head
     unknown = physical_hash_of(b"unknown")
 
@@ -189,7 +208,7 @@ def test_a_chain_that_does_not_continue_ours_is_not_imported(node, cities):
     assert node.refs.head(cities.id) == first
 
 
-def test_moving_a_head_from_elsewhere_is_noticed(node, cities):
+def test_moving_a_head_from_elsewhere_is_noticed(node: Coordinator, cities: Known) -> None:
     state = node.push("cities", "Oslo").state
 
     with pytest.raises(HeadMovedError):

@@ -4,10 +4,11 @@ import pytest
 
 from odf_common.errors import InvalidQuery, Unavailable
 from odf_common.metadata.events import SetInfo
+from odf_coordinator.testing import Coordinator
 
 
 @pytest.fixture
-def chain(node, root, derivative):
+def chain(node: Coordinator, root: str, derivative: str) -> Coordinator:
     """A root, a derivative of it, and a derivative of that."""
     second = derivative.replace("name: cities.copy", "name: copy.copy").replace(
         "datasetRef: Cities", "datasetRef: cities.copy"
@@ -17,7 +18,7 @@ def chain(node, root, derivative):
     return node
 
 
-def test_commits_that_wait_coalesce_into_one_transform(chain):
+def test_commits_that_wait_coalesce_into_one_transform(chain: Coordinator) -> None:
     for minute in range(3):
         chain.push("cities", f"city {minute}", minute=minute)
 
@@ -29,7 +30,7 @@ def test_commits_that_wait_coalesce_into_one_transform(chain):
     assert chain.find("cities.copy").state.last_offset == 2
 
 
-def test_derivatives_of_derivatives_follow(chain):
+def test_derivatives_of_derivatives_follow(chain: Coordinator) -> None:
     chain.push("cities", "Oslo", "Rome")
 
     chain.work()
@@ -39,7 +40,7 @@ def test_derivatives_of_derivatives_follow(chain):
     assert chain.reading.tail("copy.copy", 5)["city"].to_pylist() == ["Oslo", "Rome"]
 
 
-def test_nothing_new_commits_nothing(chain):
+def test_nothing_new_commits_nothing(chain: Coordinator) -> None:
     chain.push("cities", "Oslo")
     chain.work()
     head, asked = chain.find("copy.copy").state.head, len(chain.engine.requests)
@@ -52,7 +53,7 @@ def test_nothing_new_commits_nothing(chain):
     assert len(chain.engine.requests) == asked
 
 
-def test_schema_and_first_records_come_in_one_head_move(chain):
+def test_schema_and_first_records_come_in_one_head_move(chain: Coordinator) -> None:
     before = chain.find("cities.copy").state
     heads = []
     chain.committer.listen(lambda state: heads.append((state.dataset_id, state.sequence_number)))
@@ -64,7 +65,7 @@ def test_schema_and_first_records_come_in_one_head_move(chain):
     assert mine == [before.sequence_number + 2]
 
 
-def test_an_engine_out_of_reach_is_asked_again_later(chain):
+def test_an_engine_out_of_reach_is_asked_again_later(chain: Coordinator) -> None:
     chain.engine.failures = [Unavailable(what="engine"), Unavailable(what="engine")]
     chain.push("cities", "Oslo")
 
@@ -78,7 +79,7 @@ def test_an_engine_out_of_reach_is_asked_again_later(chain):
     assert chain.scheduler.problem(chain.find("cities.copy").id) == ""
 
 
-def test_bad_sql_stops_a_derivative_until_something_changes_or_somebody_asks(chain):
+def test_bad_sql_stops_a_derivative_until_something_changes_or_somebody_asks(chain: Coordinator) -> None:
     copy = chain.find("cities.copy")
     chain.engine.failures = [InvalidQuery(text="no such column: ctiy")]
     chain.push("cities", "Oslo")
@@ -97,10 +98,11 @@ def test_bad_sql_stops_a_derivative_until_something_changes_or_somebody_asks(cha
     assert chain.scheduler.problem(copy.id) == ""
 
 
-def test_a_derivative_that_moved_meanwhile_is_planned_again(chain):
+def test_a_derivative_that_moved_meanwhile_is_planned_again(chain: Coordinator) -> None:
     chain.push("cities", "Oslo")
     known = chain.find("cities.copy")
     plan = chain.scheduler._transformer.plan(known)
+    assert plan is not None
     chain.work()
     chain.push("cities", "Rome", minute=1)
 
@@ -111,7 +113,7 @@ def test_a_derivative_that_moved_meanwhile_is_planned_again(chain):
     assert chain.reading.tail("cities.copy", 5)["city"].to_pylist() == ["Oslo", "Rome"]
 
 
-def test_another_instance_without_the_key_leaves_a_derivative_alone(chain):
+def test_another_instance_without_the_key_leaves_a_derivative_alone(chain: Coordinator) -> None:
     chain.keys.remove(chain.find("cities.copy").id)
 
     chain.push("cities", "Oslo")
@@ -120,7 +122,7 @@ def test_another_instance_without_the_key_leaves_a_derivative_alone(chain):
     assert chain.find("cities.copy").state.last_offset is None
 
 
-def test_pull_transforms_what_inputs_hold_now_inputs_first(chain):
+def test_pull_transforms_what_inputs_hold_now_inputs_first(chain: Coordinator) -> None:
     stop = threading.Event()
     chain.push("cities", "Oslo")
     worker = threading.Thread(target=chain.scheduler.run, args=(stop,))
@@ -137,7 +139,7 @@ def test_pull_transforms_what_inputs_hold_now_inputs_first(chain):
     assert chain.find("copy.copy").state.last_offset == 0
 
 
-def test_pull_tells_why_a_derivative_failed_and_goes_on_with_others(chain):
+def test_pull_tells_why_a_derivative_failed_and_goes_on_with_others(chain: Coordinator) -> None:
     stop = threading.Event()
     chain.engine.failures = [InvalidQuery(text="no such column")] * 2
     chain.push("cities", "Oslo")

@@ -134,18 +134,20 @@ def prepare(
 
 def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> Java:
     for name, schema in schemas.items():
-        spark.frame(spark.relation(schema.empty_table())).createOrReplaceTempView(_quoted(name))
+        spark.frame(spark.relation(schema.empty_table())).createOrReplaceTempView(quoted(name))
     *named, last = steps_of(transform)
     for step in named:
         frame = spark.frame(_without_with(spark, spark.frame(parsed(spark, step.query)[0])))
-        frame.createOrReplaceTempView(_quoted(str(step.alias)))
+        frame.createOrReplaceTempView(quoted(str(step.alias)))
     return _without_with(spark, spark.frame(parsed(spark, last.query)[0]))
 
 
 def _without_with(spark: Spark, frame: Java) -> Java:
     """Return the analysed plan with the queries of WITH put where they are used."""
     return spark.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(
-        True, False, False  # noqa: FBT003 - Scala's arguments have no names here
+        True,
+        False,
+        False,  # noqa: FBT003 - Scala's arguments have no names here
     ).apply(frame.queryExecution().analyzed())
 
 
@@ -171,7 +173,7 @@ def _passed_on(tree: Tree, flow: Flow, vocab: DatasetVocabulary) -> frozenset[st
         return frozenset()
     if flow.misused:
         raise InvalidQuery(
-            text=f"column {sorted(flow.misused)[0]} cannot be computed with: a retraction would not repeat the record"
+            text=f"column {min(flow.misused)} cannot be computed with: a retraction would not repeat the record"
         )
     own = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
     columns = tree.part("projectList")
@@ -195,7 +197,8 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
         )
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a name in backticks, as SQL takes any name."""
     return f"`{name.replace('`', '``')}`"
 
 

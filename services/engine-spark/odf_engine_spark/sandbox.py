@@ -11,38 +11,43 @@ from typing import Final
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.tree import Tree
 
+
+def _names_in(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _PLAN_PACKAGES: Final = (
     "org.apache.spark.sql.catalyst.plans.logical.",
     "org.apache.spark.sql.catalyst.analysis.",
 )
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
-_WRITTEN: Final = frozenset(
+_WRITTEN: Final = _names_in(
     "Project Filter Aggregate Union Join SubqueryAlias UnresolvedRelation UnresolvedWith UnresolvedHaving Generate "
     "UnresolvedSubqueryColumnAliases OneRowRelation UnresolvedInlineTable ResolvedInlineTable PipeOperator Sort "
     "GlobalLimit LocalLimit Offset Distinct WithWindowDefinition Except Intersect LateralJoin Unpivot Pivot "
-    "UnresolvedTableValuedFunction UnresolvedTVFAliases UnresolvedHint Sample LimitAll".split()
+    "UnresolvedTableValuedFunction UnresolvedTVFAliases UnresolvedHint Sample LimitAll"
 )
-_ROWS_AND_WINDOWS: Final = frozenset(
-    "Project Filter Aggregate Union Join SubqueryAlias View LocalRelation Generate PipeOperator".split()
+_ROWS_AND_WINDOWS: Final = _names_in(
+    "Project Filter Aggregate Union Join SubqueryAlias View LocalRelation Generate PipeOperator"
 )
-_ANYTHING_READ_ONLY: Final = _ROWS_AND_WINDOWS | frozenset(
+_ANYTHING_READ_ONLY: Final = _ROWS_AND_WINDOWS | _names_in(
     "OneRowRelation Sort GlobalLimit LocalLimit LimitAll Offset Distinct Deduplicate Window Expand Except Intersect "
-    "LateralJoin Range ResolvedHint Sample WithCTE CTERelationDef CTERelationRef Unpivot".split()
+    "LateralJoin Range ResolvedHint Sample WithCTE CTERelationDef CTERelationRef Unpivot"
 )
-_SUBQUERIES: Final = frozenset("ScalarSubquery Exists ListQuery InSubquery LateralSubquery".split())
-_CALLS_CODE: Final = frozenset(
+_SUBQUERIES: Final = _names_in("ScalarSubquery Exists ListQuery InSubquery LateralSubquery")
+_CALLS_CODE: Final = _names_in(
     "CallMethodViaReflection TryReflect ReflectExpression PythonUDF PythonUDAF PythonUDTF ScalaUDF ScalaUDAF "
     "ScalaAggregator SQLScalarFunction HiveGenericUDF HiveSimpleUDF UserDefinedPythonFunction AvroDataToCatalyst "
-    "ApplyFunctionExpression".split()
+    "ApplyFunctionExpression"
 )
-_LOOKS_OUTSIDE: Final = frozenset(
+_LOOKS_OUTSIDE: Final = _names_in(
     "InputFileName InputFileBlockStart InputFileBlockLength CurrentDatabase CurrentCatalog CurrentSchema CurrentUser "
-    "CurrentPath SparkVersion VariableReference GetVariable CurrentTimeZone SparkPartitionID".split()
+    "CurrentPath SparkVersion VariableReference GetVariable CurrentTimeZone SparkPartitionID"
 )
-_CHANGES: Final = frozenset(
+_CHANGES: Final = _names_in(
     "CurrentTimestamp CurrentDate CurrentTime Now LocalTimestamp CurrentBatchTimestamp Rand Randn RandStr Uniform "
     "Uuid Shuffle MonotonicallyIncreasingID AesEncrypt First Last AnyValue CollectList CollectSet ListAgg "
-    "UnixTimestampNow".split()
+    "UnixTimestampNow"
 )
 _SAID: Final = {
     "Aggregate": "aggregates",

@@ -73,7 +73,9 @@ def start(master: str) -> Spark:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     scratch = Path(tempfile.mkdtemp(prefix="odf-engine-", dir=_memory()))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+    builder = SparkSession.builder.master(master).config(
+        "spark.sql.warehouse.dir", str(scratch / "warehouse")
+    )
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     spark = Spark(builder.getOrCreate(), scratch)

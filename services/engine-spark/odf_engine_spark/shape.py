@@ -35,7 +35,9 @@ class Flow:
     system: Mapping[int, str] = field(default_factory=dict)
     misused: frozenset[str] = frozenset()  # system columns that a result depends on
     windows: Mapping[int, Part] = field(default_factory=dict)
-    maybe: Mapping[int, Part] = field(default_factory=dict)  # windows that may be null, from the far side of a join
+    maybe: Mapping[int, Part] = field(
+        default_factory=dict
+    )  # windows that may be null, from the far side of a join
     is_full: bool = False  # either side of `maybe` may be null, not both
 
 
@@ -148,7 +150,7 @@ def _union(flows: tuple[Flow, ...]) -> Flow:
         raise InvalidQuery(text=f"UNION ALL of rows and windows: {SUPPORTED}")
     size = _one_size(flows)
     first = flows[0]
-    system = {}
+    system: dict[int, str] = {}
     for flow in flows:
         system.update(flow.system)
     return Flow(
@@ -191,7 +193,9 @@ def _join(node: Tree, left: Flow, right: Flow) -> Flow:
     both = Flow(inputs=left.inputs | right.inputs, is_windowed=True, size=size)
     match kind:
         case "Inner":
-            return replace(both, windows={**left.windows, **right.windows}, maybe={**left.maybe, **right.maybe})
+            return replace(
+                both, windows={**left.windows, **right.windows}, maybe={**left.maybe, **right.maybe}
+            )
         case "LeftOuter":
             return replace(both, windows=left.windows, maybe={**left.maybe, **there})
         case "RightOuter":
@@ -244,4 +248,4 @@ def _is_kept(column: Tree, system: Mapping[int, str]) -> bool:
     """Tell whether a column is a system column passed on under its own name."""
     if column.kind != "Alias" or column.children[0].kind != "AttributeReference":
         return False
-    return system.get(column.children[0].id) == column.fields["name"]
+    return system.get(column.children[0].id) == str(column.fields["name"])

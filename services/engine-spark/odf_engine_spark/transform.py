@@ -4,6 +4,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -62,7 +63,9 @@ class Transforms:
         """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`, then nothing counts."""
         inputs = [read_input(each) for each in request.query_inputs]
         prepared = self.prepare(request.transform, [each.planned for each in inputs], request.vocab)
-        state = read_state(None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path))
+        state = read_state(
+            None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path)
+        )
         run = run_windows if prepared.is_windowed else run_rows
         result = run(prepared, inputs, state, request.vocab)
         return self._write(request, result)
@@ -113,9 +116,7 @@ def write_records(table: pa.Table, file: Path) -> None:
         pq.write_table(stored_schema(table.schema).empty_table(), file, version="2.6", store_schema=False)
 
 
-def run_rows(
-    prepared: Prepared, inputs: Sequence[Input], state: State, vocab: DatasetVocabulary
-) -> Result:
+def run_rows(prepared: Prepared, inputs: Sequence[Input], state: State, vocab: DatasetVocabulary) -> Result:
     """Act on each new record by itself, in the order of inputs and offsets."""
     operations = np.concatenate([np.asarray(each.operations) for each in inputs]).astype(np.int64)
     parts = [
@@ -146,7 +147,7 @@ def _chunks(operations: Numbers, size: int) -> list[tuple[int, int]]:
         if end < len(operations) and operations[end] == Operation.CORRECT_TO:
             end += 1
         edges.append(end)
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 def _numbered(prepared: Prepared, inputs: Sequence[Input], start: int, end: int) -> pa.Table:

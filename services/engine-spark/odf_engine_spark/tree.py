@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 
-
 @dataclass(frozen=True, slots=True)
 class Tree:
     """A node of a plan or of an expression: its class, its children, and its other fields as JSON has them."""

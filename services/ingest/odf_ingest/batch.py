@@ -21,7 +21,8 @@ class Part:
 class MessageBatch:
     """Messages of one topic from position `start` up to `end`, both by partition.
 
-    `beginning` has the offsets at which partitions begin that the chain does not know yet. `begun` is when the first of them came (seconds, monotonic), `size` their bytes, `partitions` how many the
+    `beginning` has the offsets at which partitions begin that the chain does not know yet.
+    `begun` is when the first of them came (seconds, monotonic), `size` their bytes, `partitions` how many the
     topic has.
     """
 

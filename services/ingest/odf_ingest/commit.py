@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
+
 from odf_common.errors import Refused
 from odf_common.metadata.chain_state import ChainState
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.runtime.states import ChainStates
-
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.history import DatasetHistory
 from odf_ingest.position import KIND, SourcePosition

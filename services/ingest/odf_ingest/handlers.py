@@ -7,7 +7,6 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
 from odf_common.runtime.service import Outgoing, Subscription
-
 from odf_ingest.propose import Proposals
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader

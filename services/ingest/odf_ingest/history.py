@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from odf_common.chain.chain import iterate
 from odf_common.data.columns import Operation
 from odf_common.data.slices import read_slice
@@ -17,7 +18,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, ExecuteTransform
 from odf_common.metadata.steps import Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-
 from odf_ingest.merge import Merged
 from odf_ingest.merge_keys import KeyIndex, key_array
 
@@ -108,7 +108,7 @@ class DatasetHistory:
 
     def _slices(self, head: Multihash, since: Multihash | None) -> list[Multihash] | None:
         """Return slices after the block `since`, oldest first; None when that is not in the chain."""
-        found = []
+        found: list[Multihash] = []
         for name, decoded, _ in iterate(self._read_block, head):
             if name == since:
                 return found[::-1]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
+
 from odf_common.errors import InvalidInput
 
 INLINE: Final = 64  # bytes of a key that is kept as it is
@@ -24,7 +25,10 @@ _DIGEST: Final = 2
 
 
 def key_array(table: pa.Table, columns: Sequence[str]) -> Keys:
-    """Return one key a record; equal exactly where all key columns are. Raises `InvalidInput` for a missing column or null."""
+    """Return one key a record; equal exactly where all key columns are.
+
+    Raises `InvalidInput` for a missing column or null.
+    """
     missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise InvalidInput(where=f"column {missing[0]}", text="is a primary key and is missing")
@@ -44,7 +48,9 @@ def _whole_numbers(column: pa.Array) -> Keys | None:
         column = column.cast(pa.uint64() if kind.is_uint64(type_) else pa.int64())
     elif kind.is_date32(type_) or kind.is_time32(type_):
         column = column.cast(pa.int32()).cast(pa.int64())
-    elif kind.is_timestamp(type_) or kind.is_time64(type_) or kind.is_date64(type_) or kind.is_duration(type_):
+    elif (
+        kind.is_timestamp(type_) or kind.is_time64(type_) or kind.is_date64(type_) or kind.is_duration(type_)
+    ):
         column = column.cast(pa.int64())
     else:
         return None
@@ -105,7 +111,9 @@ def _sortable(keys: pa.Array) -> Keys:
     matrix = np.zeros((len(keys), longest + 2), dtype=np.uint8)
     matrix[:, 0] = tags
     _, offsets, values = keys.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1] if len(keys) else [0, 0]
+    bounds = (
+        np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1] if len(keys) else [0, 0]
+    )
     raw = np.frombuffer(values or b"", np.uint8)[bounds[0] : bounds[-1]]
     matrix[:, 1:-1][np.arange(longest) < lengths[:, None]] = raw
     matrix[np.arange(len(keys)), lengths + 1] = _END

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from odf_common.data.schema import schema_of_event
 from odf_common.errors import InvalidInput
 from odf_common.metadata.chain_state import ChainState
@@ -17,7 +18,6 @@ from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import ReadStepParquet
 from odf_common.metadata.vocabulary import DatasetVocabulary
-
 from odf_ingest.batch import BadRecord, FileBatch, MessageBatch, Part
 from odf_ingest.event_time import greatest, with_event_time
 from odf_ingest.merge import key_columns, takes_whole_batches
@@ -147,7 +147,7 @@ class Preparer:
         if plan.source.preprocess is not None:
             return self._queried(plan, part, table, sifted.kept, sifted.bad)
         name = plan.vocab.event_time_column
-        moments = None if name in table.column_names else np.asarray(part.timestamps())[sifted.kept]
+        moments = None if name in table.column_names else np.asarray(part.timestamps(), dtype=np.int64)[sifted.kept]
         table = with_event_time(table, name, moments)
         faults = _nulls(table, (name, *plan.required))
         if not faults:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from odf_common.errors import InvalidInput, VerificationFailed
 from odf_common.metadata.engine import RawQueryRequest
 from odf_common.metadata.steps import Transform
@@ -52,4 +53,3 @@ class Preprocessor:
             return pq.read_table(after, memory_map=False).replace_schema_metadata(None)
         except (pa.ArrowException, OSError) as error:
             raise EngineOutputUnreadable(why=str(error)) from error
-

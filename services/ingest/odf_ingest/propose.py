@@ -13,7 +13,6 @@ from odf_common.codec.flatbuffers import encode_event
 from odf_common.ports.bus import COORDINATOR_COMMANDS, Bus
 from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
 from odf_common.runtime.service import Outgoing
-
 from odf_ingest.slices import Draft
 
 WAIT: Final = 5.0  # seconds for an answer

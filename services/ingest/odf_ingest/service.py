@@ -8,7 +8,6 @@ from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.service import Service
-
 from odf_ingest.commit import BatchCommitter
 from odf_ingest.handlers import Notices, subscriptions
 from odf_ingest.prepare import Preparer
@@ -56,7 +55,6 @@ def build(env: Environment) -> Service:
         preparer=preparer,
         bus=env.bus,
         readers=ThreadPoolExecutor(READERS, thread_name_prefix="read"),
-        lag_of=reader.lag_of,
         failed=reader.failed,
     )
     reader.bind(owned, work)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.node.v1 import ingest_pb2, ingest_pb2_grpc
-
 from odf_ingest.batch import FileBatch
 from odf_ingest.prepare import Preparer
 from odf_ingest.push.drain import Drains
@@ -22,11 +22,18 @@ from odf_ingest.push.lanes import Lanes
 NAME = "odf.node.v1.Ingest"
 
 
-class IngestServicer(ingest_pb2_grpc.IngestServicer):  # type: ignore[misc]  # generated without types
+class IngestServicer(ingest_pb2_grpc.IngestServicer):
     """Answers when what was asked for is committed."""
 
-    def __init__(  # noqa: PLR0913 - all by name
-        self, *, catalog: Catalog, lanes: Lanes, preparer: Preparer, drains: Drains, clock: Clock, staging: Path
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        lanes: Lanes,
+        preparer: Preparer,
+        drains: Drains,
+        clock: Clock,
+        staging: Path,
     ) -> None:
         """Find staged files in the folder `staging`."""
         self._catalog = catalog

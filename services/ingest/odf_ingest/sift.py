@@ -7,6 +7,7 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
 from odf_common.errors import InvalidInput
 
 CHUNK: Final = 1024  # messages; a larger group with faults is cut into such first
@@ -97,4 +98,4 @@ class _Sieve(Generic[T]):
     def _of(self, places: npt.NDArray[np.int64]) -> Sequence[T]:
         if len(places) == len(self._values):
             return self._values  # type: ignore[return-value]  # nulls are not among the places
-        return [self._values[place] for place in places]  # type: ignore[misc]  # nor here
+        return [self._values[place] for place in places]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+
 from odf_common.chain.build import build_blocks
 from odf_common.data.columns import normalize_timestamps, with_system_columns
 from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
@@ -22,7 +23,6 @@ from odf_common.metadata.events import (
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind
-
 from odf_ingest.event_time import filled, greatest
 from odf_ingest.merge import History, Merged, merge
 from odf_ingest.position import KIND, SourcePosition
@@ -68,7 +68,13 @@ class Drafter:
         return Merged(records=records, ops=merged.ops, keys=merged.keys)
 
     def draft(
-        self, state: ChainState, merged: Merged, *, source: str, position: SourcePosition, watermark: int | None
+        self,
+        state: ChainState,
+        merged: Merged,
+        *,
+        source: str,
+        position: SourcePosition,
+        watermark: int | None,
     ) -> Draft:
         """Write the slice, durably, and return the proposal.
 
@@ -96,9 +102,7 @@ class Drafter:
         self, state: ChainState, events: Sequence[KnownEvent], system_time: Timestamp, merged: Merged
     ) -> Draft:
         _, after = build_blocks(state, events, system_time=system_time, version=self._block_version)
-        return Draft(
-            before=state, after=after, events=tuple(events), system_time=system_time, merged=merged
-        )
+        return Draft(before=state, after=after, events=tuple(events), system_time=system_time, merged=merged)
 
     def _table(self, state: ChainState, merged: Merged, system_time: Timestamp) -> pa.Table:
         return with_system_columns(

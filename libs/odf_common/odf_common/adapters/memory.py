@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -56,7 +57,8 @@ class MemoryBlobStore(BlobStore):
         """Start empty; deleting a dataset also drops its heads in `refs`."""
         self._objects: dict[DatasetId, dict[_Key, bytes]] = {}
         self._refs = refs
-        self._folder = tempfile.TemporaryDirectory(prefix="odf-memory-")
+        self._folder = Path(tempfile.mkdtemp(prefix="odf-memory-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
         """Tell whether the object is there."""
@@ -93,7 +95,7 @@ class MemoryBlobStore(BlobStore):
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a copy in the temporary folder; raises `NotFound`."""
         content = self.read(dataset, kind, name)
-        path = Path(self._folder.name) / dataset.folder / kind.value / str(name)
+        path = self._folder / dataset.folder / kind.value / str(name)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -101,7 +103,7 @@ class MemoryBlobStore(BlobStore):
 
     def scratch(self) -> Path:
         """Return a new empty folder; the caller removes it."""
-        return Path(tempfile.mkdtemp(dir=self._folder.name))
+        return Path(tempfile.mkdtemp(dir=self._folder))
 
     def datasets(self) -> Iterator[DatasetId]:
         """Iterate over datasets that hold objects."""
@@ -112,7 +114,7 @@ class MemoryBlobStore(BlobStore):
         if self._refs is not None:
             self._refs.forget(dataset)
         self._objects.pop(dataset, None)
-        shutil.rmtree(Path(self._folder.name) / dataset.folder, ignore_errors=True)
+        shutil.rmtree(self._folder / dataset.folder, ignore_errors=True)
 
 
 class MemoryCatalog(Catalog):

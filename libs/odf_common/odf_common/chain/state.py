@@ -62,7 +62,7 @@ def after(past: ChainState, block: MetadataBlock, *, head: Multihash) -> ChainSt
     input_progress = past.input_progress
     definitions = past.definitions
     event = block.event
-    if isinstance(event, AddData | ExecuteTransform):
+    if isinstance(event, (AddData, ExecuteTransform)):
         if event.new_data is not None:
             last_offset = event.new_data.offset_interval.end
         watermark = event.new_watermark

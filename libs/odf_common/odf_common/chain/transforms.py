@@ -135,7 +135,7 @@ def input_of(step: ExecuteTransformInput, blocks: Iterable[MetadataBlock]) -> In
     watermarks: list[Watermark] = []
     for block in blocks:
         event = block.event
-        if not isinstance(event, AddData | ExecuteTransform):
+        if not isinstance(event, (AddData, ExecuteTransform)):
             continue
         if event.new_data is not None:
             slices.append(event.new_data)

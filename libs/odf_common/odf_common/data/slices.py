@@ -21,6 +21,9 @@ from odf_common.hashing.logical import LogicalHasher
 from odf_common.hashing.multihash import Multihash
 
 ROW_GROUP: Final = 1 << 16  # rows
+_VALUE: Final = 8  # bytes of a decoded value, about
+_HARMLESS: Final = 1 << 28  # decoded bytes that a file may hold whatever its size
+_INFLATION: Final = 4096  # more than runs of equal values save in honest files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,7 @@ def write_slice(table: pa.Table, file: Path) -> SliceFile:
 def read_slice(file: Path, columns: list[str] | None = None) -> pa.Table:
     """Return the records in file order, checked to be well formed; raises `NotFound` or `CorruptSlice`."""
     with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
-        _check_declared(parquet.metadata, file)
+        _check_declared(parquet, file)
         table = parquet.read(columns, use_threads=True)
         table.validate(full=True)
         return table.replace_schema_metadata(None)
@@ -72,7 +75,7 @@ def hash_slice(file: Path) -> Multihash:
     Raises `NotFound`, `CorruptSlice`, or `UnhashableType`.
     """
     with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
-        _check_declared(parquet.metadata, file)
+        _check_declared(parquet, file)
         hasher = LogicalHasher(parquet.schema_arrow)
         for group in range(parquet.num_row_groups):
             table = parquet.read_row_group(group)
@@ -114,11 +117,15 @@ def _leaves(column: pa.Field, parent: str) -> list[str]:
     return [] if kind.is_boolean(column.type) else [name]
 
 
-def _check_declared(metadata: pq.FileMetaData, file: Path) -> None:
-    """Refuse footers that contradict themselves, before memory is taken on their word."""
+def _check_declared(parquet: pq.ParquetFile, file: Path) -> None:
+    """Refuse footers that contradict themselves or the file's size, before memory is taken on their word."""
+    metadata = parquet.metadata
     groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
         raise CorruptSlice(file=file.name, why=f"row groups {groups} against {metadata.num_rows} records")
+    size, decoded = file.stat().st_size, metadata.num_rows * metadata.num_columns * _VALUE
+    if decoded > max(_HARMLESS, size * _INFLATION):
+        raise CorruptSlice(file=file.name, why=f"{size} bytes claim to hold {metadata.num_rows} records")
 
 
 class _HashingFile:

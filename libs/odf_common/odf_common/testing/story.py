@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,7 +64,9 @@ class Story:
         """Return all records as `odf tail` shows them."""
         return self._rows(f"tail {dataset} -n {EVERYTHING} --output json")
 
-    def publish(self, dataset: str, records: Iterable[bytes | Mapping[str, object]], source: str = "default") -> int:
+    def publish(
+        self, dataset: str, records: Iterable[bytes | Mapping[str, object]], source: str = "default"
+    ) -> int:
         """Publish messages to a source's topic; returns how many."""
         messages = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
         return self.node.produce(self.topic(dataset, source), messages)
@@ -113,7 +116,7 @@ def folder_of(home: Path, dataset_id: str) -> Path:
 def chunks(messages: Sequence[bytes], count: int) -> list[Sequence[bytes]]:
     """Cut messages into `count` runs of nearly the same length, in order."""
     bounds = [len(messages) * number // count for number in range(count + 1)]
-    return [messages[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+    return [messages[low:high] for low, high in pairwise(bounds)]
 
 
 def _all_messages(node: EmbeddedNode, topic: str) -> list[tuple[dict[str, str], bytes]]:
@@ -121,13 +124,18 @@ def _all_messages(node: EmbeddedNode, topic: str) -> list[tuple[dict[str, str], 
     ends = node.topics().ends(topic)
     consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "story", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
-    held = []
+    held: list[tuple[dict[str, str], bytes]] = []
     try:
         while len(held) < sum(ends.values()):
             message = consumer.poll(PATIENCE)
-            assert message is not None and message.error() is None, f"{topic} cannot be read"
-            headers = {name: value.decode() for name, value in message.headers() or ()}
-            held.append((headers, message.value() or b""))
+            assert message is not None, f"{topic} cannot be read"
+            assert message.error() is None, message.error()
+            headers = dict(message.headers() or ())
+            held.append(({name: _text(value) for name, value in headers.items()}, message.value() or b""))
     finally:
         consumer.close()
     return held
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode() if isinstance(value, bytes) else value or ""

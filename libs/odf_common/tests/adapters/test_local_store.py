@@ -3,6 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from odf_common.adapters.local import CorruptName, CorruptRef, LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.errors import HeadMoved, InvalidInput
 from odf_common.ports.store import ObjectKind
@@ -87,7 +88,12 @@ def test_a_commit_of_one_block_costs_four_fsyncs(tmp_path: Path, monkeypatch: py
     refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
     synced: list[int] = []
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(handle), fsync(handle)))
+
+    def counting(handle: int) -> None:
+        synced.append(handle)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", counting)
     blobs.put(a_dataset(), ObjectKind.BLOCK, a_hash(2), CONTENT)
     refs.compare_and_set(a_dataset(), expected=a_hash(1), new=a_hash(2))
     assert len(synced) == 4

@@ -1,4 +1,5 @@
 import pytest
+
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.ports.store import ObjectKind
 from odf_common.testing.contracts import (

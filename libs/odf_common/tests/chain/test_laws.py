@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from odf_common.chain.rules import FIRST_RULES, RULES, admit
@@ -98,7 +98,7 @@ def is_refused(rules: tuple[Callable[..., str | None], ...], *arguments: object)
     return any(rule(*arguments) is not None for rule in rules)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(start=STARTS, steps=st.lists(st.tuples(EVENTS, CHANGES), max_size=8))
 def test_the_fold_accepts_exactly_what_every_rule_accepts(
     start: ChainState | None, steps: list[tuple[MetadataEvent, dict[str, object]]]
@@ -119,6 +119,7 @@ def test_the_fold_accepts_exactly_what_every_rule_accepts(
 STATE_BYTES = state_to_bytes(a_chain().add_data(2).state)
 
 
+@settings(deadline=None)
 @given(at=st.integers(0, len(STATE_BYTES) - 1), flip=st.integers(1, 255))
 def test_damaged_state_bytes_are_refused(at: int, flip: int) -> None:
     raw = bytearray(STATE_BYTES)
@@ -127,12 +128,14 @@ def test_damaged_state_bytes_are_refused(at: int, flip: int) -> None:
         state_from_bytes(bytes(raw))
 
 
+@settings(deadline=None)
 @given(size=st.integers(0, len(STATE_BYTES) - 1))
 def test_state_bytes_that_are_cut_off_are_refused(size: int) -> None:
     with pytest.raises(InvalidInput):
         state_from_bytes(STATE_BYTES[:size])
 
 
+@settings(deadline=None)
 @given(raw=st.binary(max_size=200))
 def test_any_bytes_are_a_state_or_invalid_input(raw: bytes) -> None:
     import zlib

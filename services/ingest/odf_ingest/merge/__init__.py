@@ -1,4 +1,7 @@
-"""Merging: new records and what is known → records to append (spec: Merge Strategies; wire-facts §5.3). One file a strategy."""
+"""Merging: new records and what is known → records to append (spec: Merge Strategies; wire-facts §5.3).
+
+One file a strategy.
+"""
 
 import importlib
 import pkgutil
@@ -9,9 +12,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
 from odf_common.metadata.steps import MergeStrategy, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-
 from odf_ingest.errors import UnsupportedStep
 from odf_ingest.merge_keys import KeyIndex
 

@@ -1,15 +1,13 @@
 """Append: every record is new; ordered by event time."""
 
 import pyarrow as pa
+
 from odf_common.metadata.steps import MergeStrategyAppend
 from odf_common.metadata.vocabulary import DatasetVocabulary
-
 from odf_ingest.merge import History, Merged, merge
 from odf_ingest.merge.ordering import by_event_time
 
 
 @merge.register(MergeStrategyAppend)
-def _(
-    strategy: MergeStrategyAppend, new: pa.Table, history: History, vocab: DatasetVocabulary
-) -> Merged:
+def _(strategy: MergeStrategyAppend, new: pa.Table, history: History, vocab: DatasetVocabulary) -> Merged:
     return Merged(records=by_event_time(new, vocab.event_time_column))

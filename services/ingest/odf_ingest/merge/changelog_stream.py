@@ -2,11 +2,11 @@
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import MergeStrategyChangelogStream, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-
 from odf_ingest.merge import History, Merged, key_columns, merge
 from odf_ingest.merge.ordering import by_key
 

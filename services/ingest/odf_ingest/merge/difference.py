@@ -4,10 +4,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import Strings
-
 from odf_ingest.merge import Merged
 from odf_ingest.merge.ordering import by_key
 from odf_ingest.merge_keys import Keys, key_array
@@ -15,7 +15,7 @@ from odf_ingest.merge_keys import Keys, key_array
 Places = npt.NDArray[np.int64]
 
 
-def difference(  # noqa: PLR0913 - all by name
+def difference(
     known: pa.Table,
     new: pa.Table,
     *,
@@ -35,7 +35,9 @@ def difference(  # noqa: PLR0913 - all by name
         raise InvalidInput(text=f"a snapshot has more than one record with the same key ({', '.join(key)})")
     old_places, new_places = _matched(old_keys, new_keys)
     columns = [name for name in compared or new.column_names if name not in key]
-    is_changed = _changed(known.take(pa.array(old_places)), new.take(pa.array(new_places)), columns, event_time)
+    is_changed = _changed(
+        known.take(pa.array(old_places)), new.take(pa.array(new_places)), columns, event_time
+    )
     parts = [
         (new, np.setdiff1d(np.arange(len(new)), new_places), Operation.APPEND),
         (known, old_places[is_changed], Operation.CORRECT_FROM),
@@ -44,7 +46,9 @@ def difference(  # noqa: PLR0913 - all by name
     if retracts_missing:
         parts.append((known, np.setdiff1d(np.arange(len(known)), old_places), Operation.RETRACT))
     records = pa.concat_tables([table.take(pa.array(places)) for table, places, _ in parts])
-    ops = pa.concat_arrays([pa.repeat(pa.scalar(int(op), pa.uint8()), len(places)) for _, places, op in parts])
+    ops = pa.concat_arrays(
+        [pa.repeat(pa.scalar(int(op), pa.uint8()), len(places)) for _, places, op in parts]
+    )
     ordered, ops = by_key(records.combine_chunks(), ops, key)
     return Merged(records=ordered, ops=ops)
 

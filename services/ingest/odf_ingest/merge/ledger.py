@@ -1,9 +1,9 @@
 """Ledger: records whose key was seen before, in the dataset or earlier in the batch, are dropped."""
 
 import pyarrow as pa
+
 from odf_common.metadata.steps import MergeStrategyLedger, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-
 from odf_ingest.merge import History, Merged, key_columns, merge
 from odf_ingest.merge.ordering import by_event_time
 from odf_ingest.merge_keys import key_array
@@ -15,9 +15,7 @@ def _key(strategy: MergeStrategyLedger) -> Strings:
 
 
 @merge.register(MergeStrategyLedger)
-def _(
-    strategy: MergeStrategyLedger, new: pa.Table, history: History, vocab: DatasetVocabulary
-) -> Merged:
+def _(strategy: MergeStrategyLedger, new: pa.Table, history: History, vocab: DatasetVocabulary) -> Merged:
     keys = key_array(new, strategy.primary_key)
     places, fresh = history.seen(strategy.primary_key).fresh(keys)
     kept = new if len(places) == len(new) else new.take(pa.array(places))

@@ -1,9 +1,9 @@
 """Snapshot: each batch is the whole state of the source; what differs from the last one is recorded."""
 
 import pyarrow as pa
+
 from odf_common.metadata.steps import MergeStrategySnapshot, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-
 from odf_ingest.merge import History, Merged, key_columns, merge, takes_whole_batches
 from odf_ingest.merge.difference import difference
 
@@ -19,9 +19,7 @@ def _whole(strategy: MergeStrategySnapshot) -> bool:
 
 
 @merge.register(MergeStrategySnapshot)
-def _(
-    strategy: MergeStrategySnapshot, new: pa.Table, history: History, vocab: DatasetVocabulary
-) -> Merged:
+def _(strategy: MergeStrategySnapshot, new: pa.Table, history: History, vocab: DatasetVocabulary) -> Merged:
     key = strategy.primary_key
     return difference(
         history.current(key),

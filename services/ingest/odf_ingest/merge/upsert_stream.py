@@ -3,10 +3,10 @@
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from odf_common.data.columns import Operation
 from odf_common.metadata.steps import MergeStrategyUpsertStream, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-
 from odf_ingest.merge import History, Merged, key_columns, merge
 from odf_ingest.merge.changelog_stream import operations
 from odf_ingest.merge.difference import difference

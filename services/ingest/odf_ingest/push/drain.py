@@ -10,7 +10,6 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
 from odf_common.ports.bus import Topics
 from odf_common.ports.store import CatalogEntry
-
 from odf_ingest.commit import position_of
 from odf_ingest.errors import SourceGone
 from odf_ingest.push.lanes import Lanes

@@ -3,7 +3,6 @@
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource, DatasetKind
-
 from odf_ingest.batch import FileBatch
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.position import SourcePosition

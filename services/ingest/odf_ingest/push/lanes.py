@@ -11,7 +11,6 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
 from odf_common.ports.store import BlobStore, ObjectKind
 from odf_common.runtime.states import ChainStates
-
 from odf_ingest.commit import Batch, BatchCommitter, Outcome
 from odf_ingest.history import DatasetHistory
 
@@ -93,6 +92,4 @@ class Lanes:
         def read_block(name: Multihash) -> bytes:
             return self._blobs.read(dataset, ObjectKind.BLOCK, name)
 
-        return DatasetHistory(
-            read_block, lambda name: self._blobs.local_path(dataset, ObjectKind.DATA, name)
-        )
+        return DatasetHistory(read_block, lambda name: self._blobs.local_path(dataset, ObjectKind.DATA, name))

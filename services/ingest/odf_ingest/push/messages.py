@@ -6,7 +6,6 @@ from concurrent.futures import Future
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
 from odf_common.ports.bus import Bus, DeadLetter
-
 from odf_ingest.batch import BadRecord, MessageBatch
 from odf_ingest.errors import AlreadyCommitted, PositionMoved, SourceGone, TopicReplaced
 from odf_ingest.position import SourcePosition, TopicPosition
@@ -21,7 +20,14 @@ class KafkaBatch:
     may_be_empty = True
 
     def __init__(
-        self, source: str, batch: MessageBatch, *, plan: Plan, reading: "Future[Prepared]", preparer: Preparer, bus: Bus
+        self,
+        source: str,
+        batch: MessageBatch,
+        *,
+        plan: Plan,
+        reading: "Future[Prepared]",
+        preparer: Preparer,
+        bus: Bus,
     ) -> None:
         """Read anew with `preparer` if the source has changed meanwhile."""
         self.source = source
@@ -59,7 +65,7 @@ class KafkaBatch:
         return prepared
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, int | None]:
-        """Return the position behind the last message, and for several partitions the lowest of their greatest times."""
+        """Return the position behind the last message, and for several partitions the least of their greatest times."""
         batch = self._batch
         known = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
         greatest = dict(known.greatest)

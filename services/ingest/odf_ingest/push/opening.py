@@ -7,7 +7,6 @@ from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
 from odf_common.ports.bus import Topics
 from odf_common.ports.store import CatalogEntry
-
 from odf_ingest.commit import position_of
 from odf_ingest.errors import PositionBeyondEnd, RecordsLost, TopicReplaced
 from odf_ingest.position import TopicPosition

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
+
 from odf_common.errors import NotFound, OdfError, Unavailable, VerificationFailed
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
 from odf_common.ports.bus import Topics
 from odf_common.ports.store import Catalog, CatalogEntry
-
 from odf_ingest import metrics
 from odf_ingest.commit import position_of
 from odf_ingest.errors import SourceStopped
@@ -56,7 +56,7 @@ class _Stop:
 class OwnedSources:
     """Opens and closes sources; used by the reader's thread, but for `reason`."""
 
-    def __init__(  # noqa: PLR0913 - all by name
+    def __init__(
         self,
         *,
         reading: Reading,
@@ -183,7 +183,9 @@ class OwnedSources:
         except Unavailable:
             raise
         except NotFound as error:
-            log.warning("push topic is not there", dataset=entry.alias, source=source.source_name, why=str(error))
+            log.warning(
+                "push topic is not there", dataset=entry.alias, source=source.source_name, why=str(error)
+            )
             self._again[entry.dataset_id] = time.monotonic() + 5 * AGAIN
         except OdfError as error:
             self._reading.close(key)

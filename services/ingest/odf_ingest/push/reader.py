@@ -10,11 +10,11 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 import structlog
+
 from odf_common.adapters.kafka.records import Partition, Taken
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.runtime.retry import keep_trying
-
 from odf_ingest.errors import PositionMoved, SourceStopped
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.records import Records
@@ -25,6 +25,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 COUNT: Final = 20_000  # messages taken at once
 IDLE: Final = 0.05  # seconds to wait for a message, so that requests are heard
+HURRY: Final = 0.005  # the same, when a batch should be cut
 Request = Callable[[], None]
 Key = tuple[DatasetId, str]
 
@@ -71,7 +72,9 @@ class PushReader:
         self.sources[key] = source
         self._by_partition |= dict.fromkeys(source.partitions, source)
         self._records.assign({(source.topic, number): at for number, at in source.next.items()})
-        log.info("source opened", dataset=source.alias, source=source.name, topic=source.topic, next=source.next)
+        log.info(
+            "source opened", dataset=source.alias, source=source.name, topic=source.topic, next=source.next
+        )
 
     def close(self, key: Key) -> None:
         """Read a source no longer, and drop what has come of it."""
@@ -86,14 +89,6 @@ class PushReader:
             self.request(lambda: self._owned.reopen(source))
         else:
             self.request(lambda: self._halt(source, getattr(error, "code", type(error).__name__), str(error)))
-
-    def lag_of(self, source: PushSource) -> int:
-        """Return how many messages wait in the topic as far as is known."""
-        lag = 0
-        for number, at in source.next.items():
-            high = self._records.high((source.topic, number))
-            lag += max((high or 0) - at, 0)
-        return lag
 
     def _meet_requests(self) -> bool:
         while True:
@@ -116,10 +111,13 @@ class PushReader:
             self._work.settled.wait(IDLE)
             self._work.settled.clear()
             return None
-        due = min((source.due for source in live if source.due is not None), default=None)
+        waiting = [source for source in live if source.due is not None]
+        due = min((source.due or 0.0 for source in waiting), default=None)
         if due is None:
             return self._records.take(1, IDLE)
         wait = min(max(due - time.monotonic(), 0.0), IDLE)
+        if wait == 0.0 or any(source.is_hurried for source in waiting):
+            wait = HURRY
         count = max(1, min(COUNT, int(self._slice_max_bytes / self._mean_size)))
         return self._records.take(count, wait)
 
@@ -133,6 +131,7 @@ class PushReader:
             if source is None:
                 continue
             source.add(chunk)
+            source.high[chunk.partition[1]] = self._records.high(chunk.partition) or 0
             self._mean_size = 0.5 * self._mean_size + 0.5 * max(source.last_mean, 1.0)
         for partition, offset in taken.ends.items():
             source = self._by_partition.get(partition)
@@ -143,7 +142,8 @@ class PushReader:
         now = time.monotonic()
         for source in self.sources.values():
             due = source.due
-            if due is not None and due <= now:
+            # While there is no room for it, a batch had better grow.
+            if due is not None and due <= now and source.at_work < LIMIT:
                 source.cut()
             while source.ready and source.at_work < LIMIT:
                 self._work.begin(source, source.ready.popleft())

@@ -7,7 +7,7 @@ from odf_common.adapters.kafka.records import Partition, Taken
 
 
 class Records(Protocol):
-    """Many messages of assigned partitions at a time; used by one thread, but for `high`."""
+    """Many messages of assigned partitions at a time; used by one thread."""
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets on, beside those that are read already."""

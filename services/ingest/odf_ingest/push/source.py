@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from odf_common.adapters.kafka.records import Chunk, Partition
 from odf_common.identity.did import DatasetId
-
 from odf_ingest.batch import MessageBatch, Part
 from odf_ingest.prepare import Plan
 
@@ -36,7 +36,8 @@ class _Buffer:
 class PushSource:
     """A source of a dataset that is owned here. Its buffers belong to the reader's thread.
 
-    `next` is where each partition goes on, `ends` where it was found to end; `begun` and `settled` count batches.
+    `next` is where each partition goes on, `ends` where it was found to end, `high` where it ended when last
+    something came; `begun` and `settled` count batches.
     `is_stale` says that what is at work is to be dropped, `is_hurried` that a batch is cut as soon as nothing more
     waits; `last_mean` is the mean size in bytes of the messages that came last.
     """
@@ -62,6 +63,7 @@ class PushSource:
         self.topic_id = topic_id
         self.next = dict(positions)
         self.ends: dict[int, int] = {}
+        self.high: dict[int, int] = {}
         self.ready: deque[MessageBatch] = deque()
         # Each is written by one thread only.
         self.begun = 0
@@ -97,6 +99,10 @@ class PushSource:
         if self.is_hurried and all(self.ends.get(number) == at for number, at in self.next.items()):
             return self._buffer.begun
         return self._buffer.begun + self._limits.delay
+
+    def lag(self, committed: Mapping[int, int]) -> int:
+        """Return how many messages wait behind what is committed, as far as is known."""
+        return sum(max(self.high.get(number, 0) - at, 0) for number, at in committed.items())
 
     def add(self, chunk: Chunk) -> None:
         """Take in messages; full batches become ready."""
@@ -181,9 +187,7 @@ def _parts(chunks: list[Chunk]) -> list[Part]:
 def _part(number: int, chunks: list[Chunk]) -> Part:
     first = chunks[0]
     if len(chunks) == 1:
-        return Part(
-            partition=number, values=first.values, offsets=first.offsets, timestamps=first.timestamps
-        )
+        return Part(partition=number, values=first.values, offsets=first.offsets, timestamps=first.timestamps)
     count = sum(len(chunk.values) for chunk in chunks)
     start, stop = first.offsets[0], chunks[-1].offsets[-1] + 1
     has_gaps = stop - start != count

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 import structlog
+
 from odf_common.codec.bus import envelope
 from odf_common.errors import OdfError, Unavailable
 from odf_common.ports.bus import NOTIFICATIONS, Bus
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.runtime.retry import keep_trying
-
 from odf_ingest import metrics
 from odf_ingest.batch import MessageBatch
 from odf_ingest.commit import Outcome
@@ -22,22 +22,20 @@ from odf_ingest.push.source import PushSource
 
 log = structlog.stdlib.get_logger(__name__)
 
-LagOf = Callable[[PushSource], int]
 Failed = Callable[[PushSource, Exception], None]
 
 
 class Work:
-    """Takes batches through; `lag_of` tells how many messages wait, `failed` is told what did not work."""
+    """Takes batches through; `failed` is told what did not work."""
 
-    def __init__(  # noqa: PLR0913 - all by name
-        self, *, lanes: Lanes, preparer: Preparer, bus: Bus, readers: Executor, lag_of: LagOf, failed: Failed
+    def __init__(
+        self, *, lanes: Lanes, preparer: Preparer, bus: Bus, readers: Executor, failed: Failed
     ) -> None:
         """Read batches on `readers`, each dataset's ahead of what is being committed."""
         self._lanes = lanes
         self._preparer = preparer
         self._bus = bus
         self._readers = readers
-        self._lag_of = lag_of
         self._failed = failed
         self._stop = threading.Event()
         self.settled = threading.Event()
@@ -70,7 +68,7 @@ class Work:
         except OdfError as error:
             source.is_stale = True
             self._failed(source, error)
-        except Exception as error:  # noqa: BLE001 - a bug met with one source's data must not stop the others
+        except Exception as error:
             log.exception("a bug stops this source", dataset=str(source.dataset), source=source.name)
             source.is_stale = True
             self._failed(source, error)
@@ -80,7 +78,7 @@ class Work:
 
     def _tell(self, source: PushSource, batch: MessageBatch, outcome: Outcome) -> None:
         elapsed = time.monotonic() - batch.begun
-        lag = self._lag_of(source)
+        lag = source.lag(batch.end)
         metrics.RECORDS.labels(source.alias, source.name).inc(outcome.count)
         metrics.LAG.labels(source.alias, source.name).set(lag)
         metrics.SECONDS.observe(elapsed)

@@ -10,8 +10,8 @@ from functools import singledispatch
 from pathlib import Path
 
 import pyarrow as pa
-from odf_common.metadata.steps import ReadStep
 
+from odf_common.metadata.steps import ReadStep
 from odf_ingest.errors import UnsupportedStep
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.types as kind
-from odf_common.errors import InvalidInput
 
+from odf_common.errors import InvalidInput
 from odf_ingest.read.times import MOMENT, to_dates, to_moments
 
 

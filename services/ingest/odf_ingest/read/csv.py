@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pcsv
+
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
-
 from odf_ingest.read import read_batch, read_file, read_records
 from odf_ingest.read.columns import TimeFormats, converted, parsed_schema
 from odf_ingest.read.encoding import require_utf8, to_utf8
+from odf_ingest.read.lines import first_bad_line
 
 
 @read_records.register(ReadStepCsv)
@@ -41,9 +42,20 @@ def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Tabl
 
 def _whole(step: ReadStepCsv, raw: bytes, schema: pa.Schema | None) -> pa.Table:
     text = to_utf8(raw, step.encoding)
-    if not text.strip():
+    if not text or text.isspace():
         return (schema or pa.schema([])).empty_table()
-    return _parse(step, text, schema, has_header=bool(step.header))
+    try:
+        return _parse(step, text, schema, has_header=bool(step.header))
+    except InvalidInput as error:
+        if schema is None or (step.quote or '"').encode() in text:
+            raise
+        # Without quotes a line is a record, and the header is one line.
+        raise first_bad_line(
+            text,
+            lambda part: _parse(step, part, schema, has_header=False),
+            error,
+            skipped=int(bool(step.header)),
+        ) from error
 
 
 def _without_header(step: ReadStepCsv, text: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """Which columns a read step declares."""
 
 import pyarrow as pa
+
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.schema import schema_of_event
 from odf_common.metadata.events import SetDataSchema

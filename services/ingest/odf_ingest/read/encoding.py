@@ -3,6 +3,7 @@
 import codecs
 
 import pyarrow as pa
+
 from odf_common.errors import InvalidInput
 
 _BOM = codecs.BOM_UTF8

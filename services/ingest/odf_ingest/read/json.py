@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepJson
-
 from odf_ingest.read import read_batch, read_file, read_records
 from odf_ingest.read.columns import TimeFormats
 from odf_ingest.read.encoding import to_utf8

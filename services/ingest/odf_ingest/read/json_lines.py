@@ -6,8 +6,8 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.json as pj
-from odf_common.errors import InvalidInput
 
+from odf_common.errors import InvalidInput
 from odf_ingest.read.columns import TimeFormats, converted, parsed_schema
 from odf_ingest.read.encoding import require_utf8
 
@@ -29,14 +29,10 @@ def parse_lines(
     except InvalidInput as error:
         if formats.timestamp is not None or "timestamp" not in str(error):
             raise
-    return converted(
-        _parse(text, parsed_schema(schema, formats, is_lenient=True), block), schema, formats
-    )
+    return converted(_parse(text, parsed_schema(schema, formats, is_lenient=True), block), schema, formats)
 
 
-def parse_objects(
-    values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats
-) -> pa.Table:
+def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
     """Return one record for each value; raises `InvalidInput` if one of them is not exactly one object in UTF-8."""
     text = b"\n".join(values)
     if not _is_one_each(text, len(values)):

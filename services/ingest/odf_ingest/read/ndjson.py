@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
-
 from odf_ingest.read import obvious_faults, read_batch, read_file, read_records
 from odf_ingest.read.columns import TimeFormats
 from odf_ingest.read.encoding import require_utf8, to_utf8

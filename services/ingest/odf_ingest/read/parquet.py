@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
-
 from odf_ingest.read import read_batch, read_file
 
 

@@ -5,8 +5,8 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from odf_common.errors import InvalidInput
 
+from odf_common.errors import InvalidInput
 from odf_ingest.read.time_format import TimeFormat, time_format
 
 MOMENT: Final = pa.timestamp("us", "UTC")
@@ -15,7 +15,7 @@ _ZONE: Final = r"[Tt :]\d\d(?:\.\d+)?\s*(?:[Zz]|[+-]\d\d:?\d\d)$"
 
 
 def to_moments(texts: pa.Array, format_text: str | None) -> pa.Array:
-    """Return timestamps (us, UTC); RFC 3339 unless a format is given. Raises `InvalidInput` with a text that is none."""
+    """Return timestamps (us, UTC); RFC 3339 unless a format is given. Raises `InvalidInput` naming a wrong text."""
     if format_text is None:
         return _rfc3339(texts)
     how = time_format(format_text)
@@ -76,7 +76,11 @@ def _offsets(zones: pa.Array) -> pa.Array:
 
 
 def _one_by_one(texts: pa.Array, how: TimeFormat) -> pa.Array:
-    encoded = texts.dictionary_encode() if isinstance(texts, pa.Array) else texts.combine_chunks().dictionary_encode()
+    encoded = (
+        texts.dictionary_encode()
+        if isinstance(texts, pa.Array)
+        else texts.combine_chunks().dictionary_encode()
+    )
     moments = [None if text is None else _moment(text, how) for text in encoded.dictionary.to_pylist()]
     return pa.array(moments, MOMENT).take(encoded.indices)
 

@@ -98,7 +98,10 @@ class KafkaRecords:
         return Taken(chunks=self._chunks(messages), ends=ends, faults=faults)
 
     def high(self, partition: Partition) -> int | None:
-        """Return the offset of the next message to come as of the last fetch, None when none was made."""
+        """Return the offset of the next message to come as of the last fetch, None when none was made.
+
+        The binding lets no second thread in while `take` waits.
+        """
         try:
             _, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
         except KafkaException:

@@ -1,0 +1,141 @@
+"""Appending to chains of 100, 1,000 and 10,000 blocks: the coordinator's committer, with the local store and Redis.
+
+The committer runs in this process, as the coordinator wires it; the chains' states are folded before the clock runs,
+as they are in a node that has been up. A cold start is a committer that knows nothing but what Redis keeps.
+"""
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from node_under_test import BenchedNode
+from rows import Row, Target, held_against
+
+from odf_common.adapters.local import LocalBlobStore, LocalRefStore
+from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
+from odf_common.chain.build import build_blocks
+from odf_common.chain.state import ChainState
+from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddData, DataSlice, OffsetInterval
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.store import ObjectKind
+from odf_common.runtime.states import ChainStates
+from odf_common.testing.builders import a_chain, a_dataset, a_push_source, a_schema, a_seed, a_source_state
+from odf_coordinator.committer import Committer
+from odf_coordinator.outcomes import Committed
+
+LENGTHS: Final = (100, 1_000, 10_000)
+COMMITS: Final = 60
+STARTS: Final = 15
+FLAT: Final = Target(judged="ratio", sense="≤", bound=1.2)
+SLICE: Final = b"records" * 1000
+POSITION: Final = '{"v":1,"topics":{"odf.push.a.default":{"id":"mVQf5vDnQd6zv1bTKOhmMw","next":{"0":NEXT}}}}'
+RECORDS: Final = 10  # a slice
+
+
+@dataclass(slots=True, kw_only=True)
+class Grown:
+    """A stored chain and its state now."""
+
+    length: int
+    state: ChainState
+
+
+class Store:
+    """A home with chains in it, and the parts of a coordinator over it."""
+
+    def __init__(self, home: Path, redis: RedisConnection) -> None:
+        """Begin empty."""
+        self.blobs = LocalBlobStore(home)
+        self.refs = LocalRefStore(home)
+        self._redis = redis
+        self._slice = physical_hash_of(SLICE)
+
+    def committer(self) -> Committer:
+        """Return a committer that has just started."""
+        states = ChainStates(self.blobs, self.refs, RedisStateCache(self._redis))
+        return Committer(blobs=self.blobs, refs=self.refs, states=states, locks=RedisLocks(self._redis))
+
+    def grow(self, length: int) -> Grown:
+        """Store a chain of so many blocks, in no hurry to be durable, and return it."""
+        dataset = a_dataset(f"benchmark {length} {time.time_ns()}")
+        chain = a_chain(a_seed(dataset=dataset), a_push_source(), a_schema())
+        blocks, state = list(chain.blocks), chain.state
+        while len(blocks) < length:
+            made, state = build_blocks(state, [self.event(state)], system_time=_next(state), version=3)
+            blocks.extend(made)
+        self.blobs.put(dataset, ObjectKind.DATA, self._slice, SLICE)
+        self.blobs.put(dataset, ObjectKind.BLOCK, blocks[0].hash, blocks[0].raw)
+        folder = self.blobs.local_path(dataset, ObjectKind.BLOCK, blocks[0].hash).parent
+        for block in blocks[1:]:
+            (folder / str(block.hash)).write_bytes(block.raw)
+        self.refs.compare_and_set(dataset, expected=None, new=state.head)
+        return Grown(length=length, state=state)
+
+    def event(self, past: ChainState) -> AddData:
+        """Return what a push from a topic appends."""
+        interval = OffsetInterval(start=past.next_offset, end=past.next_offset + RECORDS - 1)
+        position = POSITION.replace("NEXT", str(interval.end))
+        data = DataSlice(
+            logical_hash=Multihash.arrow0(self._slice.digest),
+            physical_hash=self._slice,
+            offset_interval=interval,
+            size=len(SLICE),
+        )
+        return AddData(
+            prev_offset=past.last_offset,
+            new_data=data,
+            new_watermark=_next(past),
+            new_source_state=a_source_state(position),
+        )
+
+    def append(self, committer: Committer, chain: Grown) -> float:
+        """Commit one block; return the seconds it took."""
+        past = chain.state
+        event, moment = self.event(past), _next(past)
+        dataset: DatasetId = past.dataset_id
+        begun = time.perf_counter()
+        outcome = committer.commit(dataset, expected_head=past.head, events=[event], system_time=moment)
+        seconds = time.perf_counter() - begun
+        assert isinstance(outcome, Committed), outcome
+        chain.state = outcome.state
+        return seconds
+
+
+def run(node: BenchedNode) -> list[Row]:
+    """Return a row for each length: warm, then after a cold start; each beside the shortest chain."""
+    redis = RedisConnection(str(node.node.redis))
+    try:
+        with tempfile.TemporaryDirectory(prefix="appends-", dir=node.embedded.home) as home:
+            return _measured(Store(Path(home), redis))
+    finally:
+        redis.close()
+
+
+def _measured(store: Store) -> list[Row]:
+    chains = [store.grow(length) for length in LENGTHS]
+    committer = store.committer()
+    for chain in chains:
+        store.append(committer, chain)
+    # In turn, so that noise meets all lengths alike.
+    warm = [[store.append(committer, chain) for chain in chains] for _ in range(COMMITS)]
+    cold = [[store.append(store.committer(), chain) for chain in chains] for _ in range(STARTS)]
+    return [*_rows("append", warm), *_rows("append after a cold start", cold)]
+
+
+def _rows(case: str, rounds: list[list[float]]) -> list[Row]:
+    times = [1000 * median(column) for column in zip(*rounds, strict=True)]
+    peer = (f"{LENGTHS[0]} blocks", times[0])
+    return [
+        held_against(f"{case}, {length:,} blocks", value, "ms", peer=peer, target=FLAT if at else None)
+        for at, (length, value) in enumerate(zip(LENGTHS, times, strict=True))
+    ]
+
+
+def _next(past: ChainState) -> Timestamp:
+    return Timestamp.from_ms(past.system_time.ms + 1)

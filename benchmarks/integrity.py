@@ -1,0 +1,90 @@
+"""Integrity of all departures beside `hashlib` over the same bytes on the same cores.
+
+The bytes are those that verification has to hash: the stored files, and the records' own as the logical hash takes
+them. Reading Parquet, walking the chain and, for the command, starting Python come on top.
+"""
+
+import hashlib
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import pyarrow as pa
+from departures import APPEND, write_file
+from node_under_test import BenchedNode
+from rows import Row, held_against
+
+from odf_common.data.slices import read_slice
+from odf_common.hashing.streams import plain, stream, validity
+from odf_common.proto.odf.node.v1.verifier_pb2 import VerifyRequest
+from odf_common.runtime import ask
+
+NAME: Final = "integrity"
+ROUNDS: Final = 5
+
+
+def run(node: BenchedNode) -> list[Row]:
+    """Return the rate in the verifier, and the time of the whole command."""
+    _fill(node)
+    inputs = _inputs(node.folder(NAME))
+    size = sum(map(len, inputs)) / 1e6
+    node.settle()
+    called, hashed, commands = [], [], []
+    for _ in range(ROUNDS):
+        called.append(_call(node))
+        hashed.append(_hash(inputs))
+        commands.append(_command(node))
+    limit = median(hashed)
+    bare = "hashlib sha3-256"
+    return [
+        held_against("integrity, in the verifier", size / median(called), "MB/s", peer=(bare, size / limit)),
+        held_against("odf verify --integrity, whole command", median(commands), "s", peer=(bare, limit)),
+    ]
+
+
+def _fill(node: BenchedNode) -> None:
+    node.add(NAME, APPEND)
+    with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
+        file = Path(folder) / "flights.ndjson"
+        write_file(file)
+        node.embedded.run(f"ingest {NAME} {file}")
+
+
+def _inputs(folder: Path) -> list[bytes]:
+    """Return everything that has to be hashed, in pieces that can be hashed side by side."""
+    files = [file for kind in ("blocks", "data") for file in (folder / kind).iterdir()]
+    pieces = [file.read_bytes() for file in files]
+    for file in (folder / "data").iterdir():
+        columns = read_slice(file).columns
+        pieces += [b"".join(_streamed(array) for array in column.chunks) for column in columns]
+    return sorted(pieces, key=len, reverse=True)
+
+
+def _streamed(array: pa.Array) -> bytes:
+    return b"".join(block.data for block in stream(plain(array), validity(array)))
+
+
+def _call(node: BenchedNode) -> float:
+    begun = time.perf_counter()
+    with ask.verifier(node.node) as verifier:
+        items = list(verifier.Verify(VerifyRequest(refs=[NAME], integrity_only=True), timeout=ask.ANSWER))
+    seconds = time.perf_counter() - begun
+    verdicts = [item.verdict.verdict for item in items if item.HasField("verdict")]
+    assert verdicts == ["valid"], verdicts
+    return seconds
+
+
+def _hash(pieces: list[bytes]) -> float:
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(pa.cpu_count()) as pool:
+        list(pool.map(lambda raw: hashlib.sha3_256(raw).digest(), pieces))
+    return time.perf_counter() - begun
+
+
+def _command(node: BenchedNode) -> float:
+    begun = time.perf_counter()
+    node.embedded.run(f"verify {NAME} --integrity")
+    return time.perf_counter() - begun

@@ -1,0 +1,76 @@
+"""One record, one commit, one after the other over gRPC, beside what the disk alone wants for a commit.
+
+A commit makes three files durable in this order: the slice, the block, the head; for each its bytes, then the
+folder with its new name. The limit does just that on the same disk, and nothing else.
+"""
+
+import os
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from departures import APPEND, messages
+from node_under_test import BenchedNode
+from rows import Row, held_against
+
+from odf_common.proto.odf.node.v1.ingest_pb2 import PushHeader, PushPart
+from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
+from odf_common.runtime import ask
+
+COMMITS: Final = 1_000
+TURN: Final = 100  # commits, then as many of the limit's, so that both meet the same noise
+WARM: Final = 20
+SIZES: Final = {"data": 6_000, "blocks": 600, "refs": 76}  # bytes
+
+
+def run(node: BenchedNode) -> list[Row]:
+    """Return the median and the 99th percentile."""
+    node.add("commits", APPEND)
+    node.settle()
+    ours: list[float] = []
+    limit: list[float] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="limit-", dir=node.embedded.home) as folder,
+        ask.ingest(node.node) as ingest,
+    ):
+        for record in messages()[:WARM]:
+            _push(ingest, "commits", record)
+        for start in range(WARM, WARM + COMMITS, TURN):
+            ours += [_push(ingest, "commits", record) for record in messages()[start : start + TURN]]
+            limit += [_durable(Path(folder)) for _ in range(TURN)]
+    return [_row(ours, limit, 50), _row(ours, limit, 99)]
+
+
+def _row(ours: list[float], limit: list[float], percent: int) -> Row:
+    value, against = (1000 * float(np.percentile(times, percent)) for times in (ours, limit))
+    case = f"commit of one record, p{percent} of {COMMITS:,}"
+    return held_against(case, value, "ms", peer=("3 files and folders fsynced", against))
+
+
+def _push(ingest: IngestStub, name: str, record: bytes) -> float:
+    header = PushHeader(ref=name, idempotency_key=uuid.uuid4().hex)
+    parts = (PushPart(header=header), PushPart(content=record))
+    begun = time.perf_counter()
+    reply = ingest.Push(iter(parts), timeout=ask.ANSWER)
+    seconds = time.perf_counter() - begun
+    assert (reply.records, reply.already) == (1, False), reply
+    return seconds
+
+
+def _durable(home: Path) -> float:
+    begun = time.perf_counter()
+    for name, size in SIZES.items():
+        folder = home / name
+        folder.mkdir(exist_ok=True)
+        pending = folder / "pending"
+        with pending.open("wb", buffering=0) as file:
+            file.write(bytes(size))
+            os.fsync(file.fileno())
+        pending.replace(folder / ("head" if name == "refs" else uuid.uuid4().hex))
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(handle)
+        os.close(handle)
+    return time.perf_counter() - begun

@@ -1,0 +1,123 @@
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+
+from odf_common.data.columns import Operation, normalize_timestamps, with_system_columns
+from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.vocabulary import DatasetVocabulary
+
+MS_UTC = pa.timestamp("ms", "UTC")
+NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
+
+
+def records(**columns: object) -> pa.Table:
+    return pa.table({"city": ["A", "B"], "event_time": pa.array([NOON, NOON], MS_UTC), **columns})
+
+
+def numbered(
+    table: pa.Table, *, ops: pa.Array | None = None, signed: bool = False, first: int = 5
+) -> pa.Table:
+    return with_system_columns(
+        table,
+        ops=ops,
+        first_offset=first,
+        system_time=Timestamp.parse("2021-01-01T00:00:00.123456Z"),
+        vocab=DatasetVocabulary(),
+        signed=signed,
+    )
+
+
+def test_system_columns_come_first_and_are_required() -> None:
+    table = numbered(records(population=[1, None]))
+    assert table.schema.equals(
+        pa.schema(
+            [
+                pa.field("offset", pa.uint64(), nullable=False),
+                pa.field("op", pa.uint8(), nullable=False),
+                pa.field("system_time", MS_UTC, nullable=False),
+                pa.field("event_time", MS_UTC, nullable=False),
+                pa.field("city", pa.string()),
+                pa.field("population", pa.int64()),
+            ]
+        )
+    )
+    assert table.column("offset").to_pylist() == [5, 6]
+    assert table.column("op").to_pylist() == [0, 0]
+    assert table.column("system_time").to_pylist() == [dt.datetime(2021, 1, 1, 0, 0, 0, 123000, dt.UTC)] * 2
+
+
+def test_signed_columns_are_those_of_the_reference() -> None:
+    ops = pa.array([Operation.CORRECT_FROM, Operation.CORRECT_TO], pa.uint8())
+    table = numbered(records(), ops=ops, signed=True)
+    assert table.schema.field("offset").type == pa.int64()
+    assert table.schema.field("op").type == pa.int32()
+    assert table.column("op").to_pylist() == [2, 3]
+
+
+def test_columns_bear_the_names_of_the_vocabulary() -> None:
+    table = with_system_columns(
+        pa.table({"at": pa.array([NOON], MS_UTC)}),
+        ops=None,
+        first_offset=0,
+        system_time=Timestamp(0),
+        vocab=DatasetVocabulary(
+            offset_column="o", operation_type_column="p", system_time_column="s", event_time_column="at"
+        ),
+        signed=False,
+    )
+    assert table.column_names == ["o", "p", "s", "at"]
+
+
+def test_no_records_make_an_empty_table() -> None:
+    assert len(numbered(records().slice(0, 0))) == 0
+
+
+@pytest.mark.parametrize("name", ["offset", "op", "system_time"])
+def test_a_record_cannot_bring_a_system_column(name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"column {name}"):
+        numbered(records(**{name: [1, 2]}))
+
+
+@pytest.mark.parametrize(
+    "event_time", [pa.array([1, 2]), pa.array(["2020", "2021"]), pa.array([NOON, None], MS_UTC), None]
+)
+def test_an_event_time_that_is_none_is_refused(event_time: pa.Array | None) -> None:
+    table = records().drop_columns("event_time")
+    with pytest.raises(InvalidInput, match="column event_time"):
+        numbered(table if event_time is None else table.append_column("event_time", event_time))
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (pa.array([dt.date(2020, 1, 1)] * 2, pa.date32()), pa.date32()),
+        (pa.array([dt.date(2020, 1, 1)] * 2, pa.date64()), pa.date32()),
+        (pa.array([NOON, NOON], pa.timestamp("ns", "Europe/Kyiv")), MS_UTC),
+    ],
+)
+def test_an_event_time_is_a_moment_or_a_date(given: pa.Array, kept: pa.DataType) -> None:
+    table = records().drop_columns("event_time").append_column("event_time", given)
+    assert numbered(table).schema.field("event_time").type == kept
+
+
+def test_every_moment_becomes_milliseconds_in_utc() -> None:
+    naive, zoned = pa.timestamp("us"), pa.timestamp("s", "America/New_York")
+    struct = pa.struct([("at", zoned), ("n", pa.int8())])
+    table = pa.table(
+        {
+            "naive": pa.array([1_999], naive),
+            "zoned": pa.array([2], zoned),
+            "list": pa.array([[3]], pa.list_(zoned)),
+            "struct": pa.array([{"at": 4, "n": 1}], struct),
+            "text": ["x"],
+        }
+    )
+    normal = normalize_timestamps(table)
+    assert normal.schema.field("list").type == pa.list_(MS_UTC)
+    assert normal.schema.field("struct").type == pa.struct([("at", MS_UTC), ("n", pa.int8())])
+    assert normal.column("naive").cast(pa.int64()).to_pylist() == [1]
+    assert normal.column("zoned").cast(pa.int64()).to_pylist() == [2000]
+    assert normal.schema.field("naive").type == normal.schema.field("zoned").type == MS_UTC
+    assert normalize_timestamps(normal) is normal

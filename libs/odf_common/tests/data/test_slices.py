@@ -1,0 +1,170 @@
+import datetime as dt
+import random
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odf_common.data.columns import with_system_columns
+from odf_common.data.schema import schema_of_event, schema_to_event
+from odf_common.data.slices import ROW_GROUP, CorruptSlice, hash_slice, read_slice, slice_schema, write_slice
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.logical import UnhashableType, logical_hash
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.vocabulary import DatasetVocabulary
+
+MS_UTC = pa.timestamp("ms", "UTC")
+NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
+
+
+def a_slice(rows: int = 3, *, signed: bool = False, **columns: pa.Array) -> pa.Table:
+    records = pa.table({"event_time": pa.array([NOON] * rows, MS_UTC), **columns})
+    return with_system_columns(
+        records,
+        ops=None,
+        first_offset=10,
+        system_time=Timestamp.parse("2021-01-01T00:00:00Z"),
+        vocab=DatasetVocabulary(),
+        signed=signed,
+    )
+
+
+ODD_COLUMNS = {
+    "dictionary": pa.array(["a", None, "a"]).dictionary_encode(),
+    "large text": pa.array(["a", None, "b"], pa.large_string()),
+    "text view": pa.array(["a", None, "b"], pa.string_view()),
+    "binary view": pa.array([b"a", None, b"b"], pa.binary_view()),
+    "fixed": pa.array([b"ab", None, b"cd"], pa.binary(2)),
+    "naive": pa.array([1, None, 3], pa.timestamp("us")),
+    "seconds": pa.array([1, None, 3], pa.timestamp("s", "Europe/Kyiv")),
+    "date64": pa.array([dt.date(2020, 1, 1), None, dt.date(1960, 1, 1)], pa.date64()),
+    "time": pa.array([1, None, 3], pa.time32("s")),
+    "exact time": pa.array([1, None, 3], pa.time64("ns")),
+    "small decimal": pa.array([Decimal("1.5"), None, Decimal("-2.5")], pa.decimal32(5, 1)),
+    "wide decimal": pa.array([Decimal("1.5"), None, Decimal("-2.5")], pa.decimal256(60, 1)),
+    "narrow wide decimal": pa.array([Decimal("1.5"), None, Decimal("-2.5")], pa.decimal256(20, 1)),
+    "half": pa.array([1.5, None, 2.5], pa.float16()),
+    "int8": pa.array([-1, None, 1], pa.int8()),
+    "uint16": pa.array([1, None, 65535], pa.uint16()),
+    "uint32": pa.array([1, None, 2**32 - 1], pa.uint32()),
+    "uint64": pa.array([1, None, 2**64 - 1], pa.uint64()),
+    "bool": pa.array([True, None, False]),
+    "list": pa.array([["a"], None, [None, "b"]], pa.large_list(pa.large_string())),
+    "pairs": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int16(), 2)),
+    "dates": pa.array([[dt.date(2020, 1, 1)], None, []], pa.list_(pa.date64())),
+    "uuid": pa.ExtensionArray.from_storage(
+        pa.uuid(), pa.array([bytes(16), None, bytes(range(16))], pa.binary(16))
+    ),
+    "struct": pa.array([{"x": 1, "y": "a"}, {"x": None, "y": None}, None]),
+    "struct of moments": pa.array([{"at": 1}, None, {"at": 2}], pa.struct([("at", pa.timestamp("ns"))])),
+    "deep": pa.array([{"a": {"b": [1, None]}}, {"a": None}, None]),
+    "": pa.array([1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", ODD_COLUMNS)
+def test_the_hash_of_what_is_written_is_that_of_what_is_read(tmp_path: Path, name: str) -> None:
+    written = write_slice(a_slice(**{name: ODD_COLUMNS[name]}), tmp_path / "slice")
+    table = read_slice(tmp_path / "slice")
+    assert logical_hash(table) == written.logical_hash == hash_slice(tmp_path / "slice")
+    raw = (tmp_path / "slice").read_bytes()
+    assert written.physical_hash == physical_hash_of(raw)
+    assert written.size == len(raw)
+    announced = schema_of_event(schema_to_event(a_slice(**{name: ODD_COLUMNS[name]}).schema))
+    assert announced.equals(table.schema)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_system_columns_survive_as_they_are(tmp_path: Path, signed: bool) -> None:
+    table = a_slice(signed=signed, city=pa.array(["a", "b", "c"]))
+    write_slice(table, tmp_path / "slice")
+    assert read_slice(tmp_path / "slice").equals(table)
+    assert slice_schema(tmp_path / "slice").equals(table.schema)
+
+
+def test_a_file_is_as_the_specification_recommends(tmp_path: Path) -> None:
+    rows = ROW_GROUP + 10
+    write_slice(a_slice(rows, city=pa.array(["a"] * rows)), tmp_path / "slice")
+    metadata = pq.read_metadata(tmp_path / "slice")
+    assert metadata.num_row_groups == 2
+    assert metadata.metadata is None
+    offset, op, system_time, _, city = (metadata.row_group(1).column(i) for i in range(5))
+    assert "DELTA_BINARY_PACKED" in offset.encodings
+    assert (offset.statistics.min, offset.statistics.max) == (10 + ROW_GROUP, 10 + rows - 1)
+    assert all("RLE_DICTIONARY" in column.encodings for column in (op, system_time, city))
+    assert {column.compression for column in (offset, op, city)} == {"SNAPPY"}
+    assert metadata.schema.column(0).physical_type == "INT64"
+    assert metadata.schema.column(1).physical_type == "INT32"
+    assert metadata.schema.column(2).logical_type.type == "TIMESTAMP"
+
+
+def test_the_same_records_make_the_same_file(tmp_path: Path) -> None:
+    table = a_slice(**{name: ODD_COLUMNS[name] for name in ("list", "struct", "dictionary")})
+    assert write_slice(table, tmp_path / "a") == write_slice(table, tmp_path / "b")
+
+
+def test_chunks_of_a_column_do_not_matter(tmp_path: Path) -> None:
+    table = a_slice(text=ODD_COLUMNS["large text"], struct=ODD_COLUMNS["struct"])
+    chunked = pa.concat_tables([table.slice(0, 1), table.slice(1)])
+    assert (
+        write_slice(chunked, tmp_path / "b").logical_hash == write_slice(table, tmp_path / "a").logical_hash
+    )
+
+
+def test_a_selection_of_columns_is_read(tmp_path: Path) -> None:
+    write_slice(a_slice(city=pa.array(["a", "b", "c"])), tmp_path / "slice")
+    assert read_slice(tmp_path / "slice", ["offset", "city"]).to_pydict() == {
+        "offset": [10, 11, 12],
+        "city": ["a", "b", "c"],
+    }
+
+
+def test_a_column_that_cannot_be_stored_is_refused_before_a_file_exists(tmp_path: Path) -> None:
+    with pytest.raises(UnhashableType, match="column=nothing"):
+        write_slice(a_slice(nothing=pa.nulls(3)), tmp_path / "slice")
+    assert not (tmp_path / "slice").exists()
+
+
+def test_a_slice_without_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput):
+        write_slice(a_slice(0), tmp_path / "slice")
+    assert not (tmp_path / "slice").exists()
+
+
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    for read in (read_slice, slice_schema, hash_slice):
+        with pytest.raises(NotFound):
+            read(tmp_path / "slice")
+
+
+def test_a_damaged_file_is_read_or_refused(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    rows = 200
+    file = tmp_path / "slice"
+    numbers, texts = pa.array(range(rows)), pa.array([f"text {i % 7}" for i in range(rows)])
+    lists = pa.array([[i, None] for i in range(rows)])
+    write_slice(a_slice(rows, number=numbers, text=texts, list=lists), file)
+    raw = file.read_bytes()
+    refused = 0
+    for _ in range(400):
+        damaged = bytearray(raw)
+        for _ in range(chance.randint(1, 4)):
+            damaged[chance.randrange(len(raw))] = chance.randrange(256)
+        file.write_bytes(damaged if chance.random() < 0.9 else damaged[: chance.randrange(len(raw))])
+        try:
+            read_slice(file)
+        except CorruptSlice:
+            refused += 1
+    assert refused > 100
+
+
+def test_a_small_file_that_claims_a_great_many_records_is_refused(tmp_path: Path) -> None:
+    rows = 1 << 25
+    nulls = pa.chunked_array([pa.nulls(1 << 22, pa.int64())] * (rows >> 22))
+    pq.write_table(pa.table({"x": nulls, "y": nulls}), tmp_path / "slice", row_group_size=rows)
+    for read in (read_slice, hash_slice):
+        with pytest.raises(CorruptSlice, match="claim"):
+            read(tmp_path / "slice")

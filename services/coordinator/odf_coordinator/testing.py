@@ -1,0 +1,296 @@
+"""A coordinator in memory, for tests: real chains and rules, an engine that passes records through."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.chain.events import add_data_event
+from odf_common.codec.bus import Envelope
+from odf_common.data.columns import with_system_columns
+from odf_common.data.schema import schema_to_event
+from odf_common.data.slices import read_slice, slice_schema, write_slice
+from odf_common.errors import InvalidQuery, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.engine import (
+    RawQueryRequest,
+    RawQueryResponseSuccess,
+    TransformRequest,
+    TransformResponseSuccess,
+)
+from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import Strings, Transform
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.ports.engine import QueryTable, ValidatedQuery
+from odf_common.ports.store import ObjectKind, RefStore
+from odf_common.runtime.environment import FreeLocks
+from odf_common.runtime.states import ChainStates, NoStateCache
+from odf_coordinator.adding import Added, Adding
+from odf_coordinator.changing import Changing
+from odf_coordinator.committer import Committer, Locks
+from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.drafts import Manifest
+from odf_coordinator.importer import Importer
+from odf_coordinator.keys import KeyFolder
+from odf_coordinator.outcomes import Outcome, require_committed
+from odf_coordinator.publisher import Publisher
+from odf_coordinator.pulling import Pulling
+from odf_coordinator.reading import Reading
+from odf_coordinator.scheduler import Scheduler
+from odf_coordinator.slices import Slices
+from odf_coordinator.transformer import Transformer
+
+DATA = pa.schema([("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string())])
+
+
+class TickingClock:
+    """One second later at each look."""
+
+    def __init__(self) -> None:
+        self._seconds = itertools.count(1_600_000_000)
+
+    def now(self) -> Timestamp:
+        return Timestamp.from_ms(next(self._seconds) * 1000)
+
+
+class PassingEngine:
+    """Implements the engine's port: a transform is the union of its inputs' new records, all columns."""
+
+    def __init__(self) -> None:
+        self.requests: list[TransformRequest] = []
+        self.failures: list[Exception] = []
+
+    def execute_transform(self, request: TransformRequest) -> TransformResponseSuccess:
+        self.requests.append(request)
+        if self.failures:
+            raise self.failures.pop(0)
+        tables = [read_slice(Path(path)) for one in request.query_inputs for path in one.data_paths]
+        watermark = self._checkpoint(request)
+        if not tables:
+            return TransformResponseSuccess(new_watermark=watermark)
+        records = pa.concat_tables(tables).drop_columns(["offset", "op", "system_time"])
+        output = with_system_columns(
+            records,
+            ops=None,
+            first_offset=request.next_offset,
+            system_time=request.system_time,
+            vocab=request.vocab,
+            signed=False,
+        )
+        write_slice(output, Path(request.new_data_path))
+        end = request.next_offset + len(output) - 1
+        interval = OffsetInterval(start=request.next_offset, end=end)
+        return TransformResponseSuccess(new_offset_interval=interval, new_watermark=watermark)
+
+    def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
+        raise NotImplementedError
+
+    def validate(
+        self,
+        transform: Transform,
+        inputs: Mapping[str, pa.Schema],
+        vocabs: Mapping[str, DatasetVocabulary],
+        output_vocab: DatasetVocabulary,
+    ) -> ValidatedQuery:
+        queries = [step.query for step in transform.queries or ()]
+        if not all(query.upper().startswith("SELECT") for query in queries):
+            raise InvalidQuery(text="syntax error at line 1, column 1")
+        schema = next(iter(inputs.values()), None)
+        return ValidatedQuery(tables=tuple(inputs), schema=schema, is_stateful=False)
+
+    def tables_of(self, sql: str) -> Strings:
+        return tuple(dict.fromkeys(re.findall(r"FROM `?([\w.-]+)`?", sql)))
+
+    def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
+        slices = [read_slice(Path(path)) for table in tables for path in table.data_paths]
+        return pa.concat_tables(slices) if slices else tables[0].schema.empty_table()
+
+    def _checkpoint(self, request: TransformRequest) -> Timestamp | None:
+        before = request.prev_checkpoint_path
+        marks = json.loads(Path(before).read_text()) if before else {}
+        for one in request.query_inputs:
+            for mark in one.explicit_watermarks:
+                marks[str(one.dataset_id)] = mark.event_time.ns
+        Path(request.new_checkpoint_path).write_text(json.dumps(marks))
+        complete = len(marks) == len(request.query_inputs)
+        return Timestamp(min(marks.values())) if complete else None
+
+
+class FakeTopics:
+    """Names of topics."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.is_lost = False
+
+    def create_push_topic(self, name: str, partitions: int = 1) -> None:
+        if self.is_lost:
+            raise Unavailable(what="Kafka")
+        self.names.add(name)
+
+    def delete_topic(self, name: str) -> None:
+        self.names.discard(name)
+
+
+class FakeBus:
+    """Keeps what was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Envelope]] = []
+
+    def send(self, topic: str, envelope: Envelope) -> None:
+        self.sent.append((topic, envelope))
+
+    def flush(self, timeout: float = 10.0) -> None:
+        """All is sent already."""
+
+
+class NoIngest:
+    """Nothing waits anywhere."""
+
+    def __init__(self) -> None:
+        self.drained: list[DatasetId] = []
+
+    def drain(self, dataset: DatasetId) -> Iterator[int]:
+        self.drained.append(dataset)
+        yield 0
+
+
+@dataclass
+class Coordinator:
+    """All parts of a coordinator, and what tests do with it."""
+
+    home: Path
+    engine: PassingEngine = field(default_factory=PassingEngine)
+    topics: FakeTopics = field(default_factory=FakeTopics)
+    bus: FakeBus = field(default_factory=FakeBus)
+    ingest: NoIngest = field(default_factory=NoIngest)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.clock = TickingClock()
+        self.refs = MemoryRefStore()
+        self.blobs = MemoryBlobStore(self.refs)
+        self.catalog = MemoryCatalog()
+        self.states = ChainStates(self.blobs, self.refs, NoStateCache())
+        self.datasets = Datasets(catalog=self.catalog, states=self.states, blobs=self.blobs)
+        self.keys = KeyFolder(self.home / "keys")
+        self.committer = self.new_committer()
+        self.importer = Importer(
+            blobs=self.blobs,
+            refs=self.refs,
+            catalog=self.catalog,
+            states=self.states,
+            committer=self.committer,
+        )
+        self.publisher = Publisher(bus=self.bus, catalog=self.catalog)
+        transformer = Transformer(
+            datasets=self.datasets,
+            committer=self.committer,
+            engine=self.engine,
+            blobs=self.blobs,
+            clock=self.clock,
+        )
+        self.scheduler = Scheduler(
+            datasets=self.datasets, transformer=transformer, is_ours=self.keys.has, now=lambda: self.now
+        )
+        self.committer.listen(self.scheduler.on_committed)
+        self.adding = Adding(
+            datasets=self.datasets,
+            committer=self.committer,
+            publisher=self.publisher,
+            topics=self.topics,
+            engine=self.engine,
+            clock=self.clock,
+            keys=self.keys,
+        )
+        self.changing = Changing(
+            datasets=self.datasets, committer=self.committer, adding=self.adding, keys=self.keys
+        )
+        self.reading = Reading(datasets=self.datasets, slices=Slices(self.datasets), engine=self.engine)
+        self.pulling = Pulling(
+            datasets=self.datasets,
+            scheduler=self.scheduler,
+            changing=self.changing,
+            ingest=self.ingest,
+            keys=self.keys,
+        )
+
+    def new_committer(
+        self, *, refs: RefStore | None = None, locks: Locks | None = None, lock_ttl_ms: int = 10_000
+    ) -> Committer:
+        """Return one more committer over the same stores, as another instance would have it."""
+        return Committer(
+            blobs=self.blobs,
+            refs=refs or self.refs,
+            states=self.states,
+            locks=locks or FreeLocks(),
+            lock_ttl_ms=lock_ttl_ms,
+        )
+
+    def add(self, *texts: str, replace: bool = False) -> tuple[Added, ...]:
+        manifests = [Manifest(name=f"m{n}.yaml", text=text.encode()) for n, text in enumerate(texts)]
+        return self.adding.add(manifests, is_replacing=replace)
+
+    def find(self, ref: str) -> Known:
+        return self.datasets.find(ref)
+
+    def ingest_events(self, known: Known, cities: Iterable[str], minute: int) -> tuple[KnownEvent, ...]:
+        """Return the events of one slice, whose object is stored."""
+        moments = [minute * 60_000] * len(list(cities := list(cities)))
+        records = pa.table({"event_time": moments, "city": cities}, schema=DATA)
+        state = known.state
+        table = with_system_columns(
+            records,
+            ops=None,
+            first_offset=state.next_offset,
+            system_time=self.clock.now(),
+            vocab=state.vocabulary,
+            signed=False,
+        )
+        file = self.blobs.scratch() / "slice"
+        written = write_slice(table, file)
+        schema = slice_schema(file)
+        self.blobs.put_file(known.id, ObjectKind.DATA, written.physical_hash, file)
+        interval = OffsetInterval(start=state.next_offset, end=state.next_offset + len(table) - 1)
+        data = DataSlice(
+            logical_hash=written.logical_hash,
+            physical_hash=written.physical_hash,
+            offset_interval=interval,
+            size=written.size,
+        )
+        event = add_data_event(
+            state, new_data=data, watermark=Timestamp.from_ms(minute * 60_000), source_state=None
+        )
+        assert event is not None
+        return (event,) if state.schema is not None else (schema_to_event(schema), event)
+
+    def push(self, ref: str, *cities: str, minute: int = 0) -> Known:
+        """Commit one slice to a root."""
+        known = self.find(ref)
+        require_committed(known.id, self.propose(known, self.ingest_events(known, cities, minute)))
+        return self.find(ref)
+
+    def propose(
+        self, known: Known, events: Iterable[KnownEvent], *, system_time: Timestamp | None = None
+    ) -> Outcome:
+        """Propose on the head that `known` has."""
+        return self.committer.commit(
+            known.id,
+            expected_head=known.state.head,
+            events=tuple(events),
+            system_time=system_time or self.clock.now(),
+        )
+
+    def work(self) -> int:
+        """Do all transforms that are due; returns how many looks that took."""
+        looks = 0
+        while self.scheduler.work():
+            looks += 1
+        return looks

@@ -1,0 +1,52 @@
+from odf_common.codec.bus import envelope
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.identity.keys import generate
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_coordinator.board import Board
+
+DATASET = generate().dataset_id
+HEAD = physical_hash_of(b"head")
+
+
+def committed(last_offset: int | None, *, number: int = 1) -> bus.Committed:
+    return bus.Committed(
+        head=HEAD.raw, sequence_number=number, last_offset=last_offset, watermark=0, alias="cities"
+    )
+
+
+def test_a_row_has_what_was_said_last() -> None:
+    board = Board()
+    board.committed(str(DATASET), committed(None), now=None)
+
+    board.see(envelope(DATASET, committed(9, number=2)), 100.0)
+    board.see(envelope(DATASET, bus.IngestProgress(source_name="a", lag=3)), 100.0)
+    board.see(envelope(DATASET, bus.IngestProgress(source_name="b", lag=4)), 100.0)
+
+    (row,) = board.rows(100.0)
+    assert row == {
+        "dataset_id": str(DATASET),
+        "alias": "cities",
+        "head": str(HEAD),
+        "last_offset": 9,
+        "watermark": "1970-01-01T00:00:00Z",
+        "records_per_second": round(10 / 60, 3),
+        "lag": 7,
+    }
+
+
+def test_throughput_is_that_of_the_last_minute() -> None:
+    board = Board()
+    board.committed(str(DATASET), committed(599), now=None)
+    board.see(envelope(DATASET, committed(1199, number=2)), 100.0)
+
+    assert [row["records_per_second"] for row in board.rows(159.0)] == [10.0]
+    assert [row["records_per_second"] for row in board.rows(160.0)] == [0.0]
+
+
+def test_a_removed_dataset_is_gone() -> None:
+    board = Board()
+    board.committed(str(DATASET), committed(1), now=None)
+
+    board.see(envelope(DATASET, bus.DatasetRemoved(alias="cities")), 1.0)
+
+    assert list(board.rows(1.0)) == []

@@ -1,0 +1,139 @@
+import threading
+
+import pytest
+
+from odf_common.codec.bus import Envelope, envelope
+from odf_common.codec.flatbuffers import encode_event
+from odf_common.errors import Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.bus import COORDINATOR_REPLIES, NOTIFICATIONS
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_coordinator.handlers import Commands, Notifications
+from odf_coordinator.ownership import Ownership
+from odf_coordinator.publisher import Publisher
+from odf_coordinator.testing import Coordinator, FakeBus
+
+
+def proposal(node: Coordinator, events: list[bytes]) -> Envelope:
+    known = node.find("cities")
+    body = bus.Propose(expected_head=known.state.head.raw, system_time=node.clock.now().ns, events=events)
+    return envelope(known.id, body, correlation_id="one")
+
+
+def answer(node: Coordinator, message: Envelope) -> Envelope:
+    commands = Commands(committer=node.committer, importer=node.importer)
+    (only,) = commands.handle(message)
+    assert only.topic == COORDINATOR_REPLIES
+    return only.envelope
+
+
+def test_a_proposal_is_answered_with_its_own_correlation(node: Coordinator, root: str) -> None:
+    node.add(root)
+
+    reply = answer(node, proposal(node, [encode_event(SetInfo(description="x"))]))
+
+    assert reply.correlation_id == "one"
+    assert reply.committed.head == node.find("cities").state.head.raw
+    assert not reply.committed.already
+
+
+def test_the_same_message_twice_is_answered_already(node: Coordinator, root: str) -> None:
+    node.add(root)
+    message = proposal(node, [encode_event(SetInfo(description="x"))])
+    first = answer(node, message)
+
+    second = answer(node, message)
+
+    assert (second.committed.already, second.committed.head) == (True, first.committed.head)
+
+
+def test_a_late_proposal_is_told_the_head(node: Coordinator, root: str) -> None:
+    node.add(root)
+    message = proposal(node, [encode_event(SetInfo(description="x"))])
+    node.push("cities", "Oslo")
+
+    assert answer(node, message).head_moved.head == node.find("cities").state.head.raw
+
+
+@pytest.mark.parametrize("raw", [b"", b"garbage", encode_event(SetInfo(description="x"))[:-9]])
+def test_bytes_that_are_no_event_are_refused(node: Coordinator, root: str, raw: bytes) -> None:
+    node.add(root)
+
+    assert answer(node, proposal(node, [raw])).refused.code == "InvalidInput"
+
+
+def test_a_foreign_command_is_refused(node: Coordinator, root: str) -> None:
+    node.add(root)
+    message = envelope(node.find("cities").id, bus.VerifyHead(head=b""))
+
+    assert "verify_head" in answer(node, message).refused.text
+
+
+def test_commits_elsewhere_wake_derivatives_here(node: Coordinator, root: str, derivative: str) -> None:
+    node.add(root, derivative)
+    node.work()
+    listeners, node.committer._listeners[:] = [*node.committer._listeners], []
+    known = node.push("cities", "Oslo")
+    node.committer._listeners[:] = listeners
+
+    message = envelope(known.id, bus.Committed(head=known.state.head.raw))
+    Notifications(scheduler=node.scheduler).handle(message)
+    node.work()
+
+    assert node.find("cities.copy").state.last_offset == 0
+
+
+class LossyBus(FakeBus):
+    """Cannot be flushed once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses = 1
+
+    def flush(self, timeout: float = 10.0) -> None:
+        if self.losses:
+            self.losses -= 1
+            self.sent.clear()
+            raise Unavailable(what="Kafka")
+
+
+def test_a_head_is_announced_until_that_could_be_said_and_only_the_latest(
+    node: Coordinator, root: str
+) -> None:
+    node.add(root)
+    lossy = LossyBus()
+    publisher = Publisher(bus=lossy, catalog=node.catalog)
+    publisher.announce(node.find("cities").state)
+    publisher.announce(node.push("cities", "Oslo").state)
+
+    stop = threading.Event()
+    thread = threading.Thread(target=publisher.run, args=(stop,))
+    thread.start()
+    while not lossy.sent or lossy.losses:
+        stop.wait(0.01)
+    stop.set()
+    thread.join()
+
+    ((topic, message),) = lossy.sent
+    assert topic == NOTIFICATIONS
+    assert message.committed.last_offset == 0
+    assert message.committed.alias == "cities"
+
+
+def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordinator, root: str) -> None:
+    node.add(root)
+    known = node.find("cities")
+    told: list[DatasetId] = []
+    ownership = Ownership(
+        datasets=node.datasets, keys=node.keys, tell=lambda state: told.append(state.dataset_id)
+    )
+    assert not ownership.is_ours(known.id)
+
+    ownership.on_owned(frozenset(range(8)))
+    ownership._take_over(ownership._take())
+
+    assert ownership.is_ours(known.id)
+    assert told == [known.id]
+    ownership.on_owned(frozenset())
+    assert not ownership.is_ours(known.id)

@@ -1,0 +1,112 @@
+"""Queries that keep no state: preprocessing of one batch, and ad-hoc questions over whole datasets."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.types as kind
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from odf_common.data.slices import read_slice, slice_schema
+from odf_common.metadata.engine import RawQueryRequest, RawQueryResponseSuccess
+from odf_common.metadata.steps import SqlQueryStep
+from odf_common.ports.engine import QueryTable
+from odf_engine_spark.faults import query_fault
+from odf_engine_spark.jvm import Spark, tree_of
+from odf_engine_spark.prepared import parsed, quoted, steps_of
+from odf_engine_spark.sandbox import check_query
+from odf_engine_spark.sandbox import tables as tables_of
+from odf_engine_spark.transform import write_records
+from odf_engine_spark.types import output_schema_of, spark_schema_of
+
+RAW_INPUT: Final = "input"
+IN_MEMORY: Final = 32 * 1024 * 1024  # bytes of slices; larger tables are scanned by Spark
+
+
+def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
+    """Write the preprocessed batch; records keep their order. Raises `InvalidQuery` or `InvalidInput`."""
+    steps = steps_of(request.transform)
+    files = [Path(file) for file in request.input_data_paths]
+    schema = spark_schema_of(slice_schema(files[0]))
+    batch = pa.concat_tables([read_slice(file).cast(schema) for file in files])
+    spark = warm.isolated()
+    spark.frame(spark.relation(batch)).createOrReplaceTempView(RAW_INPUT)
+    result = _run(spark, steps)
+    stored = result.cast(output_schema_of(result.schema), safe=False)
+    write_records(stored, Path(request.output_data_path))
+    return RawQueryResponseSuccess(num_records=len(stored))
+
+
+def run_query(warm: Spark, sql: str, tables: Sequence[QueryTable]) -> pa.Table:
+    """Answer an ad-hoc query; without ORDER BY, records ascend by offset where the answer has one."""
+    spark = warm.isolated()
+    for table in tables:
+        _view(spark, table)
+    result = _run(spark, (SqlQueryStep(query=sql),))
+    _, written = parsed(spark, sql)
+    if "offset" in result.column_names and not any(node.kind == "Sort" for node in written.walk()):
+        result = result.sort_by("offset")
+    return result
+
+
+def tables_in(warm: Spark, sql: str) -> tuple[str, ...]:
+    """Return the tables that an ad-hoc query reads; raises `InvalidQuery` with line and position."""
+    return tables_of(parsed(warm, sql)[1])
+
+
+def _run(spark: Spark, steps: Sequence[SqlQueryStep]) -> pa.Table:
+    try:
+        *named, last = steps
+        for step in named:
+            spark.frame(parsed(spark, step.query)[0]).createOrReplaceTempView(quoted(str(step.alias)))
+        frame = spark.frame(parsed(spark, last.query)[0])
+        check_query(tree_of(frame.queryExecution().analyzed()))
+        return spark.collect(frame)
+    except PySparkException as error:
+        raise query_fault(error) from error
+
+
+def _view(spark: Spark, table: QueryTable) -> None:
+    files = [Path(file) for file in table.data_paths]
+    schema = _plain_integers(spark_schema_of(table.schema), table.schema)
+    if sum(file.stat().st_size for file in files) <= IN_MEMORY:
+        parts = [_aligned(read_slice(file), schema) for file in files]
+        records = pa.concat_tables([schema.empty_table(), *parts])
+        spark.frame(spark.relation(records)).createOrReplaceTempView(quoted(table.name))
+        return
+    reader = spark.session.read.schema(from_arrow_schema(spark_schema_of(table.schema)))
+    frame = reader.parquet(*(str(file) for file in files))
+    _cast_integers(frame, table.schema).createOrReplaceTempView(quoted(table.name))
+
+
+def _cast_integers(frame: DataFrame, schema: pa.Schema) -> DataFrame:
+    columns = [
+        frame[quoted(column.name)].cast("bigint").alias(column.name)
+        if kind.is_uint64(column.type)
+        else frame[quoted(column.name)]
+        for column in schema
+    ]
+    return frame.select(*columns)
+
+
+def _plain_integers(target: pa.Schema, schema: pa.Schema) -> pa.Schema:
+    """Return the schema with 64-bit integers where transforms see decimals: people expect integers to be such."""
+    return pa.schema(
+        [
+            column.with_type(pa.int64()) if kind.is_uint64(given.type) else column
+            for column, given in zip(target, schema, strict=True)
+        ]
+    )
+
+
+def _aligned(table: pa.Table, target: pa.Schema) -> pa.Table:
+    columns = [
+        table.column(column.name).cast(column.type)
+        if column.name in table.column_names
+        else pa.nulls(len(table), column.type)
+        for column in target
+    ]
+    return pa.Table.from_arrays(columns, schema=target)

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+
+from odf_common.testing.embedded import EmbeddedNode
+from odf_common.testing.manifests import as_text, root
+
+LINES = [
+    "list",
+    "log flights",
+    "tail flights",
+    "inspect schema flights",
+    "inspect lineage flights",
+    "rename flights departures",
+    "delete flights --yes",
+    "reset flights f1620 --yes",
+    "ingest flights -",
+    "pull flights",
+    "pull --all",
+    "pull http://127.0.0.1:9/flights",
+    "verify flights",
+    "verify --all",
+    "sql -c 'SELECT 1'",
+    "add -",
+    "status",
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_without_a_node_the_command_says_how_to_start_one(tmp_path: Path, line: str) -> None:
+    nobody = EmbeddedNode(tmp_path / "nobody")
+    said = nobody.fails(line, code=1, stdin=as_text(root("flights", ("id BIGINT",))))
+    assert "no node is running" in said
+    assert "odf up --detach" in said
+    assert "Traceback" not in said
+
+
+def test_misuse_is_told_from_failure(tmp_path: Path) -> None:
+    nobody = EmbeddedNode(tmp_path / "nobody")
+    for line in ("pull", "verify", "tail", "list --output xml", "no-such-command", "ingest"):
+        assert "Traceback" not in nobody.fails(line, code=2)
+
+
+def test_down_without_a_node_is_done(tmp_path: Path) -> None:
+    EmbeddedNode(tmp_path / "nobody").run("down")

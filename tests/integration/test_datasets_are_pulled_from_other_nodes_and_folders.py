@@ -1,0 +1,280 @@
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from odf_common.testing.chains import assert_objects_are_whole, read_chain
+from odf_common.testing.damage import flip, overwrite
+from odf_common.testing.embedded import EmbeddedNode
+from odf_common.testing.manifests import derivative, root
+from odf_common.testing.story import Row, Story
+from odf_common.testing.webserver import serving
+
+VECTORS = Path(__file__).parents[1] / "vectors" / "datasets"
+COLUMNS = ("id BIGINT", "text STRING", "at TIMESTAMP(3)")
+
+
+@pytest.fixture(scope="module")
+def reader(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """Another node, with what a reader of datasets needs; it borrows the first one's engine."""
+    engine = node.node.engine
+    assert engine is not None
+    made = EmbeddedNode(tmp_path_factory.mktemp("reader"), {"ODF_ENGINE": engine})
+    made.up("coordinator", "sync", "verifier")
+    yield Story(made)
+    made.down()
+
+
+@pytest.fixture
+def notes(story: Story, request: pytest.FixtureRequest) -> str:
+    """A root with two batches, of this test alone."""
+    name: str = "notes." + request.node.name[5:45].strip("_").replace("_", "-")
+    story.add(root(name, COLUMNS, event_time="at"))
+    story.ingest(name, some(0, 100))
+    story.ingest(name, some(100, 50))
+    return name
+
+
+def some(first: int, count: int) -> list[Row]:
+    """Records with these ids."""
+    return [
+        {"id": id_, "text": f"note {id_}", "at": f"2026-01-01T00:{id_ // 60 % 60:02}:{id_ % 60:02}Z"}
+        for id_ in range(first, first + count)
+    ]
+
+
+def test_a_root_and_its_derivative_are_pulled_over_http_and_verify_there(
+    story: Story, reader: Story, notes: str
+) -> None:
+    even = f"{notes}.even"
+    story.add(
+        derivative(even, {"notes": notes}, "SELECT at AS event_time, id, text FROM notes WHERE id % 2 = 0")
+    )
+    story.pull(even)
+    for name in (notes, even):
+        pulled = reader.pull(f"{story.node.node.http}/{name}")[name]
+        assert (pulled["state"], pulled["head"]) == ("updated", story.summary(name)["head"])
+        assert pulled["records"] == story.records(name)[0]
+        assert read_chain(reader.folder(name)).table == story.chain(name).table
+        assert reader.tail(name) == story.tail(name)
+    verdicts = reader.verify(f"{notes} {even}")
+    assert [one["verdict"] for one in verdicts] == ["valid", "valid"]
+    assert verdicts[1]["transforms"] > 0, "the derivative was replayed here"
+
+
+def test_a_pull_takes_only_what_is_new(story: Story, reader: Story, notes: str) -> None:
+    with serving(story.folder(notes).parent) as server:
+        url = f"{server.url}/{story.folder(notes).name}"
+        first = reader.pull(f"{url} --as {notes}")[notes]
+        assert (first["state"], first["records"]) == ("updated", 150)
+        known = {file.name for file in reader.folder(notes).rglob("f1620*")}
+        story.ingest(notes, some(150, 25))
+        server.asked.clear()
+        second = reader.pull(f"{url} --as {notes}")[notes]
+        assert (second["state"], second["records"], second["blocks"]) == ("updated", 25, 1)
+        objects = {path.rpartition("/")[2] for path in server.asked} - {"head"}
+        assert objects.isdisjoint(known)
+        assert len(objects) == 2, "one block and one slice"
+        server.asked.clear()
+        third = reader.pull(f"{url} --as {notes}")[notes]
+        assert (third["state"], third["records"], third["blocks"]) == ("up-to-date", 0, 0)
+        assert all(path.endswith("refs/head") for path in server.asked)
+    assert reader.summary(notes)["head"] == story.summary(notes)["head"]
+
+
+def test_a_folder_is_pulled_under_the_name_that_is_asked_for(
+    story: Story, reader: Story, notes: str, tmp_path: Path
+) -> None:
+    folder = story.copy(notes, tmp_path / "given.name")
+    pulled = reader.pull(folder.as_uri())["given.name"]
+    assert pulled["head"] == story.summary(notes)["head"]
+    assert read_chain(reader.folder("given.name")).rows() == story.chain(notes).rows()
+    assert reader.verify("given.name")[0]["verdict"] == "valid"
+    # The same dataset under a second name would be two names for one chain.
+    assert "given.name" in reader.node.fails(f"pull {folder.as_uri()} --as second.name")
+
+
+def test_a_name_that_another_dataset_has_is_refused(
+    story: Story, reader: Story, notes: str, tmp_path: Path
+) -> None:
+    reader.pull((VECTORS / "polled.weather").as_uri() + " --as taken.name")
+    folder = story.copy(notes, tmp_path / "taken.name")
+    before = reader.summary("taken.name")
+    reader.node.fails(f"pull {folder.as_uri()}")
+    assert reader.summary("taken.name") == before
+    reader.node.run("delete taken.name --yes")
+
+
+@pytest.mark.parametrize("name", ["cities.population", "polled.weather"])
+def test_what_another_implementation_wrote_is_pulled_listed_tailed_and_verified(
+    reader: Story, name: str
+) -> None:
+    expected = json.loads((VECTORS / f"{name}.rows.json").read_text())
+    pulled = reader.pull((VECTORS / name).as_uri())[name]
+    assert pulled["head"] == (VECTORS / name / "refs" / "head").read_text().strip()
+    assert pulled["records"] == len(expected)
+    summary = reader.summary(name)
+    assert (summary["kind"], summary["records"], summary["watermark"]) == (
+        "Root",
+        len(expected),
+        "2026-01-03T00:00:00Z",
+    )
+    assert reader.tail(name) == expected
+    verdict = reader.verify(name)[0]
+    assert (verdict["verdict"], verdict["problems"]) == ("valid", [])
+    assert len(reader.node.run(f"log {name} --output json")) == summary["blocks"]
+    log = reader.node.run(f"log {name} --output yaml")
+    assert log.strip() == (VECTORS / f"{name}.log.yaml").read_text().strip()
+
+
+def test_a_pulled_dataset_is_derived_of_like_any_other(story: Story, tmp_path: Path) -> None:
+    story.pull((VECTORS / "cities.population").as_uri() + " --as cities")
+    story.add(
+        derivative(
+            "cities.large",
+            {"cities": "cities"},
+            "SELECT event_time, city, population FROM cities WHERE population > 1000000",
+        )
+    )
+    story.pull("cities.large")
+    expected = [
+        row
+        for row in json.loads((VECTORS / "cities.population.rows.json").read_text())
+        if row["population"] > 1_000_000
+    ]
+    assert [(row["op"], row["city"]) for row in story.tail("cities.large")] == [
+        (row["op"], row["city"]) for row in expected
+    ]
+    assert story.verify("cities.large")[0]["verdict"] == "valid"
+
+
+def test_a_repository_that_went_another_way_is_refused(
+    story: Story, reader: Story, notes: str, tmp_path: Path
+) -> None:
+    url = f"{story.node.node.http}/{notes}"
+    fork_at = str(story.chain(notes).blocks[-2][0])
+    reader.pull(url)
+    before = reader.summary(notes)
+    story.node.run(f"reset {notes} {fork_at} --yes")
+    story.ingest(notes, some(500, 10))
+    said = reader.node.fails(f"pull {url}")
+    assert "diverged" in said.lower() or "own way" in said.lower()
+    assert reader.summary(notes) == before
+    assert reader.verify(notes)[0]["verdict"] == "valid"
+    assert_objects_are_whole(reader.folder(notes))
+
+
+def test_a_repository_that_is_behind_changes_nothing(
+    story: Story, reader: Story, notes: str, tmp_path: Path
+) -> None:
+    folder = story.copy(notes, tmp_path / "old")
+    story.ingest(notes, some(150, 1))
+    reader.pull(f"{story.node.node.http}/{notes}")
+    assert reader.pull(f"{folder.as_uri()} --as {notes}")[notes]["state"] == "up-to-date"
+    assert reader.records(notes) == [151]
+
+
+def head_of(folder: Path) -> str:
+    return (folder / "refs" / "head").read_text().strip()
+
+
+def lost_slice(folder: Path) -> None:
+    min((folder / "data").iterdir()).unlink()
+
+
+def cut_slice(folder: Path) -> None:
+    file = min((folder / "data").iterdir())
+    overwrite(file, file.read_bytes()[:-7])
+
+
+def grown_slice(folder: Path) -> None:
+    file = min((folder / "data").iterdir())
+    overwrite(file, file.read_bytes() + b"more")
+
+
+def lost_block(folder: Path) -> None:
+    min(set((folder / "blocks").iterdir()) - {folder / "blocks" / head_of(folder)}).unlink()
+
+
+def exchanged_blocks(folder: Path) -> None:
+    first, second = sorted((folder / "blocks").iterdir())[:2]
+    held = first.read_bytes()
+    overwrite(first, second.read_bytes())
+    overwrite(second, held)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "a flipped byte in a slice": lambda folder: flip(min((folder / "data").iterdir())),
+    "a flipped byte in the newest block": lambda folder: flip(folder / "blocks" / head_of(folder)),
+    "a flipped byte in an old block": lambda folder: flip(min((folder / "blocks").iterdir())),
+    "a lost slice": lost_slice,
+    "a slice cut short": cut_slice,
+    "a slice that goes on": grown_slice,
+    "a lost block": lost_block,
+    "two blocks exchanged": exchanged_blocks,
+    "a head that leads nowhere": lambda folder: overwrite(folder / "refs" / "head", b"f1620" + b"00" * 32),
+    "a head that is no hash": lambda folder: overwrite(folder / "refs" / "head", b"../../etc/passwd"),
+    "no head": lambda folder: (folder / "refs" / "head").unlink(),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_repository_is_refused_and_nothing_of_it_is_seen(
+    story: Story, reader: Story, kind: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(VECTORS / "cities.population", folder)
+    # Its id is known to the reader under its own name, or not at all: then nothing of it may appear.
+    if reader.find("cities.population") is not None:
+        reader.node.run("delete cities.population --yes")
+    DAMAGES[kind](folder)
+    said = reader.node.fails(f"pull {folder.as_uri()}", code=3 if kind in FOUND_BY_HASH else 1)
+    assert "error:" in said
+    assert "Traceback" not in said
+    assert reader.find("damaged") is None
+    for left in (reader.node.home / "datasets").iterdir():
+        assert_objects_are_whole(left)
+    shutil.rmtree(folder)
+    shutil.copytree(VECTORS / "cities.population", folder)
+    assert reader.pull(folder.as_uri())["damaged"]["state"] == "updated"
+    assert reader.verify("damaged")[0]["verdict"] == "valid"
+    reader.node.run("delete damaged --yes")
+
+
+FOUND_BY_HASH = {
+    "a flipped byte in a slice",
+    "a flipped byte in the newest block",
+    "a flipped byte in an old block",
+    "two blocks exchanged",
+    "a slice cut short",
+    "a lost block",
+    "a head that leads nowhere",
+}
+
+
+def test_damage_in_what_is_new_leaves_the_local_copy_as_it_was(
+    story: Story, reader: Story, notes: str, tmp_path: Path
+) -> None:
+    reader.pull(f"{story.node.node.http}/{notes}")
+    before = reader.summary(notes)
+    old = {file.name for file in story.folder(notes).glob("data/*")}
+    story.ingest(notes, some(150, 25))
+    folder = story.copy(notes, tmp_path / "damaged")
+    (new,) = (file for file in folder.glob("data/*") if file.name not in old)
+    flip(new)
+    said = reader.node.fails(f"pull {folder.as_uri()} --as {notes}", code=3)
+    assert new.name in said
+    assert reader.summary(notes) == before
+    assert reader.verify(notes)[0]["verdict"] == "valid"
+    assert not (reader.folder(notes) / "data" / new.name).exists()
+    assert reader.pull(f"{story.node.node.http}/{notes}")[notes]["records"] == 25
+
+
+def test_addresses_that_name_no_repository_are_refused(reader: Story, tmp_path: Path) -> None:
+    assert "does not exist" in reader.node.fails(f"pull {(tmp_path / 'nothing').as_uri()}")
+    assert "ftp" in reader.node.fails("pull ftp://127.0.0.1/notes")
+    assert "reached" in reader.node.fails("pull http://127.0.0.1:9/notes")
+    assert reader.find("nothing") is None
+    assert reader.find("notes") is None
