@@ -4,96 +4,113 @@ Machines differ and are shared, so ratios say more than numbers: each case measu
 what bounds it from below (hashing alone, parsing alone, the disk's fsyncs alone) or what others do (a loop that
 copies the same topic into a Delta table and hashes nothing), and says what is wanted of the ratio or the value. A
 case is a module here with a `run`; those that measure a node get one that is warm, the others run alone before it
-starts; each runs in a process of its own. `--only` names some. The table is printed, `benchmarks/results.json` has
-the same; a case that fails is shown with its error, and the exit status is then 1. A missed target is no failure.
+starts; each runs in a process of its own. `--only` names some. How many processes wanted a core just before a case
+began is told too: with more than a few, times and processor times are long, and only ratios mean something. The
+table is printed, `benchmarks/results.json` has the same; a case that fails is shown with its error, and the exit
+status is then 1. A missed target is no failure.
 """
 
 import argparse
 import contextlib
 import importlib
-import json
+import logging
 import multiprocessing
 import os
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import structlog
 from node_under_test import BenchedNode, running_node
+from report import Outcome, table_of, write
 from rich.console import Console
-from rich.table import Table
 from rows import Row, row_of
 
 from odf_common.testing.embedded import EmbeddedNode
 
 ALONE: Final[tuple[str, ...]] = ("hashing", "chain", "engine")
 WITH_NODE: Final[tuple[str, ...]] = ("ingest_topic", "ingest_file", "small_commits", "integrity", "appends")
+NAMES: Final = (*ALONE, *WITH_NODE)
 RESULTS: Final = Path(__file__).with_name("results.json")
+CORES: Final = os.cpu_count() or 1
+SAMPLES: Final = 10  # looks at how busy the machine is
 OUT: Final = Console()
 ERR: Final = Console(stderr=True)
-
-Failures = dict[str, str]
 
 
 def main() -> int:
     """Run the cases, print and write what came of them."""
     wanted = _wanted()
-    rows: dict[str, list[Row]] = {}
-    failures: Failures = {}
-    for name in (one for one in ALONE if one in wanted):
-        _measure(name, None, rows, failures)
-    with_node = [one for one in WITH_NODE if one in wanted]
-    if with_node:
-        with tempfile.TemporaryDirectory(prefix="odf-bench-") as home:
-            _with_node(Path(home), with_node, rows, failures)
-    OUT.print(_table(rows))
-    for name, text in failures.items():
+    outcomes = {name: _measured(name, None) for name in ALONE if name in wanted}
+    outcomes |= _with_node([name for name in WITH_NODE if name in wanted])
+    OUT.print(table_of(outcomes, CORES))
+    write(outcomes, RESULTS, cores=CORES, names=NAMES)
+    failed = {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
+    for name, error in failed.items():
         ERR.print(f"[red]{name} failed[/]", highlight=False)
-        ERR.print(text, markup=False, highlight=False)
-    _write(rows, failures, is_all=wanted == {*ALONE, *WITH_NODE})
-    return 1 if failures else 0
+        ERR.print(error, markup=False, highlight=False)
+    return 1 if failed else 0
 
 
 def _wanted() -> set[str]:
     parser = argparse.ArgumentParser(description="Measure, and print the numbers beside their limits.")
-    names = (*ALONE, *WITH_NODE)
     parser.add_argument(
-        "--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names)
+        "--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES)
     )
     return set(parser.parse_args().only)
 
 
-def _with_node(home: Path, names: Sequence[str], rows: dict[str, list[Row]], failures: Failures) -> None:
-    with contextlib.ExitStack() as stack:
+def _with_node(names: Sequence[str]) -> dict[str, Outcome]:
+    """Measure a node of its own, which is gone afterwards; without it all cases have failed."""
+    outcomes: dict[str, Outcome] = {}
+    if not names:
+        return outcomes
+    with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
+        home = Path(folder)
         try:
-            with _told("starting a node"):
-                stack.enter_context(running_node(home))
-        except Exception:  # noqa: BLE001 - every case that needs it has failed
-            failures |= dict.fromkeys(names, traceback.format_exc())
-            return
-        for name in names:
-            _measure(name, home, rows, failures)
+            with contextlib.ExitStack() as stack:
+                with _told("starting a node"):
+                    stack.enter_context(running_node(home))
+                for name in names:
+                    outcomes[name] = _measured(name, home)
+        except Exception as error:  # noqa: BLE001 - told at the end; what was measured stays
+            text = _text(error)
+            outcomes = {name: outcomes.get(name, Outcome(error=text)) for name in names}
+    return outcomes
 
 
-def _measure(name: str, home: Path | None, rows: dict[str, list[Row]], failures: Failures) -> None:
+def _measured(name: str, home: Path | None) -> Outcome:
+    waiting = _waiting()
     spawn = multiprocessing.get_context("spawn")
     try:
-        with _told(name), ProcessPoolExecutor(1, mp_context=spawn) as pool:
-            rows[name] = pool.submit(_run_case, name, home).result()
+        with _told(f"{name} ({waiting:g} processes running before it)"):
+            with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+                rows = pool.submit(_run_case, name, home).result()
     except Exception as error:  # noqa: BLE001 - the other cases go on, and the exit status tells
-        failures[name] = "".join(traceback.format_exception(error))
+        return Outcome(error=_text(error))
+    return Outcome(rows=rows, waiting=waiting)
 
 
 def _run_case(name: str, home: Path | None) -> list[Row]:
-    """Run a case in this process, which does nothing else."""
-    case = importlib.import_module(name)
-    found = case.run() if home is None else case.run(BenchedNode(EmbeddedNode(home)))
+    """Run a case in this process, which does nothing else and says nothing."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    run: Callable[..., list[Row]] = importlib.import_module(name).run
+    found = run() if home is None else run(BenchedNode(EmbeddedNode(home)))
     return [one if isinstance(one, Row) else row_of(one) for one in found]
+
+
+def _waiting() -> float:
+    """Return how many processes run or want to, ourselves left out: the mean of some looks."""
+    looks = []
+    for _ in range(SAMPLES):
+        time.sleep(0.1)
+        looks.append(int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1)
+    return round(sum(looks) / len(looks), 1)
 
 
 @contextlib.contextmanager
@@ -104,50 +121,8 @@ def _told(what: str) -> Iterator[None]:
     ERR.print(f"{what}: {time.monotonic() - begun:.0f} s", highlight=False)
 
 
-def _table(rows: dict[str, list[Row]]) -> Table:
-    table = Table(title=f"{os.cpu_count()} cores, {datetime.now(UTC):%Y-%m-%d}")
-    for column in ("case", "value", "unit", "beside", "its value", "ratio", "target", "reached"):
-        table.add_column(column, justify="right" if column in ("value", "its value", "ratio") else "left")
-    for found in rows.values():
-        for row in found:
-            table.add_row(*_cells(row))
-        table.add_section()
-    return table
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    reached = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[row.reached]
-    target = "" if row.target is None else str(row.target)
-    return (
-        row.case,
-        _number(row.value),
-        row.unit,
-        row.peer,
-        _number(row.against),
-        _number(row.ratio),
-        target,
-        reached,
-    )
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def _write(rows: dict[str, list[Row]], failures: Failures, *, is_all: bool) -> None:
-    """Write results; a run of some cases keeps what was known of the others."""
-    known = json.loads(RESULTS.read_text())["cases"] if RESULTS.exists() and not is_all else {}
-    moment = f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}"
-    new = {
-        name: {"date": moment, "cores": os.cpu_count(), "rows": [row.plain() for row in found]}
-        for name, found in rows.items()
-    }
-    failed = {name: {"date": moment, "cores": os.cpu_count(), "failed": True} for name in failures}
-    cases = known | new | failed
-    ordered = {name: cases[name] for name in (*ALONE, *WITH_NODE) if name in cases}
-    RESULTS.write_text(json.dumps({"cases": ordered}, indent=2, ensure_ascii=False) + "\n")
+def _text(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,11 @@ class Reading:
 
     def query(self, sql: str) -> pa.Table:
         """Return the answer to SQL over dataset names."""
-        tables = tuple(self._table(name) for name in self.engine.tables_of(sql))
+        names = self.engine.tables_of(sql)
+        tables = tuple(self._table(name) for name in names)
+        for name in names:
+            if "." in name and f"`{name}`" not in sql:
+                raise InvalidQuery(text=f"a dotted name has to stand in backticks: `{name}`")
         return self.engine.query(sql, tables)
 
     def _table(self, name: str) -> QueryTable:

@@ -1,6 +1,6 @@
 """Asking the engine whether transforms can run, before anything is committed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -66,6 +66,7 @@ class Validation:
         schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
         vocabularies = {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {}
         validated = self._engine.validate(event.transform, schemas, vocabularies, vocabulary)
+        require_inputs(validated.tables, shapes)
         return None if validated.schema is None else with_system(validated.schema, vocabulary)
 
     def _shape(self, ref: str) -> Shape:
@@ -74,3 +75,11 @@ class Validation:
             return self._drafted[dataset]
         known = self._datasets.find(ref)
         return Shape(schema=schema_of(known.state), vocabulary=known.state.vocabulary)
+
+
+def require_inputs(tables: Iterable[str], inputs: Collection[str]) -> None:
+    """Return if every table is an input, case aside; raises `InvalidQuery` naming the first that is none."""
+    known = {name.lower() for name in inputs}
+    for table in tables:
+        if table.lower() not in known:
+            raise InvalidQuery(text=f"table {table} is not an input; inputs are: {', '.join(sorted(inputs))}")

@@ -16,6 +16,7 @@ import faust
 import structlog
 from faust.web import Request, Response, View
 
+from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.redis import RedisConnection, RedisStateCache
 from odf_common.codec.bus import decode
@@ -121,7 +122,10 @@ async def run(app: faust.App, settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, os._exit, 0)
-    await reachable(settings.required("kafka").split(",")[0])
+    kafka = settings.required("kafka")
+    await reachable(kafka.split(",")[0])
+    # Faust follows only what is there when it starts.
+    await loop.run_in_executor(None, KafkaTopics(kafka).ensure_topics, (NOTIFICATIONS,))
     await app.start()
     await app.wait_until_stopped()
 

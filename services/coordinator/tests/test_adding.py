@@ -3,6 +3,7 @@ import pytest
 from odf_common.errors import AlreadyExists, InvalidInput, InvalidQuery, NotFound, Unavailable
 from odf_common.metadata.events import SetTransform
 from odf_coordinator.testing import Coordinator
+from odf_coordinator.validation import require_inputs
 
 
 def test_a_manifest_becomes_a_dataset_with_a_topic_and_a_key(node: Coordinator, root: str) -> None:
@@ -105,3 +106,10 @@ def test_topics_of_different_datasets_differ(node: Coordinator, root: str) -> No
     node.add(root.replace("name: cities", "name: a").replace("sourceName: default", "sourceName: b.c"))
 
     assert len(node.topics.names) == 2
+
+
+def test_a_query_over_something_that_is_no_input_is_refused() -> None:
+    require_inputs(("CITIES",), ("cities",))
+
+    with pytest.raises(InvalidQuery, match="table towns is not an input; inputs are: cities"):
+        require_inputs(("towns",), ("cities",))

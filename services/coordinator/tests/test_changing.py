@@ -150,3 +150,9 @@ def test_a_tail_of_nothing_has_the_declared_columns(node: Coordinator, root: str
 
     assert table.column_names == ["offset", "op", "system_time", "event_time", "city"]
     assert table.num_rows == 0
+
+
+def test_a_dotted_name_without_backticks_is_explained(pair: Coordinator) -> None:
+    with pytest.raises(InvalidQuery, match=r"has to stand in backticks: `cities\.copy`"):
+        pair.reading.query("SELECT * FROM cities.copy")
+    assert pair.reading.query("SELECT * FROM `cities.copy`").num_rows == 1

@@ -6,15 +6,15 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.types as kind
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from odf_common.data.slices import read_slice, slice_schema
+from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import RawQueryRequest, RawQueryResponseSuccess
 from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import QueryTable
-from odf_engine_spark.faults import query_fault
+from odf_engine_spark.faults import FAULTS, query_fault
 from odf_engine_spark.jvm import Spark, tree_of
 from odf_engine_spark.prepared import parsed, quoted, steps_of
 from odf_engine_spark.sandbox import check_query
@@ -43,10 +43,14 @@ def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
 def run_query(warm: Spark, sql: str, tables: Sequence[QueryTable]) -> pa.Table:
     """Answer an ad-hoc query; without ORDER BY, records ascend by offset where the answer has one."""
     spark = warm.isolated()
+    _, written = parsed(spark, sql)
+    known = {table.name.lower() for table in tables}
+    for name in tables_of(written):
+        if name.lower() not in known:
+            raise InvalidQuery(text=f"there is no dataset {name}")
     for table in tables:
         _view(spark, table)
     result = _run(spark, (SqlQueryStep(query=sql),))
-    _, written = parsed(spark, sql)
     if "offset" in result.column_names and not any(node.kind == "Sort" for node in written.walk()):
         result = result.sort_by("offset")
     return result
@@ -65,7 +69,7 @@ def _run(spark: Spark, steps: Sequence[SqlQueryStep]) -> pa.Table:
         frame = spark.frame(parsed(spark, last.query)[0])
         check_query(tree_of(frame.queryExecution().analyzed()))
         return spark.collect(frame)
-    except PySparkException as error:
+    except FAULTS as error:
         raise query_fault(error) from error
 
 

@@ -3,20 +3,42 @@
 import re
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
 from odf_common.errors import InvalidQuery
 
-_ADVICE: Final = re.compile(r' ?(?:If necessary s|S)et "?spark\.[^.]*\.[^"]*"?[^.]*\.(?= |$)', re.MULTILINE)
+FAULTS: Final = (PySparkException, Py4JJavaError)  # what a call into the JVM may raise
+_ADVICE: Final = re.compile(
+    r"(?: If necessary s| S|(?<=\s)S)et \"?spark\.[\w.]+\"? to [\"\'`\w]+ to bypass this error\."
+    r"| To enable existing features set [^.]*\.[^.]*\.[^.]*\."
+)
 _STACK: Final = re.compile(r"\n+(?:JVM stacktrace:|\s+at (?:org|java|scala)\.).*", re.DOTALL)
+_INTERNAL: Final = "XX"  # begins the SQL state of errors that are Spark's own
 LIMIT: Final = 2000  # characters
 
 
-def query_fault(error: PySparkException) -> InvalidQuery:
-    """Return Spark's error as the user's fault."""
-    text = str(error).strip()
+class EngineFault(RuntimeError):
+    """Spark failed for a reason that is not in the query."""
+
+
+def query_fault(error: Exception) -> InvalidQuery:
+    """Return Spark's error as the user's fault; raises `EngineFault` where it is not."""
+    state, text = _said(error)
+    text = _STACK.sub("", text.strip())
+    if state is None or state.startswith(_INTERNAL):
+        raise EngineFault(text[:LIMIT]) from error
     if isinstance(error, AnalysisException):
         text = text.split(";\n", 1)[0]
-    text = _ADVICE.sub("", _STACK.sub("", text))
-    lines = [line for line in text.splitlines() if not line.startswith("Search path:")]
+    lines = [line for line in _ADVICE.sub("", text).splitlines() if not line.startswith("Search path:")]
     return InvalidQuery(text="\n".join(lines).strip().rstrip(";")[:LIMIT])
+
+
+def _said(error: Exception) -> tuple[str | None, str]:
+    """Return the SQL state, None where Spark gives none, and the message."""
+    if isinstance(error, PySparkException):
+        return error.getSqlState(), str(error)
+    assert isinstance(error, Py4JJavaError)
+    thrown = error.java_exception
+    is_spark = thrown.getClass().getName().startswith("org.apache.spark.sql.")
+    return (thrown.getSqlState() if is_spark else None), str(thrown.getMessage())

@@ -6,11 +6,9 @@ no types on this side: they are `Java`, and stay inside this service.
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,19 +18,16 @@ from odf_engine_spark.tree import Tree, read_tree
 
 Java = Any  # an object of the JVM
 
-_MICROSECONDS: Final = pa.timestamp("us", "UTC")
-
 
 @dataclass(frozen=True, slots=True)
 class Spark:
     """One isolated session of the warm JVM: its own views and settings, the same threads and caches."""
 
     session: SparkSession
-    scratch: Path
 
     def isolated(self) -> "Spark":
         """Return a new session beside this one."""
-        return Spark(self.session.newSession(), self.scratch)
+        return Spark(self.session.newSession())
 
     @property
     def jvm(self) -> Java:
@@ -44,6 +39,11 @@ class Spark:
         """Return the session as the JVM has it."""
         return self.session._jsparkSession  # noqa: SLF001 - as above
 
+    def is_alive(self) -> bool:
+        """Tell whether the JVM still runs."""
+        process = self.session.sparkContext._gateway.proc  # noqa: SLF001 - as above
+        return process is None or process.poll() is None
+
     def parse(self, sql: str) -> Java:
         """Return the plan as written; raises Spark's `ParseException`."""
         return self.java.sessionState().sqlParser().parsePlan(sql)
@@ -53,18 +53,15 @@ class Spark:
         return self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.java, plan)
 
     def relation(self, records: pa.Table) -> Java:
-        """Return records as a leaf of a plan; columns have Spark's own types already."""
-        descriptor, name = tempfile.mkstemp(dir=self.scratch, suffix=".arrow")
-        file = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as sink, pa.ipc.new_stream(sink, records.schema) as stream:
+        """Return records as a leaf of a plan; columns have Spark's own types already. They pass through memory only."""
+        with os.fdopen(os.memfd_create("records"), "wb") as sink:
+            with pa.ipc.new_stream(sink, records.schema) as stream:
                 stream.write_table(records)
+            sink.flush()
             functions = self.jvm.org.apache.spark.sql.api.python.PythonSQLUtils
-            batches = functions.readArrowStreamFromFile(name)
+            batches = functions.readArrowStreamFromFile(f"/proc/{os.getpid()}/fd/{sink.fileno()}")
             frame = functions.toDataFrame(batches, spark_schema(records.schema), self.java)
             return frame.queryExecution().analyzed()
-        finally:
-            file.unlink()
 
     def collect(self, frame: Java) -> pa.Table:
         """Run, and return what came out, in the order of Spark's partitions."""

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_engine_spark.faults import query_fault
+from odf_engine_spark.faults import FAULTS, query_fault
 from odf_engine_spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.sandbox import check_transform, check_written
-from odf_engine_spark.shape import Flow, InputColumns, shape_of
+from odf_engine_spark.shape import Flow, InputColumns, outputs, shape_of
 from odf_engine_spark.tree import Tree
 from odf_engine_spark.types import output_schema_of, spark_schema_of
 
@@ -73,7 +72,7 @@ class Prepared:
                 columns = [ordered[f"`{name.replace('`', '``')}`"].asc_nulls_first() for name in order_by]
                 return ordered.orderBy(*columns).toArrow()
             return self.spark.collect(frame)
-        except PySparkException as error:
+        except FAULTS as error:
             raise query_fault(error) from error
 
 
@@ -95,7 +94,7 @@ def parsed(spark: Spark, sql: str) -> tuple[Java, Tree]:
     """Return a query's plan as written; raises `InvalidQuery` with line and position, or for commands."""
     try:
         plan = spark.parse(sql)
-    except PySparkException as error:
+    except FAULTS as error:
         raise query_fault(error) from error
     tree = tree_of(plan)
     check_written(tree)
@@ -110,14 +109,14 @@ def prepare(
     schemas = {each.name.lower(): spark_schema_of(each.schema) for each in inputs}
     try:
         analysed = _analysed(spark, transform, {each.name: schemas[each.name.lower()] for each in inputs})
-    except PySparkException as error:
+    except FAULTS as error:
         raise query_fault(error) from error
     tree = tree_of(analysed)
     check_transform(tree)
     if not analysed.deterministic():
         raise InvalidQuery(text="the query would not give the same result again: it uses a random function")
     flow = shape_of(tree, {each.name.lower(): _meaning(each) for each in inputs})
-    dropped = _passed_on(tree, flow, vocab)
+    dropped = _passed_on(tree, flow)
     spark_schema = _schema_of(spark, analysed)
     names = [name for name in spark_schema.names if name not in dropped]
     _check_names(names, vocab)
@@ -144,11 +143,11 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
 
 def _without_with(spark: Spark, frame: Java) -> Java:
     """Return the analysed plan with the queries of WITH put where they are used."""
-    return spark.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(
-        True,
-        False,
-        False,  # noqa: FBT003 - Scala's arguments have no names here
-    ).apply(frame.queryExecution().analyzed())
+    is_inlined, keeps_others, keeps_names = True, False, False
+    inline = spark.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(
+        is_inlined, keeps_others, keeps_names
+    )
+    return inline.apply(frame.queryExecution().analyzed())
 
 
 def _meaning(planned: PlannedInput) -> InputColumns:
@@ -163,11 +162,11 @@ def _schema_of(spark: Spark, plan: Java) -> pa.Schema:
     schema = DataFrame(spark.frame(plan), spark.session).schema
     try:
         return to_arrow_schema(schema, timezone="UTC")
-    except PySparkException as error:
+    except FAULTS as error:
         raise InvalidQuery(text=f"a column of the result cannot be stored: {error}") from error
 
 
-def _passed_on(tree: Tree, flow: Flow, vocab: DatasetVocabulary) -> frozenset[str]:
+def _passed_on(tree: Tree, flow: Flow) -> frozenset[str]:
     """Return the result columns that are an input's system columns; refuses row-wise queries that compute with them."""
     if flow.is_windowed:
         return frozenset()
@@ -175,13 +174,7 @@ def _passed_on(tree: Tree, flow: Flow, vocab: DatasetVocabulary) -> frozenset[st
         raise InvalidQuery(
             text=f"column {min(flow.misused)} cannot be computed with: a retraction would not repeat the record"
         )
-    own = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
-    columns = tree.part("projectList")
-    return frozenset(
-        column.fields["name"]
-        for column in columns
-        if column.id in flow.system and (column.fields["name"] in own or flow.system[column.id])
-    )
+    return frozenset(name for name, passed in outputs(tree, flow.system) if passed)
 
 
 def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:

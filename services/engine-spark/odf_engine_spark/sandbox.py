@@ -22,32 +22,35 @@ _PLAN_PACKAGES: Final = (
 )
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
 _WRITTEN: Final = _names_in(
-    "Project Filter Aggregate Union Join SubqueryAlias UnresolvedRelation UnresolvedWith UnresolvedHaving Generate "
-    "UnresolvedSubqueryColumnAliases OneRowRelation UnresolvedInlineTable ResolvedInlineTable PipeOperator Sort "
-    "GlobalLimit LocalLimit Offset Distinct WithWindowDefinition Except Intersect LateralJoin Unpivot Pivot "
-    "UnresolvedTableValuedFunction UnresolvedTVFAliases UnresolvedHint Sample LimitAll"
+    "Project Filter Aggregate Union Join SubqueryAlias UnresolvedRelation UnresolvedWith "
+    "UnresolvedHaving Generate UnresolvedSubqueryColumnAliases OneRowRelation UnresolvedInlineTable "
+    "ResolvedInlineTable PipeOperator Sort GlobalLimit LocalLimit Offset Distinct WithWindowDefinition "
+    "Except Intersect LateralJoin Unpivot Pivot UnresolvedTableValuedFunction UnresolvedTVFAliases "
+    "UnresolvedHint Sample LimitAll"
 )
 _ROWS_AND_WINDOWS: Final = _names_in(
     "Project Filter Aggregate Union Join SubqueryAlias View LocalRelation Generate PipeOperator"
 )
 _ANYTHING_READ_ONLY: Final = _ROWS_AND_WINDOWS | _names_in(
-    "OneRowRelation Sort GlobalLimit LocalLimit LimitAll Offset Distinct Deduplicate Window Expand Except Intersect "
-    "LateralJoin Range ResolvedHint Sample WithCTE CTERelationDef CTERelationRef Unpivot"
+    "LogicalRelation OneRowRelation Sort GlobalLimit LocalLimit LimitAll Offset Distinct Deduplicate Window Expand "
+    "Except Intersect LateralJoin Range ResolvedHint Sample WithCTE CTERelationDef CTERelationRef "
+    "Unpivot"
 )
 _SUBQUERIES: Final = _names_in("ScalarSubquery Exists ListQuery InSubquery LateralSubquery")
 _CALLS_CODE: Final = _names_in(
-    "CallMethodViaReflection TryReflect ReflectExpression PythonUDF PythonUDAF PythonUDTF ScalaUDF ScalaUDAF "
-    "ScalaAggregator SQLScalarFunction HiveGenericUDF HiveSimpleUDF UserDefinedPythonFunction AvroDataToCatalyst "
-    "ApplyFunctionExpression"
+    "CallMethodViaReflection TryReflect ReflectExpression PythonUDF PythonUDAF PythonUDTF ScalaUDF "
+    "ScalaUDAF ScalaAggregator SQLScalarFunction HiveGenericUDF HiveSimpleUDF UserDefinedPythonFunction "
+    "AvroDataToCatalyst ApplyFunctionExpression"
 )
 _LOOKS_OUTSIDE: Final = _names_in(
-    "InputFileName InputFileBlockStart InputFileBlockLength CurrentDatabase CurrentCatalog CurrentSchema CurrentUser "
-    "CurrentPath SparkVersion VariableReference GetVariable CurrentTimeZone SparkPartitionID"
+    "InputFileName InputFileBlockStart InputFileBlockLength CurrentDatabase CurrentCatalog "
+    "CurrentSchema CurrentUser CurrentPath SparkVersion VariableReference GetVariable CurrentTimeZone "
+    "SparkPartitionID"
 )
 _CHANGES: Final = _names_in(
-    "CurrentTimestamp CurrentDate CurrentTime Now LocalTimestamp CurrentBatchTimestamp Rand Randn RandStr Uniform "
-    "Uuid Shuffle MonotonicallyIncreasingID AesEncrypt First Last AnyValue CollectList CollectSet ListAgg "
-    "UnixTimestampNow"
+    "CurrentTimestamp CurrentDate CurrentTime Now LocalTimestamp CurrentBatchTimestamp Rand Randn "
+    "RandStr Uniform Uuid Shuffle MonotonicallyIncreasingID AesEncrypt First Last AnyValue CollectList "
+    "CollectSet ListAgg UnixTimestampNow"
 )
 _SAID: Final = {
     "Aggregate": "aggregates",
@@ -105,7 +108,7 @@ def check_query(tree: Tree) -> None:
 
 def tables(tree: Tree) -> tuple[str, ...]:
     """Return the tables that a plan as written reads, in order, without the names that its own WITH gives."""
-    own = {str(node.fields["alias"]).lower() for node in _with_parts(tree)}
+    own = {str(node.fields["identifier"]["name"]).lower() for node in _with_parts(tree)}
     found: dict[str, None] = {}
     for node in tree.walk():
         if node.kind == "UnresolvedRelation":

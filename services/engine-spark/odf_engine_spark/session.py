@@ -4,9 +4,7 @@ Fixed settings make the same request give the same bits (design: law 2): UTC, AN
 partition. Static settings close the doors that SQL has to the world outside (layer 2 of the sandbox).
 """
 
-import atexit
 import logging
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,14 +69,11 @@ def start(master: str) -> Spark:
     """
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    scratch = Path(tempfile.mkdtemp(prefix="odf-engine-", dir=_memory()))
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    builder = SparkSession.builder.master(master).config(
-        "spark.sql.warehouse.dir", str(scratch / "warehouse")
-    )
+    warehouse = Path(tempfile.gettempdir()) / "odf-engine-warehouse"  # made by Spark, stays empty
+    builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(warehouse))
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
-    spark = Spark(builder.getOrCreate(), scratch)
+    spark = Spark(builder.getOrCreate())
     _warm(spark)
     return spark
 
@@ -97,9 +92,3 @@ def _warm(spark: Spark) -> None:
         isolated.frame(isolated.relation(records)).createOrReplaceTempView("t")
         for sql in _WARM_UP:
             isolated.collect(isolated.frame(isolated.parse(sql)))
-
-
-def _memory() -> str | None:
-    """Return a folder in memory where there is one: records pass through it on their way to the JVM."""
-    shared = Path("/dev/shm")  # noqa: S108 - a private folder is made inside
-    return str(shared) if shared.is_dir() else None

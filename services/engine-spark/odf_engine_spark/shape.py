@@ -46,6 +46,25 @@ def shape_of(tree: Tree, inputs: Mapping[str, InputColumns]) -> Flow:
     return _Reader(inputs).flow(tree)
 
 
+def outputs(node: Tree, system: Mapping[int, str]) -> tuple[tuple[str, bool], ...]:
+    """Return the columns of a row-wise plan: the name, and whether it is a system column passed on in every branch."""
+    match node.kind:
+        case "Project":
+            columns = node.part("projectList")
+        case "LocalRelation":
+            columns = node.part("output")
+        case "Union":
+            first, *others = (outputs(child, system) for child in node.children)
+            branches = zip(first, *others, strict=True)
+            return tuple((branch[0][0], all(passed for _, passed in branch)) for branch in branches)
+        case "Generate":
+            own = tuple((column.fields["name"], False) for column in node.part("generatorOutput"))
+            return (*outputs(node.children[0], system), *own)
+        case _:
+            return outputs(node.children[0], system)
+    return tuple((column.fields["name"], column.id in system) for column in columns)
+
+
 @dataclass(frozen=True, slots=True)
 class _Reader:
     inputs: Mapping[str, InputColumns]

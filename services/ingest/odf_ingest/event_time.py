@@ -15,7 +15,9 @@ from odf_common.metadata.scalars import Timestamp
 DAY_MS = 86_400_000
 
 
-def with_event_time(records: pa.Table, name: str, moments: Sequence[int] | npt.NDArray[np.int64] | None) -> pa.Table:
+def with_event_time(
+    records: pa.Table, name: str, moments: Sequence[int] | npt.NDArray[np.int64] | None
+) -> pa.Table:
     """Return the records with a column of event times: `moments` (ms, one a record) or nulls where there is none.
 
     A column without any value counts as none. Raises `InvalidInput` for one that is neither moment nor date.

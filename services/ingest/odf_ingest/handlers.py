@@ -45,7 +45,9 @@ class Notices:
 def subscriptions(notices: Notices, proposals: Proposals) -> tuple[Subscription, ...]:
     """Return what the service subscribes to."""
     return (
-        Subscription(topic=COORDINATOR_REPLIES, handler=proposals.on_reply, group=False),
+        Subscription(
+            topic=COORDINATOR_REPLIES, handler=proposals.on_reply, group=False, on_owned=proposals.on_owned
+        ),
         Subscription(topic=NOTIFICATIONS, handler=notices.on_notification, group=False),
         Subscription(topic=INGEST_COMMANDS, handler=notices.on_command, on_owned=notices.on_owned),
     )

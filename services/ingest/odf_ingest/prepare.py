@@ -68,7 +68,7 @@ def plan_of(state: ChainState, source: AddPushSource) -> Plan:
         vocab = state.vocabulary
         system = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
         fields = [field for field in schema_of_event(state.schema) if field.name not in system]
-        schema = pa.schema([field.with_nullable(True) for field in fields])
+        schema = pa.schema([pa.field(field.name, field.type) for field in fields])
     return Plan(source=source, vocab=state.vocabulary, schema=schema)
 
 
@@ -147,7 +147,9 @@ class Preparer:
         if plan.source.preprocess is not None:
             return self._queried(plan, part, table, sifted.kept, sifted.bad)
         name = plan.vocab.event_time_column
-        moments = None if name in table.column_names else np.asarray(part.timestamps(), dtype=np.int64)[sifted.kept]
+        moments = (
+            None if name in table.column_names else np.asarray(part.timestamps(), dtype=np.int64)[sifted.kept]
+        )
         table = with_event_time(table, name, moments)
         faults = _nulls(table, (name, *plan.required))
         if not faults:

@@ -31,6 +31,11 @@ class Proposals:
         """Send over `bus`; answers come to `on_reply`."""
         self._bus = bus
         self._waiting: dict[str, _Waiting] = {}
+        self._hears = threading.Event()
+
+    def on_owned(self, _: frozenset[int]) -> None:
+        """Take note that answers will be heard from now on."""
+        self._hears.set()
 
     def propose(self, draft: Draft, wait: float = WAIT) -> Body | None:
         """Return `Committed`, `HeadMoved` or `Refused`, None when no answer came in time. Raises `Unavailable`."""
@@ -39,6 +44,8 @@ class Proposals:
             system_time=draft.system_time.ns,
             events=[encode_event(event) for event in draft.events],
         )
+        # An answer that comes before somebody listens would cost the whole wait.
+        self._hears.wait(wait)
         correlation = uuid.uuid4().hex
         waiting = self._waiting[correlation] = _Waiting()
         try:

@@ -6,6 +6,7 @@ given, unguarded, and a state that cannot be read is folded anew.
 
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from typing import Final, Self, TypeVar, cast
 
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 TIMEOUT: Final = 0.5  # seconds
+PAUSE: Final = 1.0  # seconds between questions while it is lost
 _RENEW: Final = """
 if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"""
 _RELEASE: Final = """
@@ -33,15 +35,19 @@ class RedisConnection:
             url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, health_check_interval=15
         )
         self._is_lost = False
+        self._next_try = 0.0
 
     def ask(self, question: Callable[["redis.Redis"], T], otherwise: T) -> T:
-        """Return Redis's answer, `otherwise` while it is lost."""
+        """Return Redis's answer, `otherwise` while it is lost; then it is asked once a second at most."""
+        if self._is_lost and time.monotonic() < self._next_try:
+            return otherwise
         try:
             answer = question(self.client)
         except redis.RedisError as error:
             if not self._is_lost:
                 log.warning("redis is lost, going on without it: %s", error)
             self._is_lost = True
+            self._next_try = time.monotonic() + PAUSE
             return otherwise
         if self._is_lost:
             log.info("redis is back")

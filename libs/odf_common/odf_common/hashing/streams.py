@@ -21,7 +21,7 @@ Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64] | NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
-BLOCK_ROWS: Final = 1 << 15  # keeps a block's buffers in the processor's cache
+BLOCK_ROWS: Final = 1 << 17  # few enough to stay near the processor, enough to make each call worth it
 BLOCK_BYTES: Final = 1 << 26
 _HEADER: Final = 8  # bytes
 _GAP: Final = bytes(_HEADER)
@@ -260,7 +260,7 @@ def _steps(length: int, step: int) -> Offsets:
     )
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _block_steps(step: int) -> Offsets:
     return np.arange(BLOCK_ROWS + 1, dtype=np.int64) * step
 

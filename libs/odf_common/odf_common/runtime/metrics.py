@@ -12,7 +12,7 @@ SECONDS: Final = Histogram(
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
 )
 PARTITIONS: Final = Gauge(
-    "odf_owned_partitions", "Partitions of the service's commands owned here.", ("topic",)
+    "odf_owned_partitions", "Partitions read by this instance.", ("topic",)
 )
 RETRIES: Final = Counter("odf_retries_total", "Times a part of the node could not be reached.", ("what",))
 

@@ -71,9 +71,12 @@ class Reader:
 
     def _open(self) -> Inbox:
         self._topics.ensure_topics(FIXED_TOPICS)
-        return self._bus.subscribe(
-            self._subscription.topic, group=self._group, on_owned=self._subscription.on_owned
-        )
+        return self._bus.subscribe(self._subscription.topic, group=self._group, on_owned=self._owned)
+
+    def _owned(self, partitions: frozenset[int]) -> None:
+        metrics.PARTITIONS.labels(self._subscription.topic).set(len(partitions))
+        if self._subscription.on_owned is not None:
+            self._subscription.on_owned(partitions)
 
     def _read(self, inbox: Inbox, stop: threading.Event) -> None:
         while not stop.is_set():

@@ -20,6 +20,7 @@ from odf_common.runtime.supervisor.leftovers import leftovers
 
 ODF: Final = Path(sys.executable).with_name("odf")
 PATIENCE: Final = 60.0  # seconds
+COMMAND_SECONDS: Final = 600.0
 
 
 class CommandFailed(AssertionError):
@@ -48,7 +49,9 @@ class EmbeddedNode:
         left = list(leftovers(self.home))
         assert left == [], f"processes left behind: {left}"
 
-    def run(self, line: str, *, stdin: bytes | None = None, code: int = 0, timeout: float = 120) -> Any:  # noqa: ANN401 - JSON
+    def run(
+        self, line: str, *, stdin: bytes | None = None, code: int = 0, timeout: float = COMMAND_SECONDS
+    ) -> Any:  # noqa: ANN401 - JSON
         """Run `odf LINE`, assert its exit code, and return its output: parsed where it is JSON, else as text."""
         words = shlex.split(line)
         done = subprocess.run(
@@ -74,7 +77,7 @@ class EmbeddedNode:
             [str(ODF), *shlex.split(line)],
             input=stdin,
             capture_output=True,
-            timeout=120,
+            timeout=COMMAND_SECONDS,
             env=self._environment,
             check=False,
         )
@@ -118,7 +121,7 @@ class EmbeddedNode:
         os.kill(pid, number)
         return pid
 
-    def await_restart(self, name: str, old: int, timeout: float = PATIENCE) -> float:
+    def await_restart(self, name: str, old: int, timeout: float = 3 * PATIENCE) -> float:
         """Return how many seconds it took until a killed part is ready again."""
         begun = time.monotonic()
         self.eventually(lambda: self.state(name) == "ready" and self.pid(name) != old, timeout)
@@ -131,10 +134,10 @@ class EmbeddedNode:
             assert time.monotonic() < deadline, f"did not happen within {timeout:g} s{self.logs()}"
             time.sleep(0.05)
 
-    def logs(self, lines: int = 15) -> str:
+    def logs(self, lines: int = 8) -> str:
         """Return the end of every log, for messages of failed tests."""
         texts = []
         for log in sorted((self.home / "logs").glob("*.log")):
-            text = "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+            text = "\n".join(line[:300] for line in log.read_text(errors="replace").splitlines()[-lines:])
             texts.append(f"\n--- {log.name}\n{text}")
         return "".join(texts)

@@ -63,8 +63,7 @@ def _alike(known: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
             columns.append(known.column(field.name).cast(field.type))
         else:
             columns.append(pa.nulls(len(known), field.type))
-    schema = pa.schema([field.with_nullable(True) for field in new.schema])
-    return pa.Table.from_arrays(columns, schema=schema), new.cast(schema)
+    return pa.Table.from_arrays(columns, schema=new.schema), new
 
 
 def _matched(old: Keys, new: Keys) -> tuple[Places, Places]:
@@ -101,5 +100,7 @@ def _differs(old: pa.Array, new: pa.Array) -> npt.NDArray[np.bool_]:
         return np.array([before != after for before, after in pairs], dtype=np.bool_)
     if pa.types.is_floating(new.type):
         same = pc.or_(same, pc.and_(pc.is_nan(old), pc.is_nan(new)))
+    same = pc.coalesce(same, pa.scalar(value=False))
     both_null = pc.and_(old.is_null(), new.is_null())
-    return ~pc.or_(pc.fill_null(same, False), both_null).to_numpy(zero_copy_only=False)  # noqa: FBT003 - a value
+    is_same: npt.NDArray[np.bool_] = pc.or_kleene(same, both_null).to_numpy(zero_copy_only=False)
+    return ~is_same

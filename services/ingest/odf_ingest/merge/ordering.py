@@ -16,7 +16,7 @@ def by_event_time(records: pa.Table, column: str) -> pa.Table:
         if len(values) < 2 or bool(np.all(values[1:] >= values[:-1])):
             return records
         return records.take(pa.array(np.argsort(values, kind="stable")))
-    order = pc.sort_indices(moments, sort_keys=[("", "ascending")], null_placement="at_start")
+    order = pc.sort_indices(moments, sort_keys=[("", "ascending", "at_start")])
     return records.take(order)
 
 

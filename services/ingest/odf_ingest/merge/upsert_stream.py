@@ -56,4 +56,4 @@ def _retracted(known: pa.Table, gone: pa.Table, key: Strings, upserts: Merged) -
 
 
 def _like(known: pa.Table, new: pa.Table) -> pa.Schema:
-    return pa.schema([new.schema.field(name).with_nullable(True) for name in known.column_names])
+    return pa.schema([pa.field(name, new.schema.field(name).type) for name in known.column_names])

@@ -66,6 +66,8 @@ def _without_header(step: ReadStepCsv, text: bytes) -> bytes:
 
 def _parse(step: ReadStepCsv, text: bytes, schema: pa.Schema | None, *, has_header: bool) -> pa.Table:
     require_utf8(text)
+    # At the very end of a text Arrow takes an empty value after a quoted one for quoted too.
+    text = text if text.endswith(b"\n") else text + b"\n"
     formats = TimeFormats(timestamp=step.timestamp_format, date=step.date_format)
     try:
         if schema is None:

@@ -47,7 +47,7 @@ def _whole(step: ReadStepJson, raw: bytes, schema: pa.Schema | None) -> pa.Table
     except InvalidInput as error:
         for number, line in enumerate(lines, start=1):
             try:
-                parse_lines(line, schema, _formats(step), longest=len(line))
+                parse_lines(line, schema, _formats(step))
             except InvalidInput as fault:
                 raise InvalidInput(where=f"record {number}", text=str(fault)) from error
         raise

@@ -11,25 +11,22 @@ from odf_common.errors import InvalidInput
 from odf_ingest.read.columns import TimeFormats, converted, parsed_schema
 from odf_ingest.read.encoding import require_utf8
 
-BLOCK: Final = 4 * 1024 * 1024  # bytes; a line has to fit into one
+BLOCK: Final = 4 * 1024 * 1024  # bytes that one thread parses at a time
 
 
-def parse_lines(
-    text: bytes | pa.Buffer, schema: pa.Schema | None, formats: TimeFormats, *, longest: int = BLOCK // 2
-) -> pa.Table:
+def parse_lines(text: bytes | pa.Buffer, schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
     """Return the records of lines of objects; columns that `schema` does not name are passed over.
 
-    `longest` is the length of the longest line in bytes. Raises `InvalidInput` in Arrow's words.
+    Raises `InvalidInput` in Arrow's words.
     """
-    block = max(BLOCK, 2 * longest + 2)
     if schema is None:
-        return _parse(text, None, block)
+        return _parse(text, None)
     try:
-        return converted(_parse(text, parsed_schema(schema, formats), block), schema, formats)
+        return converted(_parse(text, parsed_schema(schema, formats)), schema, formats)
     except InvalidInput as error:
         if formats.timestamp is not None or "timestamp" not in str(error):
             raise
-    return converted(_parse(text, parsed_schema(schema, formats, is_lenient=True), block), schema, formats)
+    return converted(_parse(text, parsed_schema(schema, formats, is_lenient=True)), schema, formats)
 
 
 def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
@@ -41,7 +38,7 @@ def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: Ti
         if not _is_one_each(text, len(values)):
             raise InvalidInput(text="is not one JSON object")
     require_utf8(text)
-    table = parse_lines(text, schema, formats, longest=max(map(len, values)))
+    table = parse_lines(text, schema, formats)
     if table.num_rows != len(values):
         raise InvalidInput(text="holds more than one JSON object")
     return table
@@ -77,7 +74,7 @@ def check_object(value: bytes) -> None:
         raise InvalidInput(text="is not a JSON object")
 
 
-def _parse(text: bytes | pa.Buffer, schema: pa.Schema | None, block: int) -> pa.Table:
+def _parse(text: bytes | pa.Buffer, schema: pa.Schema | None, block: int = BLOCK) -> pa.Table:
     options = pj.ParseOptions(
         explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
     )
@@ -86,4 +83,7 @@ def _parse(text: bytes | pa.Buffer, schema: pa.Schema | None, block: int) -> pa.
             pa.BufferReader(text), read_options=pj.ReadOptions(block_size=block), parse_options=options
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+        if "straddling" in str(error) and block < len(text) + 2:
+            # A line is longer than a block.
+            return _parse(text, schema, min(8 * block, len(text) + 2))
         raise InvalidInput(text=str(error)) from error

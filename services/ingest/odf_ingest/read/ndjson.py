@@ -59,5 +59,4 @@ def _whole(step: ReadStepNdJson, raw: bytes, schema: pa.Schema | None) -> pa.Tab
 
 def _part(step: ReadStepNdJson, text: bytes, schema: pa.Schema | None) -> None:
     require_utf8(text)
-    longest = max(map(len, text.split(b"\n")))
-    parse_lines(text, schema, _formats(step), longest=longest)
+    parse_lines(text, schema, _formats(step))

@@ -59,7 +59,7 @@ class KafkaRecords:
 
     def __init__(self, bootstrap: str) -> None:
         """Prepare; nothing is read before partitions are assigned."""
-        self._consumer = Consumer(_settings(bootstrap), logger=LOGGER)
+        self._consumer = Consumer({**_settings(bootstrap)}, logger=LOGGER)
         self._assigned: set[Partition] = set()
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
@@ -118,7 +118,7 @@ class KafkaRecords:
         if len(self._assigned) == 1:
             return (_chunk(messages),)
         runs: dict[Partition, list[Message]] = {}
-        for place, run in groupby(messages, key=lambda message: (message.topic(), message.partition())):
+        for place, run in groupby(messages, key=_place):
             if place in self._assigned:
                 runs.setdefault(place, []).extend(run)
         return tuple(_chunk(run) for run in runs.values())
@@ -142,13 +142,12 @@ def _settings(bootstrap: str) -> Config:
 
 
 def _chunk(messages: list[Message]) -> Chunk:
-    first, last = messages[0], messages[-1]
-    start, stop = first.offset(), last.offset() + 1
+    start, stop = messages[0].offset() or 0, (messages[-1].offset() or 0) + 1
     has_gaps = stop - start != len(messages)  # compacted topics and transactions leave some
     return Chunk(
-        partition=(first.topic(), first.partition()),
+        partition=_place(messages[0]),
         values=[message.value() for message in messages],
-        offsets=[message.offset() for message in messages] if has_gaps else range(start, stop),
+        offsets=[message.offset() or 0 for message in messages] if has_gaps else range(start, stop),
         timestamps=lambda: [message.timestamp()[1] for message in messages],
     )
 
@@ -158,16 +157,20 @@ def _noted(message: Message, ends: dict[Partition, int], faults: dict[Partition,
     error = message.error()
     if error is None:
         return False
-    place = (message.topic(), message.partition())
+    place = _place(message)
     if error.code() == _END:
-        ends[place] = message.offset()
-    elif error.code() in _LOST and place[0] is not None:
+        ends[place] = message.offset() or 0
+    elif error.code() in _LOST:
         faults[place] = error.str()
     elif error.fatal():
         raise Unavailable(what="Kafka", why=error.str())
     else:
         log.warning("kafka: %s", error.str())
     return True
+
+
+def _place(message: Message) -> Partition:
+    return message.topic() or "", message.partition() or 0
 
 
 def _places(partitions: Iterable[Partition]) -> list[TopicPartition]:

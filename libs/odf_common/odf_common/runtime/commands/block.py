@@ -16,7 +16,7 @@ _FILES = click.argument(
 )
 
 
-@click.group(name="block")
+@click.group(name="block", epilog="\b\nExample:\n  odf block decode .odf/datasets/*/blocks/*")
 def command() -> None:
     """Turn metadata blocks into bytes and back."""
 

@@ -9,7 +9,7 @@ from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 
 
-@click.group(name="hash")
+@click.group(name="hash", epilog="\b\nExample:\n  odf hash physical slice.parquet")
 def command() -> None:
     """Print hashes of files, one line each: the hash, two spaces, the file.
 

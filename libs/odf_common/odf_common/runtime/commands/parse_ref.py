@@ -18,7 +18,7 @@ from odf_common.identity.refs import (
 )
 
 
-@click.command(name="parse-ref")
+@click.command(name="parse-ref", epilog="\b\nExample:\n  odf parse-ref -- orders did:odf:fed01…")
 @click.argument("texts", nargs=-1, required=True, metavar="-- TEXT…")
 def command(texts: tuple[str, ...]) -> None:
     """Show how references to datasets are understood.

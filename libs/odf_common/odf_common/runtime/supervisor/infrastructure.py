@@ -81,7 +81,11 @@ def redis_part(home: Path, port: int, environment: Mapping[str, str]) -> PartSpe
 
 
 def kafka_part(
-    home: Path, ports: Mapping[str, int], environment: Mapping[str, str], *, archive_at_exit: Path | None = None
+    home: Path,
+    ports: Mapping[str, int],
+    environment: Mapping[str, str],
+    *,
+    archive_at_exit: Path | None = None,
 ) -> PartSpec:
     """Return how to run Kafka: broker and controller in one process; its data lie in `kafka` of the home.
 
@@ -159,7 +163,11 @@ def _archive(at_exit: Path | None) -> tuple[str, ...]:
         return (f"-XX:ArchiveClassesAtExit={at_exit}",)
     archive = kafka_folder() / ARCHIVE
     # Another Java than the one that made it passes over it.
-    return (f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off") if archive.is_file() else ()
+    return (
+        (f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+        if archive.is_file()
+        else ()
+    )
 
 
 def _package_file(package: str, path: str) -> Path | None:

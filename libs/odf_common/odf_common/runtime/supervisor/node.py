@@ -19,7 +19,7 @@ from odf_common.runtime.supervisor.plan import INFRASTRUCTURE, Plan, make_plan
 from odf_common.runtime.supervisor.process import PartProcess
 
 LOCK: Final = "node.lock"
-PATIENCE: Final = 180.0  # seconds for all parts to become ready
+PATIENCE: Final = 300.0  # seconds for all parts to become ready; a machine may be busy
 SERVICE_GRACE: Final = 10.0  # seconds between SIGTERM and SIGKILL
 INFRASTRUCTURE_GRACE: Final = 15.0
 OnChange = Callable[[Node], None]

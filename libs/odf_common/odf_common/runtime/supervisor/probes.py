@@ -13,6 +13,12 @@ from odf_common.ports.bus import FIXED_TOPICS
 
 Probe = Callable[[], Awaitable[bool]]
 TIMEOUT: Final = 2.0  # seconds
+_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
 
 
 def listens(address: str) -> Probe:
@@ -66,15 +72,19 @@ def kafka_has_topics(address: str) -> Probe:
 
 def grpc_serves(address: str) -> Probe:
     """Return a probe: the gRPC health service says SERVING."""
+    is_listening = listens(address)
+    stubs: list[health_pb2_grpc.HealthStub] = []
 
     async def probe() -> bool:
-        async with grpc.aio.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
-            try:
-                answer = await health_pb2_grpc.HealthStub(channel).Check(
-                    health_pb2.HealthCheckRequest(), timeout=TIMEOUT
-                )
-            except grpc.aio.AioRpcError:
-                return False
-            return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        # Cheap first: while many services start, channels would cost more than the services.
+        if not await is_listening():
+            return False
+        if not stubs:
+            stubs.append(health_pb2_grpc.HealthStub(grpc.aio.insecure_channel(address, options=_OPTIONS)))
+        try:
+            answer = await stubs[0].Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     return probe

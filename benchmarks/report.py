@@ -1,0 +1,66 @@
+"""What came of the cases, as a table and as `results.json`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.table import Table
+from rows import Row
+
+NUMBERS = ("value", "its value", "ratio")
+COLUMNS = ("case", "value", "unit", "beside", "its value", "ratio", "target", "reached")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a case: its rows, or the error it failed with; `waiting` is how busy others kept the cores.
+
+    That is how many processes ran or wanted to run just before the case began.
+    """
+
+    rows: Sequence[Row] = ()
+    error: str | None = None
+    waiting: float = 0.0
+
+
+def table_of(outcomes: Mapping[str, Outcome], cores: int) -> Table:
+    """Return all rows for people, a section a case."""
+    table = Table(title=f"{cores} cores, {datetime.now(UTC):%Y-%m-%d}")
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if column in NUMBERS else "left")
+    for outcome in outcomes.values():
+        for row in outcome.rows:
+            table.add_row(*_cells(row))
+        table.add_section()
+    return table
+
+
+def write(outcomes: Mapping[str, Outcome], file: Path, *, cores: int, names: Sequence[str]) -> None:
+    """Write results; those of cases that were not run now stay as they were. `names` tells the order."""
+    known = json.loads(file.read_text())["cases"] if file.exists() else {}
+    moment = f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}"
+    new = {name: {"date": moment, "cores": cores, **_plain(one)} for name, one in outcomes.items()}
+    cases = known | new
+    ordered = {name: cases[name] for name in names if name in cases}
+    file.write_text(json.dumps({"cases": ordered}, indent=2, ensure_ascii=False) + "\n")
+
+
+def _plain(outcome: Outcome) -> dict[str, object]:
+    if outcome.error is not None:
+        return {"failed": True}
+    return {"waiting": outcome.waiting, "rows": [row.plain() for row in outcome.rows]}
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    reached = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[row.reached]
+    target = "" if row.target is None else str(row.target)
+    numbers = (_number(row.value), row.unit, row.peer, _number(row.against), _number(row.ratio))
+    return (row.case, *numbers, target, reached)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

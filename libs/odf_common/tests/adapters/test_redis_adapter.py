@@ -1,0 +1,78 @@
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
+from odf_common.identity.did import DatasetId
+from odf_common.runtime.settings import child_environment
+from odf_common.runtime.supervisor.infrastructure import redis_server
+from odf_common.runtime.supervisor.ports import allocate
+
+DATASET = DatasetId.of_key(bytes(32))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", RedisConnection]]:
+    port = allocate(tmp_path, ("redis",))["redis"]
+    command = [redis_server(child_environment()), "--port", str(port), "--save", "", "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        connection = RedisConnection(f"127.0.0.1:{port}")
+        deadline = time.monotonic() + 10
+        while not connection.ask(lambda client: bool(client.ping()), otherwise=False):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield process, connection
+        connection.close()
+        process.kill()
+
+
+Server = tuple["subprocess.Popen[bytes]", RedisConnection]
+
+
+def test_a_lock_is_held_by_one_until_it_is_released(server: Server) -> None:
+    locks = RedisLocks(server[1])
+    first = locks.acquire(DATASET, 5000)
+    assert first is not None
+    assert locks.acquire(DATASET, 5000) is None
+    assert locks.acquire(DatasetId.of_key(bytes(31) + b"1"), 5000) is not None
+    assert first.renew()
+    first.release()
+    assert locks.acquire(DATASET, 5000) is not None
+
+
+def test_a_lock_that_ran_out_is_neither_renewed_nor_released_from_its_next_holder(server: Server) -> None:
+    locks = RedisLocks(server[1])
+    old = locks.acquire(DATASET, 30)
+    assert old is not None
+    time.sleep(0.06)
+    new = locks.acquire(DATASET, 5000)
+    assert new is not None
+    assert not old.renew()
+    old.release()
+    assert new.renew()
+
+
+def test_with_redis_lost_locks_are_given_and_nothing_is_known(server: Server) -> None:
+    process, connection = server
+    cache, locks = RedisStateCache(connection), RedisLocks(connection)
+    cache.put(DATASET, b"state")
+    assert cache.get(DATASET) == b"state"
+    held = locks.acquire(DATASET, 5000)
+    process.kill()
+    process.wait()
+    assert cache.get(DATASET) is None
+    cache.put(DATASET, b"other")
+    assert held is not None
+    assert held.renew()
+    held.release()
+    assert locks.acquire(DATASET, 5000) is not None
+
+
+def test_a_forgotten_state_is_gone(server: Server) -> None:
+    cache = RedisStateCache(server[1])
+    cache.put(DATASET, b"state")
+    cache.forget(DATASET)
+    assert cache.get(DATASET) is None

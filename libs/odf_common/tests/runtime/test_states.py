@@ -1,0 +1,133 @@
+from dataclasses import dataclass, field
+
+import pytest
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
+from odf_common.errors import NotFound, VerificationFailed
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind
+from odf_common.runtime.states import ChainStates, NoStateCache
+from odf_common.testing.builders import AChain, a_chain
+
+
+@dataclass
+class DictCache:
+    held: dict[DatasetId, bytes] = field(default_factory=dict)
+
+    def get(self, dataset: DatasetId) -> bytes | None:
+        return self.held.get(dataset)
+
+    def put(self, dataset: DatasetId, state: bytes) -> None:
+        self.held[dataset] = state
+
+
+class CountingStore(MemoryBlobStore):
+    """Counts the blocks that are read."""
+
+    reads = 0
+
+    def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
+        self.reads += 1
+        return super().read(dataset, kind, name)
+
+
+@dataclass
+class World:
+    chain: AChain
+    blobs: CountingStore
+    refs: MemoryRefStore
+    cache: DictCache
+
+    @property
+    def dataset(self) -> DatasetId:
+        return self.chain.state.dataset_id
+
+    def states(self) -> ChainStates:
+        self.blobs.reads = 0
+        return ChainStates(self.blobs, self.refs, self.cache)
+
+    def store(self) -> None:
+        """Put all blocks, and move the head."""
+        for block in self.chain.blocks:
+            self.blobs.put(self.dataset, ObjectKind.BLOCK, block.hash, block.raw)
+        self.refs.compare_and_set(
+            self.dataset, expected=self.refs.head(self.dataset), new=self.chain.state.head
+        )
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(a_chain().add_data(5), CountingStore(), MemoryRefStore(), DictCache())
+    made.store()
+    return made
+
+
+def test_a_state_is_folded_from_the_blocks(world: World) -> None:
+    assert world.states().current(world.dataset) == world.chain.state
+
+
+def test_a_dataset_without_blocks_has_no_state(world: World) -> None:
+    assert world.states().current(DatasetId.of_key(b"\1" * 32)) is None
+
+
+def test_a_known_state_reads_no_block(world: World) -> None:
+    states = world.states()
+    states.current(world.dataset)
+    world.blobs.reads = 0
+    assert states.current(world.dataset) == world.chain.state
+    assert world.blobs.reads == 0
+
+
+def test_after_a_restart_only_new_blocks_are_read(world: World) -> None:
+    world.states().current(world.dataset)
+    world.chain.add_data(2)
+    world.store()
+    states = world.states()
+    assert states.current(world.dataset) == world.chain.state
+    assert world.blobs.reads == 2
+
+
+def test_an_older_head_is_folded_anew(world: World) -> None:
+    states = world.states()
+    states.current(world.dataset)
+    older = world.chain.blocks[-3]
+    assert states.at(world.dataset, older.hash).head == older.hash
+
+
+def test_what_is_remembered_is_current(world: World) -> None:
+    states = world.states()
+    world.chain.add_data()
+    world.store()
+    states.remember(world.chain.state)
+    assert states.current(world.dataset) == world.chain.state
+    assert world.blobs.reads == 0
+    assert world.states().current(world.dataset) == world.chain.state
+    assert world.blobs.reads == 0
+
+
+def test_a_damaged_cache_is_no_more_than_slow(world: World) -> None:
+    world.cache.held[world.dataset] = b"nonsense"
+    assert world.states().current(world.dataset) == world.chain.state
+
+
+def test_without_a_cache_it_works_the_same(world: World) -> None:
+    states = ChainStates(world.blobs, world.refs, NoStateCache())
+    assert states.current(world.dataset) == world.chain.state
+    states.forget(world.dataset)
+    assert states.current(world.dataset) == world.chain.state
+
+
+def test_a_block_that_is_not_what_its_name_says_is_refused(world: World) -> None:
+    world.blobs.delete_dataset(world.dataset)
+    for block in world.chain.blocks:
+        damaged = block.raw + b"\0" if block is world.chain.blocks[2] else block.raw
+        world.blobs.put(world.dataset, ObjectKind.BLOCK, block.hash, damaged)
+    with pytest.raises(VerificationFailed):
+        world.states().current(world.dataset)
+
+
+def test_a_missing_block_is_not_found(world: World) -> None:
+    world.blobs.delete_dataset(world.dataset)
+    with pytest.raises(NotFound):
+        world.states().at(world.dataset, world.chain.state.head)

@@ -1,0 +1,207 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import pytest
+
+from odf_common.runtime.node import is_running
+from odf_common.runtime.settings import child_environment
+from odf_common.runtime.supervisor.leftovers import end_leftovers, leftovers
+from odf_common.runtime.supervisor.ports import HIGH, LOW, allocate, is_free
+from odf_common.runtime.supervisor.process import LAUNCHER, PartProcess, PartSpec, launched, rotate
+
+SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+
+
+async def ready() -> bool:
+    return True
+
+
+async def eventually(claim: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not claim():  # noqa: ASYNC110 - what is waited for is another process
+            await asyncio.sleep(0.01)
+
+
+def part(folder: Path, code: str, changes: list[tuple[str, int | None]] | None = None) -> PartProcess:
+    spec = PartSpec(
+        name="part",
+        command=(sys.executable, "-c", code),
+        environment={**child_environment(), "ODF_HOME": str(folder), "ODF_PART": "part"},
+        probe=ready,
+    )
+    made = PartProcess(
+        spec, folder, lambda: (changes if changes is not None else []).append((made.state, made.pid))
+    )
+    return made
+
+
+def run(story: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(story())
+
+
+def test_a_part_becomes_ready_and_is_stopped(tmp_path: Path) -> None:
+    async def story() -> None:
+        changes: list[tuple[str, int | None]] = []
+        kept = part(tmp_path, SLEEP, changes)
+        running = asyncio.create_task(kept.run())
+        await eventually(lambda: kept.state == "ready")
+        pid = kept.pid
+        assert pid is not None
+        await kept.stop(5)
+        await running
+        assert not is_running(pid)
+        assert [state for state, _ in changes] == ["starting", "ready", "stopped"]
+
+    run(story)
+
+
+def test_a_killed_part_is_started_again_within_a_second(tmp_path: Path) -> None:
+    async def story() -> None:
+        changes: list[tuple[str, int | None]] = []
+        kept = part(tmp_path, SLEEP, changes)
+        running = asyncio.create_task(kept.run())
+        await eventually(lambda: kept.state == "ready")
+        old = kept.pid
+        assert old is not None
+        os.kill(old, signal.SIGKILL)
+        begun = time.monotonic()
+        await eventually(lambda: kept.state == "ready" and kept.pid not in (None, old))
+        assert time.monotonic() - begun < 1
+        assert ("restarting", None) in changes
+        await kept.stop(5)
+        await running
+
+    run(story)
+
+
+def test_what_a_part_has_started_ends_with_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        child = (
+            "import subprocess,time; print(subprocess.Popen(['sleep','60']).pid, flush=True); time.sleep(60)"
+        )
+        kept = part(tmp_path, child)
+        running = asyncio.create_task(kept.run())
+        await eventually(lambda: kept.tail().strip().isdigit())
+        grandchild = int(kept.tail())
+        assert is_running(grandchild)
+        await kept.stop(5)
+        await running
+        await eventually(lambda: not is_running(grandchild))
+
+    run(story)
+
+
+def test_who_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> None:
+    async def story() -> None:
+        deaf = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+        kept = part(tmp_path, deaf)
+        running = asyncio.create_task(kept.run())
+        await eventually(lambda: "up" in kept.tail())
+        await kept.stop(0.2)
+        await running
+        assert kept.state == "stopped"
+
+    run(story)
+
+
+def test_a_part_that_ends_again_and_again_has_failed_and_is_tried_less_often(tmp_path: Path) -> None:
+    async def never() -> bool:
+        return False
+
+    async def story() -> None:
+        spec = PartSpec(
+            name="part", command=(sys.executable, "-c", "print('no'); exit(1)"), environment={}, probe=never
+        )
+        kept = PartProcess(spec, tmp_path, lambda: None)
+        running = asyncio.create_task(kept.run())
+        await eventually(lambda: kept.has_failed)
+        assert kept.tail().split() == ["no"] * 3
+        await asyncio.sleep(0.3)
+        assert len(kept.tail().split()) == 3
+        await kept.stop(1)
+        running.cancel()
+
+    run(story)
+
+
+def test_a_part_dies_with_its_supervisor(tmp_path: Path) -> None:
+    supervisor = (
+        "import subprocess,sys,time; from odf_common.runtime.supervisor.process import launched;"
+        "p = subprocess.Popen(launched(('sleep', '60')), start_new_session=True); print(p.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", supervisor], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert is_running(child)
+        process.kill()
+        process.wait()
+    deadline = time.monotonic() + 5
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_running(child)
+
+
+def test_the_launcher_does_not_outlive_a_parent_that_is_gone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(LAUNCHER), "1", "echo", "x"], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert subprocess.run(launched(("echo", "x")), capture_output=True, check=True).stdout == b"x\n"
+
+
+def test_logs_are_moved_aside_and_three_are_kept(tmp_path: Path) -> None:
+    log = tmp_path / "part.log"
+    for number in range(6):
+        log.write_text(str(number))
+        rotate(log)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "part.log.1": "5", "part.log.2": "4", "part.log.3": "3",
+    }  # fmt: skip
+
+
+def test_leftovers_of_a_home_are_ended_and_those_of_others_are_not(tmp_path: Path) -> None:
+    def start(home: Path) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            ["sleep", "60"], env={**child_environment(), "ODF_HOME": str(home), "ODF_PART": "x"}
+        )
+
+    mine, other = start(tmp_path / "a"), start(tmp_path / "b")
+    try:
+        assert list(leftovers(tmp_path / "a")) == [mine.pid]
+        end_leftovers(tmp_path / "a")
+        assert mine.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        mine.kill()
+        other.kill()
+        mine.wait()
+        other.wait()
+
+
+def test_ports_are_free_different_and_remembered(tmp_path: Path) -> None:
+    first = allocate(tmp_path, ("a", "b", "c"))
+    assert len(set(first.values())) == 3
+    assert all(LOW <= port < HIGH and is_free(port) for port in first.values())
+    assert allocate(tmp_path, ("a", "b")) == {"a": first["a"], "b": first["b"]}
+
+
+def test_a_port_that_is_taken_is_given_up(tmp_path: Path) -> None:
+    import socket
+
+    first = allocate(tmp_path, ("a",))["a"]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first))
+        taken.listen()
+        assert allocate(tmp_path, ("a",))["a"] != first
+
+
+@pytest.mark.parametrize("text", ["{", ""])
+def test_a_damaged_list_of_ports_is_written_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ports.json").write_text(text)
+    assert set(allocate(tmp_path, ("a",))) == {"a"}

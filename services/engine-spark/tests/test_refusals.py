@@ -1,0 +1,226 @@
+"""What SQL may not do, and how people are told."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odf_common.adapters.grpc_engine import EngineClient
+from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.metadata.engine import RawQueryRequest
+from odf_common.metadata.steps import TemporalTable, TransformSql
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.ports.engine import QueryTable
+from odf_engine_spark.testing import FLIGHTS, HOURLY, LATE, VOCAB, WEATHER, Block, Derivative, flight, sql
+
+Make = Callable[..., Derivative]
+T = "time_hour AS event_time"
+REFUSED = {
+    f"SELECT {T}, rand() AS x FROM flights": "same result",
+    f"SELECT {T}, uuid() AS x FROM flights": "same result",
+    f"SELECT {T}, current_timestamp() AS x FROM flights": "same result",
+    f"SELECT {T}, current_date AS x FROM flights": "same result",
+    f"SELECT {T}, now() AS x FROM flights": "same result",
+    f"SELECT {T}, monotonically_increasing_id() AS x FROM flights": "same result",
+    f"SELECT {T}, input_file_name() AS x FROM flights": "more than the records",
+    f"SELECT {T}, current_user() AS x FROM flights": "more than the records",
+    f"SELECT {T}, java_method('java.lang.Math', 'abs', 1) AS x FROM flights": "java_method",
+    f"SELECT {T}, reflect('java.lang.Math', 'abs', 1) AS x FROM flights": "reflect",
+    f"SELECT {T}, try_reflect('java.lang.Math', 'abs', 1) AS x FROM flights": "reflect",
+    "SELECT TRANSFORM(origin) USING 'cat' AS (event_time) FROM flights": "TRANSFORM",
+    f"SELECT {T} FROM flights LIMIT 1": "LIMIT",
+    f"SELECT {T} FROM flights ORDER BY 1": "ORDER BY",
+    f"SELECT DISTINCT {T} FROM flights": "DISTINCT",
+    f"SELECT {T} FROM flights UNION SELECT {T} FROM flights": "DISTINCT",
+    f"SELECT {T}, (SELECT max(flight) FROM flights) AS x FROM flights": "sub-queries",
+    f"SELECT {T} FROM flights WHERE flight IN (SELECT flight FROM flights)": "sub-queries",
+    f"SELECT {T} FROM flights WHERE EXISTS (SELECT 1 FROM flights)": "sub-queries",
+    f"SELECT {T}, row_number() OVER (ORDER BY flight) AS x FROM flights": "OVER",
+    f"SELECT {T} FROM flights TABLESAMPLE (10 PERCENT)": "TABLESAMPLE",
+    f"SELECT {T} FROM flights, LATERAL explode(array(1)) AS u(x)": "LATERAL",
+    "SELECT * FROM csv.`/etc/passwd`": "/etc/passwd",
+    "SELECT * FROM text.`/etc/passwd`": "/etc/passwd",
+    "WITH x AS (SELECT * FROM binaryFile.`/etc/passwd`) SELECT * FROM x": "/etc/passwd",
+    "SELECT now() AS event_time": "SELECT without FROM",
+    "SELECT TIMESTAMP '2020-01-01 00:00:00' AS event_time": "SELECT without FROM",
+    "SELECT * FROM VALUES (TIMESTAMP '2020-01-01 00:00:00') AS t(event_time)": "read from an input",
+    "SELECT id AS event_time FROM range(3)": "table functions",
+    "SET spark.sql.ansi.enabled=false": "only SELECT",
+    "ADD JAR 'x.jar'": "only SELECT",
+    "CREATE TEMPORARY VIEW v USING csv OPTIONS (path '/etc/passwd')": "only SELECT",
+    "CREATE FUNCTION f AS 'x' USING JAR 'x.jar'": "only SELECT",
+    "INSERT OVERWRITE DIRECTORY '/tmp/x' USING csv SELECT 1": "only SELECT",
+    "DROP VIEW flights": "only SELECT",
+    "SHOW TABLES": "only SELECT",
+    "EXPLAIN SELECT 1": "only SELECT",
+    "EXECUTE IMMEDIATE 'SELECT 1'": "only SELECT",
+    "BEGIN SELECT 1; END": "",
+    f"SELECT {T}, `offset` + 1 AS x FROM flights": "offset cannot be computed with",
+    f"SELECT {T} FROM flights WHERE op = 0": "op cannot be computed with",
+    f"SELECT {T}, flight AS op FROM flights": "written by the engine",
+    f"SELECT {T}, flight AS x, flight AS x FROM flights": "two columns x",
+    "SELECT origin FROM flights": "has no column event_time",
+    "SELECT origin AS event_time FROM flights": "TIMESTAMP or DATE",
+    f"SELECT {T}, NULL AS x FROM flights": "always null",
+    f"SELECT {T}, map(1, 2) AS x FROM flights": "map",
+    f"SELECT {T}, INTERVAL 1 DAY AS x FROM flights": "CAST",
+    "SELECT count(*) AS n FROM flights": "GROUP BY window",
+    f"SELECT {T}, count(*) AS n FROM flights GROUP BY time_hour": "GROUP BY window",
+    "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, '1 hour', '30 minutes')": "sliding",
+    "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, '1 hour', '1 hour', '5 minutes')": "offset",
+    "SELECT session_window.start AS event_time FROM flights GROUP BY session_window(time_hour, '5 minutes')": "",
+    "SELECT window.start AS event_time FROM flights GROUP BY window(system_time, '1 hour')": "event time",
+    "SELECT window.start AS event_time, collect_list(flight) AS x FROM flights GROUP BY window(time_hour, '1 hour')": "same",
+    "SELECT window.start AS event_time, first(flight) AS x FROM flights GROUP BY window(time_hour, '1 hour')": "same",
+    f"SELECT f.{T} FROM flights f JOIN weather w ON f.origin = w.origin": "before they are grouped",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("query", REFUSED)
+def test_refused(derive: Make, query: str) -> None:
+    asked = derive(sql(query), flights=[Block(rows=[flight(1)])], weather=[])
+    with pytest.raises(InvalidQuery) as caught:
+        asked.pull()
+    text = str(caught.value)
+    assert REFUSED[query] in text
+    assert "org.apache" not in text
+
+
+@pytest.mark.parametrize("condition", ["f.origin = w.origin", "f.window.start = w.window.end", "f.n = w.n"])
+def test_joins_without_equal_windows_are_refused(derive: Make, condition: str) -> None:
+    steps = [
+        (
+            name,
+            f"SELECT window, origin, count(*) AS n FROM {table} GROUP BY window(time_hour, '1 hour'), origin",
+        )
+        for name, table in (("f", "flights"), ("w", "weather"))
+    ]
+    last = (None, f"SELECT f.window.start AS event_time FROM f JOIN w ON {condition}")
+    asked = derive(sql(*steps, last), flights=[], weather=[])
+    with pytest.raises(InvalidQuery, match=r"a\.window = b\.window"):
+        asked.pull()
+
+
+def test_windows_of_two_sizes_are_refused(derive: Make) -> None:
+    steps = [
+        (name, f"SELECT window, count(*) AS n FROM {table} GROUP BY window(time_hour, '{size}')")
+        for name, table, size in (("f", "flights", "1 hour"), ("w", "weather", "2 hours"))
+    ]
+    last = (None, "SELECT f.window.start AS event_time FROM f JOIN w ON f.window = w.window")
+    with pytest.raises(InvalidQuery, match="one size"):
+        derive(sql(*steps, last), flights=[], weather=[]).pull()
+
+
+def test_errors_tell_line_and_position(engine: EngineClient) -> None:
+    with pytest.raises(InvalidQuery, match=r"line 2, pos 4"):
+        engine.validate(sql("SELECT 1\nFRM x y z"), {}, {}, DatasetVocabulary())
+    with pytest.raises(InvalidQuery) as caught:
+        engine.validate(
+            sql("SELECT time_hour AS event_time,\n  nope FROM flights"),
+            {"flights": FLIGHTS},
+            {"flights": VOCAB},
+            DatasetVocabulary(),
+        )
+    assert "`nope`" in str(caught.value)
+    assert "line 2 pos 2" in str(caught.value)
+    assert "SubqueryAlias" not in str(caught.value)
+
+
+def test_validation_gives_schema_and_kind(engine: EngineClient) -> None:
+    rows = engine.validate(sql(LATE), {"flights": FLIGHTS}, {"flights": VOCAB}, DatasetVocabulary())
+    assert rows.tables == ("flights",)
+    assert not rows.is_stateful
+    assert rows.schema is not None
+    assert rows.schema.field("event_time").type == pa.timestamp("ms", "UTC")
+    windows = engine.validate(
+        sql(*HOURLY),
+        {"flights": FLIGHTS, "weather": WEATHER},
+        {"flights": VOCAB, "weather": VOCAB},
+        DatasetVocabulary(),
+    )
+    assert windows.is_stateful
+    assert windows.tables == ("flights", "weather")
+    assert windows.schema is not None
+    assert windows.schema.names == ["event_time", "origin", "departures", "delay", "temp"]
+
+
+def test_without_inputs_only_syntax_is_checked(engine: EngineClient) -> None:
+    answer = engine.validate(sql("SELECT a, b FROM `x.y` WHERE f(a)"), {}, {}, DatasetVocabulary())
+    assert answer.tables == ("x.y",)
+    assert answer.schema is None
+
+
+def test_other_engines_and_temporal_tables_are_refused(engine: EngineClient) -> None:
+    with pytest.raises(InvalidQuery, match="flink"):
+        engine.validate(TransformSql(engine="flink", query="SELECT 1"), {}, {}, DatasetVocabulary())
+    temporal = TransformSql(
+        engine="spark", query="SELECT 1", temporal_tables=(TemporalTable(name="x", primary_key=("y",)),)
+    )
+    with pytest.raises(InvalidQuery, match="temporal"):
+        engine.validate(temporal, {}, {}, DatasetVocabulary())
+
+
+def test_preprocessing_keeps_order_and_writes_a_file(engine: EngineClient, tmp_path: Path) -> None:
+    source, out = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    pq.write_table(pa.table({"a": [3, 1, 2], "t": ["2020-01-01", "2020-01-02", "x"]}), source)
+    request = RawQueryRequest(
+        input_data_paths=(str(source),),
+        transform=sql(
+            ("b", "SELECT * FROM input WHERE a > 1"), "SELECT a, try_cast(t AS TIMESTAMP) AS t FROM b"
+        ),
+        output_data_path=str(out),
+    )
+    assert engine.execute_raw_query(request).num_records == 2
+    table = pq.read_table(out)
+    assert table.column("a").to_pylist() == [3, 2]
+    assert table.schema.field("t").type == pa.timestamp("ms", "UTC")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> QueryTable:
+    schema = pa.schema([("offset", pa.uint64()), ("x", pa.float64())])
+    files = []
+    for n, size in enumerate((2, 5)):
+        files.append(str(tmp_path / f"slice-{n}"))
+        rows = pa.table([list(range(n * 2, n * 2 + size)), [float(n)] * size], schema=schema)
+        pq.write_table(rows, files[-1])
+    return QueryTable(name="a.b", schema=schema, data_paths=tuple(files))
+
+
+def test_ad_hoc_queries_answer_over_whole_datasets(engine: EngineClient, dataset: QueryTable) -> None:
+    assert engine.tables_of("WITH c AS (SELECT 1) SELECT * FROM `a.b`, c") == ("a.b",)
+    assert engine.query("SELECT `offset` FROM `a.b`", (dataset,)).column(0).to_pylist() == list(range(7))
+    answer = engine.query("SELECT x, count(*) AS n FROM `a.b` GROUP BY x ORDER BY x DESC LIMIT 1", (dataset,))
+    assert answer.to_pylist() == [{"x": 1.0, "n": 5}]
+    nested = "SELECT count(*) AS n FROM `a.b` WHERE x = (SELECT max(x) FROM `a.b`)"
+    assert engine.query(nested, (dataset,)).to_pylist() == [{"n": 5}]
+
+
+def test_large_datasets_are_scanned(
+    engine: EngineClient, dataset: QueryTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odf_engine_spark.adhoc.IN_MEMORY", 0)
+    assert engine.query("SELECT `offset` FROM `a.b`", (dataset,)).column(0).to_pylist() == list(range(7))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM csv.`/etc/passwd`",
+        "SELECT (SELECT max(_c0) FROM csv.`/etc/passwd`)",
+        "SELECT java_method('java.lang.System', 'getProperty', 'user.home')",
+        "SELECT (SELECT reflect('java.lang.System', 'getProperty', 'user.home'))",
+        "SET x = 1",
+        "SELECT TRANSFORM(x) USING 'cat' FROM `a.b`",
+        "SELECT * FROM (SELECT TRANSFORM(x) USING 'cat' FROM `a.b`)",
+        "CREATE TABLE t AS SELECT 1",
+        "SELECT nope FROM `a.b`",
+        "SELEC",
+    ],
+)
+def test_ad_hoc_queries_only_read(engine: EngineClient, dataset: QueryTable, query: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        engine.query(query, (dataset,))
+    assert caught.value.code in ("InvalidQuery", "QueryRefused")

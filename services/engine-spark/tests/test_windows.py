@@ -1,0 +1,227 @@
+"""Windowed queries: closing, lateness, retractions, joins, batching."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.metadata.engine import TransformResponseSuccess
+from odf_engine_spark.testing import HOUR, HOURLY, MINUTE, Block, Derivative, flight, reading, sql
+
+Make = Callable[..., Derivative]
+A, R, FROM, TO = 0, 1, 2, 3
+COUNTS = (
+    "SELECT window.start AS event_time, origin, count(*) AS n, sum(dep_delay) AS delay FROM flights "
+    "GROUP BY window(time_hour, '1 hour'), origin"
+)
+
+
+def ms(answer: TransformResponseSuccess) -> int | None:
+    return None if answer.new_watermark is None else answer.new_watermark.ms
+
+
+def test_a_window_closes_when_the_watermark_reaches_its_end(derive: Make) -> None:
+    hourly = derive(
+        sql(COUNTS),
+        flights=[
+            Block(rows=[flight(10, 1.0), flight(HOUR + 5, 2.0)], watermark=HOUR - 1),
+            Block(watermark=HOUR),
+            Block(rows=[flight(HOUR + 6, 3.0)], watermark=3 * HOUR + 7),
+        ],
+    )
+    assert ms(hourly.pull(1)) == 0
+    assert hourly.rows() == []
+    hourly.pull(2)
+    assert hourly.rows() == [(A, 0, "JFK", 1, 1.0)]
+    assert ms(hourly.pull(3)) == 3 * HOUR
+    assert hourly.rows()[1:] == [(A, HOUR, "JFK", 2, 5.0)]
+
+
+def test_a_row_is_late_by_the_watermark_of_the_block_before_it(derive: Make) -> None:
+    hourly = derive(
+        sql(COUNTS),
+        flights=[
+            Block(rows=[flight(10, 1.0)], watermark=HOUR),
+            Block(rows=[flight(20, 2.0), flight(HOUR, 4.0)], watermark=2 * HOUR),
+        ],
+    )
+    hourly.pull()
+    assert hourly.rows() == [(A, 0, "JFK", 1, 1.0), (A, HOUR, "JFK", 1, 4.0)]
+
+
+def test_rows_of_the_block_that_sets_the_watermark_are_in_time(derive: Make) -> None:
+    hourly = derive(sql(COUNTS), flights=[Block(rows=[flight(10, 1.0)], watermark=5 * HOUR)])
+    hourly.pull()
+    assert hourly.rows() == [(A, 0, "JFK", 1, 1.0)]
+
+
+def test_retractions_and_corrections_are_netted_before_aggregation(derive: Make) -> None:
+    rows = [
+        flight(1, 1.0), flight(2, 2.0), flight(1, 1.0, R), flight(2, 2.0, FROM), flight(3, 5.0, TO),
+        flight(9, 9.0, R), flight(4, None), flight(4, None, R),
+    ]  # fmt: skip
+    hourly = derive(sql(COUNTS), flights=[Block(rows=rows[:2]), Block(rows=rows[2:], watermark=HOUR)])
+    hourly.pull(1)
+    hourly.pull(2)
+    assert hourly.rows() == [(A, 0, "JFK", 1, 5.0)]
+
+
+def test_a_correction_moves_a_record_to_another_window(derive: Make) -> None:
+    rows = [flight(1, 1.0), flight(2, 3.0), flight(1, 1.0, FROM), flight(HOUR + 1, 1.0, TO)]
+    hourly = derive(sql(COUNTS), flights=[Block(rows=rows, watermark=2 * HOUR)])
+    hourly.pull()
+    assert hourly.rows() == [(A, 0, "JFK", 1, 3.0), (A, HOUR, "JFK", 1, 1.0)]
+
+
+def test_flights_and_weather_join_by_the_hour(derive: Make) -> None:
+    joined = derive(
+        sql(*HOURLY),
+        flights=[
+            Block(rows=[flight(1, 60.0), flight(2, 30.0), flight(3, 5.0, origin="LGA")], watermark=HOUR)
+        ],
+        weather=[Block(rows=[reading(0, 21.5), reading(30 * MINUTE, 25.0)]), Block(watermark=HOUR)],
+    )
+    assert joined.pull(1, 1).new_watermark is None
+    assert joined.rows() == []
+    assert ms(joined.pull(1, 2)) == HOUR
+    assert joined.rows() == [(A, 0, "JFK", 2, 90.0, 25.0), (A, 0, "LGA", 1, 5.0, None)]
+
+
+@pytest.mark.parametrize("kind", ["INNER", "LEFT", "RIGHT", "FULL"])
+def test_every_kind_of_join_is_by_window(derive: Make, kind: str) -> None:
+    steps = (
+        (
+            "f",
+            "SELECT window, origin, count(*) AS n FROM flights GROUP BY window(time_hour, '1 hour'), origin",
+        ),
+        (
+            "w",
+            "SELECT window, origin, max(temp) AS t FROM weather GROUP BY window(time_hour, '1 hour'), origin",
+        ),
+        (
+            None,
+            (
+                "SELECT coalesce(f.window, w.window).start AS event_time, coalesce(f.origin, w.origin) AS origin, n, t "
+                f"FROM f {kind} JOIN w ON f.window.start = w.window.start AND f.origin = w.origin"
+            ),
+        ),
+    )
+    joined = derive(
+        sql(*steps),
+        flights=[Block(rows=[flight(1), flight(2, origin="LGA")], watermark=HOUR)],
+        weather=[Block(rows=[reading(1, 1.0), reading(2, 2.0, "EWR")], watermark=HOUR)],
+    )
+    joined.pull()
+    both, left, right = (A, 0, "JFK", 1, 1.0), (A, 0, "LGA", 1, None), (A, 0, "EWR", None, 2.0)
+    expected = {"INNER": {both}, "LEFT": {both, left}, "RIGHT": {both, right}, "FULL": {both, left, right}}
+    assert set(joined.rows()) == expected[kind]
+
+
+def test_results_are_in_total_order_nulls_first(derive: Make) -> None:
+    rows = [flight(1, None, origin="B"), flight(1, 2.0, origin="A"), flight(HOUR, 1.0, origin="A")]
+    query = (
+        "SELECT window.start AS event_time, max(dep_delay) AS m, origin FROM flights "
+        "GROUP BY window(time_hour, '1 hour'), origin"
+    )
+    hourly = derive(sql(query), flights=[Block(rows=rows[::-1], watermark=9 * HOUR)])
+    hourly.pull()
+    assert hourly.rows() == [(A, 0, None, "B"), (A, 0, 2.0, "A"), (A, HOUR, 1.0, "A")]
+
+
+def test_event_times_before_the_output_watermark_are_refused(derive: Make) -> None:
+    query = COUNTS.replace("window.start AS", "window.start - INTERVAL 1 DAY AS")
+    shifted = derive(
+        sql(query),
+        flights=[Block(rows=[flight(1)], watermark=HOUR), Block(rows=[flight(HOUR)], watermark=2 * HOUR)],
+    )
+    shifted.pull(1)
+    with pytest.raises(InvalidQuery, match="before the watermark"):
+        shifted.pull(2)
+
+
+def test_filters_before_and_after_windows_and_windows_of_windows(derive: Make) -> None:
+    transform = sql(
+        ("late", "SELECT * FROM flights WHERE dep_delay > 1"),
+        (
+            "by_origin",
+            "SELECT window, origin, count(*) AS n FROM late GROUP BY window(time_hour, '1 hour'), origin HAVING n > 1",
+        ),
+        "SELECT window.end AS event_time, sum(n) AS n FROM by_origin WHERE origin <> 'X' GROUP BY window",
+    )
+    rows = [flight(n, float(n), origin=o) for n in range(4) for o in ("JFK", "LGA", "X")]
+    nested = derive(transform, flights=[Block(rows=rows, watermark=HOUR)])
+    nested.pull()
+    assert nested.rows() == [(A, HOUR, 4)]
+
+
+def _random_blocks(
+    source: random.Random, make: Callable[[int], tuple[object, ...]], count: int
+) -> list[Block]:
+    blocks, watermark = [], 0
+    for n in range(count):
+        rows = [make(source.randrange(max(0, n - 2) * HOUR // 2, (n + 2) * HOUR // 2)) for _ in range(4)]
+        watermark = max(watermark, source.randrange(0, (n + 1) * HOUR // 2))
+        blocks.append(Block(rows=rows if source.random() < 0.8 else (), watermark=watermark if n else None))
+    blocks.append(Block(watermark=9 * HOUR))
+    return blocks
+
+
+def test_batching_does_not_matter(derive: Make) -> None:
+    source = random.Random(11)
+    seen: list[tuple[object, ...]] = []
+
+    def any_flight(at: int) -> tuple[object, ...]:
+        if seen and source.random() < 0.2:
+            return (R, *source.choice(seen)[1:])
+        seen.append(flight(at, source.uniform(0, 1), origin=source.choice(["JFK", "LGA"])))
+        return seen[-1]
+
+    flights = _random_blocks(source, any_flight, 9)
+    weather = _random_blocks(
+        source, lambda at: reading(at, source.uniform(0, 9), source.choice(["JFK", "LGA"])), 9
+    )
+    whole = derive(sql(*HOURLY), flights=flights, weather=weather)
+    whole.pull()
+    assert len(whole.rows()) > 5
+    for _ in range(5):
+        cut = derive(sql(*HOURLY), flights=flights, weather=weather)
+        steps = [[*sorted(source.choices(range(11), k=3)), 10] for _ in range(2)]
+        for until in zip(*steps, strict=True):
+            cut.pull(*until)
+        assert Counter(cut.rows()) == Counter(whole.rows())
+        assert cut.watermark == whole.watermark
+
+
+def test_the_same_request_gives_the_same_bytes(derive: Make) -> None:
+    source = random.Random(3)
+    rows = [flight(source.randrange(3 * HOUR), source.uniform(0, 1)) for _ in range(300)]
+    runs = [derive(sql(COUNTS), flights=[Block(rows=rows, watermark=2 * HOUR)]) for _ in range(2)]
+    for run in runs:
+        run.pull()
+    for name in ("data-0", "checkpoint-0"):
+        assert (runs[0].folder / name).read_bytes() == (runs[1].folder / name).read_bytes()
+
+
+def test_a_hostile_checkpoint_is_refused(derive: Make) -> None:
+    hourly = derive(sql(COUNTS), flights=[Block(rows=[flight(1)]), Block(watermark=HOUR)])
+    hourly.pull(1)
+    assert hourly.checkpoint is not None
+    raw = hourly.checkpoint.read_bytes()
+    for broken in (
+        b"",
+        b"junk",
+        raw[:-40],
+        raw.replace(b"odf-engine-spark/1", b"odf-engine-spark/9"),
+        raw[:200],
+    ):
+        hourly.checkpoint.write_bytes(broken)
+        with pytest.raises(InvalidInput, match="not a checkpoint"):
+            hourly.pull(2)
+
+
+def test_time_before_the_epoch_falls_into_the_window_that_holds_it(derive: Make) -> None:
+    hourly = derive(sql(COUNTS), flights=[Block(rows=[flight(-1, 1.0)], watermark=0)])
+    hourly.pull()
+    assert hourly.rows() == [(A, -HOUR, "JFK", 1, 1.0)]

@@ -1,0 +1,197 @@
+"""A dataset in memory, and a coordinator that admits what is proposed to it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
+from odf_common.chain.build import build_blocks
+from odf_common.chain.chain import iterate
+from odf_common.codec.bus import Envelope, envelope
+from odf_common.codec.flatbuffers import decode_event
+from odf_common.data.slices import read_slice
+from odf_common.errors import HeadMoved, OdfError
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.engine import RawQueryRequest, RawQueryResponseSuccess
+from odf_common.metadata.events import AddData, AddPushSource, KnownEvent
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepNdJson
+from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter
+from odf_common.ports.store import ObjectKind
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_common.runtime.states import ChainStates, NoStateCache
+from odf_common.testing.builders import a_chain, a_dataset, a_seed
+from odf_ingest.commit import BatchCommitter
+from odf_ingest.prepare import Preparer
+from odf_ingest.preprocess import Preprocessor
+from odf_ingest.propose import Proposals
+from odf_ingest.push.lanes import Lanes
+from odf_ingest.slices import Drafter
+
+COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
+
+
+@dataclass
+class Clock:
+    """Stands still until told."""
+
+    ms: int = 1_800_000_000_000
+
+    def now(self) -> Timestamp:
+        return Timestamp.from_ms(self.ms)
+
+
+class NoEngine:
+    """Port `Engine` of a node without preprocessing."""
+
+    def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
+        raise AssertionError(request)
+
+
+@dataclass
+class Coordinator:
+    """Port `Bus` that answers proposals at once; `before` happens just before the next one is looked at."""
+
+    blobs: MemoryBlobStore
+    refs: MemoryRefStore
+    states: ChainStates
+    letters: list[DeadLetter] = field(default_factory=list)
+    before: list[Callable[[], None]] = field(default_factory=list)
+    loses_replies: int = 0
+    sent: list[tuple[str, Envelope]] = field(default_factory=list)
+    proposals: Proposals | None = None
+
+    def send(self, topic: str, message: Envelope) -> None:
+        self.sent.append((topic, message))
+        if topic != COORDINATOR_COMMANDS:
+            return
+        for action in [self.before.pop(0)] if self.before else []:
+            action()
+        answer = self._answer(message)
+        if self.loses_replies:
+            self.loses_replies -= 1
+            return
+        assert self.proposals is not None
+        self.proposals.on_reply(envelope(message.dataset_id, answer, cause=message))
+
+    def send_dead_letter(self, letter: DeadLetter) -> None:
+        self.letters.append(letter)
+
+    def flush(self, timeout: float = 10.0) -> None:
+        pass
+
+    def _answer(self, message: Envelope) -> bus.Committed | bus.HeadMoved | bus.Refused:
+        dataset = DatasetId.parse(message.dataset_id)
+        expected = Multihash.from_bytes(message.propose.expected_head)
+        events = [decode_event(raw) for raw in message.propose.events]
+        try:
+            state = self.commit(dataset, expected, events, Timestamp(message.propose.system_time))  # type: ignore[arg-type]
+        except HeadMoved:
+            head = self.refs.head(dataset)
+            return bus.HeadMoved(head=head.raw if head else b"")
+        except OdfError as error:
+            return bus.Refused(code=error.code, text=str(error))
+        return bus.Committed(head=state.head.raw)
+
+    def commit(
+        self, dataset: DatasetId, expected: Multihash | None, events: list[KnownEvent], system_time: Timestamp
+    ) -> ChainState:
+        past = None if expected is None else self.states.at(dataset, expected)
+        blocks, state = build_blocks(past, events, system_time=system_time, version=3)
+        for block in blocks:
+            self.blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
+        self.refs.compare_and_set(dataset, expected=expected, new=state.head)
+        return state
+
+
+@dataclass
+class Bench:
+    """One dataset with one source, and all that ingest needs to commit to it."""
+
+    dataset: DatasetId
+    coordinator: Coordinator
+    blobs: MemoryBlobStore
+    refs: MemoryRefStore
+    states: ChainStates
+    lanes: Lanes
+    preparer: Preparer
+    clock: Clock
+    pool: ThreadPoolExecutor
+
+    @property
+    def state(self) -> ChainState:
+        state = self.states.current(self.dataset)
+        assert state is not None
+        return state
+
+    def propose(self, *events: KnownEvent) -> None:
+        """Commit past ingest."""
+        state = self.state
+        self.coordinator.commit(
+            self.dataset, state.head, list(events), Timestamp.from_ms(state.system_time.ms + 1)
+        )
+
+    def events(self) -> Sequence[object]:
+        return [decoded.block.event for _, decoded, _ in iterate(self._read, self.state.head)][::-1]
+
+    def rows(self) -> list[dict[str, object]]:
+        slices = [event.new_data for event in self.events() if isinstance(event, AddData) and event.new_data]
+        tables = [
+            read_slice(self.blobs.local_path(self.dataset, ObjectKind.DATA, one.physical_hash))
+            for one in slices
+        ]
+        rows: list[dict[str, object]] = pa.concat_tables(tables).to_pylist() if tables else []
+        return rows
+
+    def values(self, *names: str) -> list[tuple[object, ...]]:
+        return [tuple(row[name] for name in names) for row in self.rows()]
+
+    def _read(self, name: Multihash) -> bytes:
+        return self.blobs.read(self.dataset, ObjectKind.BLOCK, name)
+
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def make_bench(tmp_path: Path) -> Iterator[MakeBench]:
+    pools = []
+
+    def make(
+        merge: MergeStrategy | None = None,
+        read: ReadStep | None = None,
+        *events: KnownEvent,
+    ) -> Bench:
+        dataset = a_dataset()
+        source = AddPushSource(
+            source_name="default",
+            read=read or ReadStepNdJson(ddl_schema=COLUMNS),
+            merge=merge or MergeStrategyAppend(),
+        )
+        refs = MemoryRefStore()
+        blobs = MemoryBlobStore(refs)
+        states = ChainStates(blobs, refs, NoStateCache())
+        chain = a_chain(a_seed(), *events, source)
+        for name, raw in chain.store.items():
+            blobs.put(dataset, ObjectKind.BLOCK, name, raw)
+        refs.compare_and_set(dataset, expected=None, new=chain.state.head)
+        coordinator = Coordinator(blobs, refs, states)
+        coordinator.proposals = Proposals(coordinator)  # type: ignore[arg-type]
+        coordinator.proposals.on_owned(frozenset())
+        clock = Clock()
+        drafter = Drafter(blobs, clock, block_version=3, is_signed=False)
+        pool = ThreadPoolExecutor(4)
+        pools.append(pool)
+        lanes = Lanes(blobs, states, BatchCommitter(states, drafter, coordinator.proposals), pool)
+        preparer = Preparer(Preprocessor(NoEngine(), blobs.scratch))  # type: ignore[arg-type]
+        return Bench(dataset, coordinator, blobs, refs, states, lanes, preparer, clock, pool)
+
+    yield make
+    for pool in pools:
+        pool.shutdown()

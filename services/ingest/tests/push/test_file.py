@@ -1,0 +1,152 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.metadata.events import AddData, SetDataSchema, SetVocab
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategySnapshot, ReadStepNdJson
+from odf_ingest.batch import FileBatch
+from odf_ingest.commit import Outcome
+from odf_ingest.push.file import FileCommit, chosen_source
+
+LEDGER = MergeStrategyLedger(primary_key=("id",))
+EVENT_TIME = Timestamp.parse("2020-06-01T00:00:00Z")
+
+
+def push(bench: Any, tmp_path: Path, text: str, key: str = "key") -> Outcome:
+    file = tmp_path / "batch"
+    file.write_text(text)
+    batch = FileBatch(file=file, event_time=EVENT_TIME, key=key)
+    outcome: Outcome = bench.lanes.commit(bench.dataset, FileCommit("default", batch, bench.preparer))
+    return outcome
+
+
+def line(number: int, value: str = "a", at: str = "2020-01-01T00:00:00Z") -> str:
+    return f'{{"id":{number},"v":"{value}","event_time":"{at}"}}\n'
+
+
+def test_the_first_batch_brings_the_schema_and_a_watermark(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    outcome = push(bench, tmp_path, line(1) + line(2, at="2020-03-01T00:00:00+01:00"))
+    schema, data = bench.events()[-2:]
+    assert outcome.count == 2
+    assert isinstance(schema, SetDataSchema)
+    assert isinstance(data, AddData)
+    assert data.new_watermark == Timestamp.parse("2020-02-29T23:00:00Z")
+    assert bench.values("offset", "op", "id") == [(0, 0, 1), (1, 0, 2)]
+
+
+def test_rows_and_block_bear_the_same_system_time_and_it_rises(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    push(bench, tmp_path, line(1), "a")
+    first = bench.state.system_time
+    bench.clock.ms = 0
+    push(bench, tmp_path, line(2), "b")
+    assert bench.state.system_time.ms == first.ms + 1
+    assert bench.rows()[-1]["system_time"] == bench.state.system_time.datetime()
+
+
+def test_a_later_batch_goes_on_with_offsets_and_keeps_the_watermark(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    push(bench, tmp_path, line(1), "a")
+    push(bench, tmp_path, line(2, at="2019-01-01T00:00:00Z"), "b")
+    assert bench.values("offset", "id") == [(0, 1), (1, 2)]
+    assert bench.state.watermark == Timestamp.parse("2020-01-01T00:00:00Z")
+
+
+def test_the_same_key_is_committed_once(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    push(bench, tmp_path, line(1))
+    assert not push(bench, tmp_path, line(1)).is_new
+    assert len(bench.rows()) == 1
+
+
+def test_a_batch_of_known_records_writes_no_block(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench(LEDGER)
+    push(bench, tmp_path, line(1), "a")
+    before = bench.state.head
+    assert not push(bench, tmp_path, line(1, "other"), "b").is_new
+    assert bench.state.head == before
+
+
+def test_a_faulty_file_names_the_line_and_commits_nothing(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    before = bench.state.head
+    with pytest.raises(InvalidInput, match=r"^line 2: "):
+        push(bench, tmp_path, line(1) + "junk\n" + line(3))
+    with pytest.raises(InvalidInput, match=r"record 2: has no id"):
+        push(bench, tmp_path, line(1) + '{"v":"a"}\n')
+    assert bench.state.head == before
+
+
+def test_records_without_event_time_take_the_batchs_own(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    push(bench, tmp_path, '{"id":1}\n' + line(2))
+    assert bench.values("id", "event_time")[0] == (1, EVENT_TIME.datetime())
+
+
+def test_an_event_time_column_that_is_missing_is_made(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench(
+        None, ReadStepNdJson(ddl_schema=("id BIGINT",)), SetVocab(event_time_column="happened")
+    )
+    push(bench, tmp_path, '{"id":1}\n')
+    assert bench.values("happened") == [(EVENT_TIME.datetime(),)]
+
+
+@pytest.mark.parametrize("column", ["offset", "op", "system_time"])
+def test_columns_by_a_system_columns_name_are_refused(make_bench: Any, tmp_path: Path, column: str) -> None:
+    bench = make_bench(None, ReadStepNdJson(ddl_schema=(f"{column} BIGINT",)))
+    with pytest.raises(InvalidInput, match=column):
+        push(bench, tmp_path, f'{{"{column}":1}}\n')
+
+
+def test_who_was_overtaken_builds_the_batch_anew(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench(LEDGER)
+    push(bench, tmp_path, line(1), "first")
+
+    def overtake() -> None:
+        bench.propose(SetVocab(event_time_column="event_time"))
+
+    bench.coordinator.before = [overtake]
+    push(bench, tmp_path, line(1) + line(2), "second")
+    assert bench.values("offset", "id") == [(0, 1), (1, 2)]
+
+
+def test_a_lost_reply_does_not_repeat_the_batch(
+    make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    bench.coordinator.loses_replies = 1
+    monkeypatch.setattr("odf_ingest.propose.Proposals.propose.__defaults__", (0.05,))
+    outcome = push(bench, tmp_path, line(1))
+    assert not outcome.is_new
+    assert len(bench.rows()) == 1
+
+
+def test_snapshots_go_on_from_what_the_slices_hold(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench(MergeStrategySnapshot(primary_key=("id",)))
+    push(bench, tmp_path, line(1) + line(2), "a")
+    bench.lanes.forget(bench.dataset)
+    push(bench, tmp_path, line(2, "b") + line(3), "b")
+    assert bench.values("op", "id", "v")[2:] == [(1, 1, "a"), (2, 2, "a"), (3, 2, "b"), (0, 3, "a")]
+
+
+def test_a_ledger_knows_its_keys_after_a_restart_and_after_others_wrote(
+    make_bench: Any, tmp_path: Path
+) -> None:
+    bench = make_bench(LEDGER)
+    push(bench, tmp_path, line(1), "a")
+    bench.lanes.forget(bench.dataset)
+    push(bench, tmp_path, line(1) + line(2), "b")
+    bench.propose(SetVocab(event_time_column="event_time"))
+    push(bench, tmp_path, line(2) + line(3) + line(1), "c")
+    assert [row["id"] for row in bench.rows()] == [1, 2, 3]
+
+
+def test_a_source_has_to_be_named_when_there_are_none_of_that_name(make_bench: Any) -> None:
+    state = make_bench().state
+    assert chosen_source(state, "").source_name == "default"
+    with pytest.raises(NotFound):
+        chosen_source(state, "other")

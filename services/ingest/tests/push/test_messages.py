@@ -1,0 +1,135 @@
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from odf_common.metadata.events import SetVocab
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategyLedger
+from odf_ingest.batch import MessageBatch, Part
+from odf_ingest.commit import Outcome, position_of
+from odf_ingest.errors import PositionMoved, TopicReplaced
+from odf_ingest.prepare import plan_of
+from odf_ingest.push.messages import KafkaBatch
+
+LEDGER = MergeStrategyLedger(primary_key=("id",))
+Values = Mapping[int, list[bytes | None]]
+
+
+def a_batch(
+    values: Values, start: Mapping[int, int] | None = None, topic_id: str = "one", partitions: int = 1
+) -> MessageBatch:
+    begin = start or dict.fromkeys(values, 0)
+    return MessageBatch(
+        topic="topic",
+        topic_id=topic_id,
+        partitions=partitions,
+        parts=tuple(
+            Part(
+                partition=number,
+                values=some,
+                offsets=range(begin[number], begin[number] + len(some)),
+                timestamps=lambda some=some: [1_600_000_000_000] * len(some),  # type: ignore[misc]
+            )
+            for number, some in values.items()
+        ),
+        start=begin,
+        end={number: begin[number] + len(some) for number, some in values.items()},
+        beginning=dict.fromkeys(values, 0),
+        begun=0.0,
+        size=0,
+    )
+
+
+def commit(bench: Any, batch: MessageBatch) -> Outcome:
+    plan = plan_of(bench.state, bench.state.push_sources["default"])
+    reading = bench.pool.submit(bench.preparer.messages, plan, batch)
+    assert isinstance(reading, Future)
+    work = KafkaBatch(
+        "default", batch, plan=plan, reading=reading, preparer=bench.preparer, bus=bench.coordinator
+    )
+    outcome: Outcome = bench.lanes.commit(bench.dataset, work)
+    return outcome
+
+
+def message(number: int, day: int = 1) -> bytes:
+    return b'{"id":%d,"v":"a","event_time":"2020-01-%02dT00:00:00Z"}' % (number, day)
+
+
+def test_the_position_is_in_the_block_of_the_records(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: [message(1), message(2)]}))
+    assert position_of(bench.state, "default").topics["topic"].next == {0: 2}
+    assert bench.state.source_states["default"].value == (
+        '{"topics":{"topic":{"id":"one","next":{"0":2}}},"v":1}'
+    )
+
+
+def test_a_batch_that_is_in_the_chain_is_not_repeated(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: [message(1)]}))
+    assert not commit(bench, a_batch({0: [message(1)]})).is_new
+    assert len(bench.rows()) == 1
+
+
+def test_a_batch_that_does_not_follow_is_not_committed(make_bench: Any) -> None:
+    bench = make_bench()
+    with pytest.raises(PositionMoved):
+        commit(bench, a_batch({0: [message(1)]}, start={0: 5}))
+    commit(bench, a_batch({0: [message(1)]}))
+    with pytest.raises(PositionMoved):
+        commit(bench, a_batch({0: [message(1), message(2)]}))
+
+
+def test_a_topic_that_was_made_anew_is_noticed(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: [message(1)]}))
+    with pytest.raises(TopicReplaced):
+        commit(bench, a_batch({0: [message(2)]}, start={0: 1}, topic_id="two"))
+
+
+def test_bad_messages_are_dead_letters_and_their_neighbours_go_on(make_bench: Any) -> None:
+    bench = make_bench(LEDGER)
+    values = [message(1), b"junk", None, b'{"id":2}', b'{"event_time":"2020-01-01T00:00:00Z"}', message(3)]
+    commit(bench, a_batch({0: values}))
+    assert [row["id"] for row in bench.rows()] == [1, 3]
+    assert [(letter.offset, letter.reason) for letter in bench.coordinator.letters] == [
+        (1, "is not one JSON object"),
+        (2, "is empty"),
+        (3, "has no event_time"),
+        (4, "has no id"),
+    ]
+    assert [letter.value for letter in bench.coordinator.letters] == [values[1], b"", values[3], values[4]]
+
+
+def test_a_batch_of_bad_and_known_messages_moves_the_position_alone(make_bench: Any) -> None:
+    bench = make_bench(LEDGER)
+    commit(bench, a_batch({0: [message(1)]}))
+    outcome = commit(bench, a_batch({0: [b"junk", message(1)]}, start={0: 1}))
+    assert (outcome.count, outcome.is_new) == (0, True)
+    assert bench.events()[-1].new_data is None
+    assert bench.state.watermark == Timestamp.parse("2020-01-01T00:00:00Z")
+    assert position_of(bench.state, "default").topics["topic"].next == {0: 3}
+
+
+def test_bad_messages_are_buried_once_though_the_batch_is_overtaken(make_bench: Any) -> None:
+    bench = make_bench()
+    bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))]
+    commit(bench, a_batch({0: [message(1), b"junk"]}))
+    assert len(bench.coordinator.letters) == 1
+    assert len(bench.rows()) == 1
+
+
+def test_with_several_partitions_the_watermark_is_the_least_of_their_greatest_times(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: [message(1, day=9)], 1: [message(2, day=3)]}, partitions=2))
+    assert bench.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
+    commit(bench, a_batch({1: [message(3, day=20)]}, start={1: 1}, partitions=2))
+    assert bench.state.watermark == Timestamp.parse("2020-01-09T00:00:00Z")
+
+
+def test_records_are_numbered_by_event_time_across_partitions(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: [message(1, day=9), message(2, day=2)], 1: [message(3, day=3)]}, partitions=2))
+    assert bench.values("offset", "id") == [(0, 2), (1, 3), (2, 1)]

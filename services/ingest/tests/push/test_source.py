@@ -1,0 +1,138 @@
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from odf_common.adapters.kafka.records import Chunk
+from odf_common.metadata.steps import MergeStrategySnapshot
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.testing.builders import a_dataset, a_push_source
+from odf_ingest.batch import MessageBatch
+from odf_ingest.prepare import Plan
+from odf_ingest.push.source import Limits, PushSource
+
+
+def a_source(size: int = 100, delay: float = 10.0, partitions: int = 1, **changes: object) -> PushSource:
+    from dataclasses import replace
+
+    source = replace(a_push_source(), **changes)  # type: ignore[arg-type]
+    return PushSource(
+        dataset=a_dataset(),
+        alias="a",
+        plan=Plan(source=source, vocab=DatasetVocabulary(), schema=None),
+        topic="t",
+        topic_id="id",
+        positions=dict.fromkeys(range(partitions), 0),
+        beginning=dict.fromkeys(range(partitions), 0),
+        limits=Limits(size=size, delay=delay),
+    )
+
+
+def a_chunk(sizes: Sequence[int], start: int = 0, partition: int = 0) -> Chunk:
+    return Chunk(
+        partition=("t", partition),
+        values=[b"x" * size for size in sizes],
+        offsets=range(start, start + len(sizes)),
+        timestamps=lambda: list(range(len(sizes))),
+    )
+
+
+def shape(batches: Sequence[MessageBatch]) -> list[list[int]]:
+    return [[len(value or b"") for part in batch.parts for value in part.values] for batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cut"),
+    [
+        ([10] * 9, []),
+        ([10] * 10, [[10] * 10]),
+        ([10] * 25, [[10] * 10, [10] * 10]),
+        ([99, 99, 99], [[99, 99]]),
+        ([500], [[500]]),
+        ([500, 1, 500], [[500], [1, 500]]),
+        ([1] * 1000, [[1] * 100] * 10),
+    ],
+)
+def test_a_batch_is_cut_as_soon_as_it_has_the_bytes(sizes: list[int], cut: list[list[int]]) -> None:
+    source = a_source()
+    source.add(a_chunk(sizes))
+    assert shape(source.ready) == cut
+    source.cut()
+    assert sum(map(len, shape(source.ready))) == len(sizes)
+
+
+def test_batches_follow_on_each_other() -> None:
+    source = a_source()
+    source.add(a_chunk([60] * 5))
+    source.add(a_chunk([60] * 2, start=5))
+    source.cut()
+    ends = [(batch.start[0], batch.end[0]) for batch in source.ready]
+    assert ends == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    assert [list(part.offsets) for batch in source.ready for part in batch.parts] == [
+        [0, 1],
+        [2, 3],
+        [4, 5],
+        [6],
+    ]
+
+
+def test_gaps_in_the_offsets_are_kept() -> None:
+    source = a_source()
+    chunk = a_chunk([1, 1])
+    source.add(Chunk(partition=("t", 0), values=chunk.values, offsets=[3, 7], timestamps=chunk.timestamps))
+    source.add(a_chunk([1], start=9))
+    source.cut()
+    (batch,) = source.ready
+    assert list(batch.parts[0].offsets) == [3, 7, 9]
+    assert batch.end == {0: 10}
+
+
+def test_a_batch_is_due_after_its_delay_and_at_once_when_hurried_and_nothing_waits() -> None:
+    source = a_source(delay=60)
+    assert source.due is None
+    source.add(a_chunk([1]))
+    assert source.due is not None
+    assert source.due > time.monotonic() + 50
+    source.is_hurried = True
+    assert source.due > time.monotonic() + 50
+    source.ends[0] = 1
+    assert source.due <= time.monotonic()
+
+
+def test_tombstones_count_no_bytes() -> None:
+    source = a_source()
+    chunk = a_chunk([50, 0, 49])
+    source.add(
+        Chunk(
+            partition=("t", 0),
+            values=[chunk.values[0], None, chunk.values[2]],
+            offsets=range(3),
+            timestamps=chunk.timestamps,
+        )
+    )
+    assert not source.ready
+
+
+def test_partitions_stand_side_by_side_in_a_batch() -> None:
+    source = a_source(partitions=2)
+    source.add(a_chunk([1, 1], partition=1))
+    source.add(a_chunk([1], partition=0))
+    source.add(a_chunk([1], start=2, partition=1))
+    source.cut()
+    (batch,) = source.ready
+    assert [(part.partition, len(part.values)) for part in batch.parts] == [(0, 1), (1, 3)]
+    assert batch.parts[1].timestamps() == [0, 1, 0]
+
+
+def test_where_a_message_is_a_batch_each_is_cut_at_once() -> None:
+    source = a_source(merge=MergeStrategySnapshot(primary_key=("id",)))
+    source.add(a_chunk([1, 2, 3]))
+    assert shape(source.ready) == [[1], [2], [3]]
+    assert [batch.end[0] for batch in source.ready] == [1, 2, 3]
+
+
+def test_lag_is_what_waits_behind_what_is_committed() -> None:
+    source = a_source()
+    source.high[0] = 10
+    assert source.lag({0: 4}) == 6
+    assert source.lag({0: 12}) == 0

@@ -1,0 +1,43 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepJson
+from odf_ingest.read import read_batch, read_file, read_records
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def test_a_file_is_an_array_of_objects(tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    file.write_text('[{"id": 1, "name": "ä"},\n {"id": 2}]')
+    assert read_file(ReadStepJson(), file, SCHEMA).to_pylist() == [
+        {"id": 1, "name": "ä"},
+        {"id": 2, "name": None},
+    ]
+
+
+def test_the_array_may_lie_inside_the_document() -> None:
+    step = ReadStepJson(sub_path="result.rows")
+    table = read_batch(step, b'{"result": {"rows": [{"id": 1}]}}', SCHEMA)
+    assert table.column("id").to_pylist() == [1]
+
+
+def test_the_bad_record_of_a_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    file.write_text('[{"id": 1}, {"id": "x"}]')
+    with pytest.raises(InvalidInput, match=r"^record 2: "):
+        read_file(ReadStepJson(), file, SCHEMA)
+
+
+def test_a_message_is_an_object_or_an_array_of_one() -> None:
+    table = read_records(ReadStepJson(), [b'{"id":1}', b'[{"id":2}]'], SCHEMA)
+    assert table.column("id").to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("bad", [b"", b"[]", b"1", b"[1]", b'[{"id":1},{"id":2}]', b"{", b'{"id":"x"}'])
+def test_a_message_that_is_not_one_record_is_refused(bad: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        read_records(ReadStepJson(), [b'{"id":1}', bad], SCHEMA)

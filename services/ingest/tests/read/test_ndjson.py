@@ -1,0 +1,119 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepNdJson
+from odf_ingest.read import read_batch, read_file, read_records
+
+MOMENT = pa.timestamp("ms", "UTC")
+SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("at", MOMENT), ("day", pa.date32())])
+STEP = ReadStepNdJson()
+
+
+def rows(*values: bytes, step: ReadStepNdJson = STEP) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = read_records(step, values, SCHEMA).to_pylist()
+    return found
+
+
+def test_one_message_is_one_record_in_order() -> None:
+    assert [row["id"] for row in rows(b'{"id":2}', b'{"id":1}', b'{"id":3}')] == [2, 1, 3]
+
+
+def test_columns_that_are_not_declared_are_passed_over_and_missing_ones_are_null() -> None:
+    assert rows(b'{"id":1,"other":{"deep":[1]}}') == [{"id": 1, "city": None, "at": None, "day": None}]
+
+
+def test_an_object_may_be_spread_over_lines_and_wrapped_in_white_space() -> None:
+    assert [row["id"] for row in rows(b'{\n "id": 1\n}\n', b'  {"id":2}\r\n')] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b" ",
+        b"junk",
+        b"null",
+        b"[1]",
+        b'[{"id":1}]',
+        b'{"id":1',
+        b'{"id":1}{"id":2}',
+        b'{"id":1}\n{"id":2}',
+        b'{"id":1} x',
+        b'{"id":1},',
+        b'{"id":"one"}',
+        b'{"id":1.5}',
+        b'{"id":99999999999999999999}',
+        b'{"city":7}',
+        b'{"city":"\xff"}',
+        b'{"other":"\xff"}',
+        b'{"id":1,"id":2}',
+        b'{"at":"soon"}',
+        b'{"day":"2020-02-30"}',
+        b'{"city":"line\nfeed"}',
+    ],
+)
+def test_a_bad_message_is_refused_alone_and_among_good_ones(bad: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        rows(bad)
+    with pytest.raises(InvalidInput):
+        rows(b'{"id":1}', bad, b'{"id":3}')
+
+
+def test_an_empty_message_does_not_hide_a_double_one() -> None:
+    with pytest.raises(InvalidInput):
+        rows(b'{"id":1}', b"", b'{"id":2}{"id":3}')
+
+
+def test_moments_with_offsets_become_utc_and_naive_ones_are_utc() -> None:
+    found = rows(
+        b'{"at":"2020-01-01T02:00:00+02:00"}',
+        b'{"at":"2020-01-01 00:00:00"}',
+        b'{"at":"2020-01-01T00:00:00.000999999Z"}',
+    )
+    assert {row["at"].isoformat() for row in found} == {"2020-01-01T00:00:00+00:00"}  # type: ignore[attr-defined]
+
+
+def test_moments_and_dates_follow_the_formats_given() -> None:
+    step = ReadStepNdJson(timestamp_format="dd/MM/yyyy HH:mm", date_format="%d.%m.%Y")
+    (row,) = rows(b'{"at":"31/01/2020 07:05","day":"1.2.2020"}', step=step)
+    assert str(row["at"]) == "2020-01-31 07:05:00+00:00"
+    assert str(row["day"]) == "2020-02-01"
+
+
+def test_a_file_holds_one_object_a_line_and_blank_lines_do_not_count(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(b'\xef\xbb\xbf{"id":1}\n\n{"id":2}\n')
+    assert read_file(STEP, file, SCHEMA).column("id").to_pylist() == [1, 2]
+
+
+def test_the_first_bad_line_of_a_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(
+        b"".join(b'{"id":%d}\n' % number for number in range(1000)) + b'{"id":"x"}\n{"id":"y"}\n'
+    )
+    with pytest.raises(InvalidInput, match=r"^line 1001: "):
+        read_file(STEP, file, SCHEMA)
+
+
+def test_an_empty_file_has_no_records(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(b"\n \n")
+    assert len(read_file(STEP, file, SCHEMA)) == 0
+
+
+def test_without_a_schema_types_are_found_in_the_data() -> None:
+    table = read_batch(STEP, b'{"a":1,"b":"x"}\n{"a":2}', None)
+    assert table.to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
+
+
+def test_another_encoding_is_read_as_such() -> None:
+    (row,) = rows('{"city":"Köln"}'.encode("latin-1"), step=ReadStepNdJson(encoding="latin-1"))
+    assert row["city"] == "Köln"
+
+
+def test_a_message_longer_than_a_block_is_read() -> None:
+    (row,) = rows(b'{"id":1,"city":"' + b"x" * 6_000_000 + b'"}')
+    assert len(str(row["city"])) == 6_000_000

@@ -1,0 +1,37 @@
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepParquet
+from odf_ingest.read import read_batch
+
+
+def file_of(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def test_a_message_is_a_whole_file() -> None:
+    table = pa.table({"a": [1, 2], "b": ["x", "y"]})
+    assert read_batch(ReadStepParquet(), file_of(table), None).to_pylist() == table.to_pylist()
+
+
+def test_declared_columns_are_chosen_by_name_and_cast() -> None:
+    wanted = pa.schema([("b", pa.string()), ("a", pa.int32())])
+    table = read_batch(ReadStepParquet(), file_of(pa.table({"a": [1], "b": ["x"], "c": [0]})), wanted)
+    assert table.schema.equals(wanted)
+
+
+@pytest.mark.parametrize("raw", [b"", b"PAR1", b"junk" * 100])
+def test_bytes_that_are_no_parquet_are_refused(raw: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        read_batch(ReadStepParquet(), raw, None)
+
+
+def test_a_missing_column_is_named() -> None:
+    with pytest.raises(InvalidInput, match="column z"):
+        read_batch(ReadStepParquet(), file_of(pa.table({"a": [1]})), pa.schema([("z", pa.int64())]))

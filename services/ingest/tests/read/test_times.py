@@ -1,0 +1,74 @@
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_ingest.read.time_format import time_format
+from odf_ingest.read.times import to_dates, to_moments
+
+NOON = datetime(2020, 2, 1, 12, 0, tzinfo=UTC)
+
+
+def moment(text: str, format_text: str | None = None) -> datetime:
+    found, nothing = to_moments(pa.array([text, None]), format_text).to_pylist()
+    assert nothing is None
+    assert isinstance(found, datetime)
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2020-02-01T12:00:00Z",
+        "2020-02-01T12:00:00z",
+        "2020-02-01T12:00:00",
+        "2020-02-01 12:00:00",
+        "2020-02-01T14:30:00+02:30",
+        "2020-02-01T12:00:00.000000001Z",
+        "2020-02-01T12:00Z",
+    ],
+)
+def test_rfc_3339_is_read_with_and_without_a_zone(text: str) -> None:
+    assert moment(text) == NOON
+
+
+@pytest.mark.parametrize(
+    ("format_text", "text"),
+    [
+        ("%d/%m/%Y %H:%M:%S", "01/02/2020 12:00:00"),
+        ("%Y-%m-%dT%H:%M:%S.%f%z", "2020-02-01T11:00:00.000-0100"),
+        ("%F %T", "2020-02-01 12:00:00"),
+        ("%d %b %Y %I:%M %p", "01 Feb 2020 12:00 PM"),
+        ("dd/MM/yyyy HH:mm:ss", "01/02/2020 12:00:00"),
+        ("d.M.yyyy H:m", "1.2.2020 12:0"),
+        ("yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "2020-02-01T13:00:00.000+01:00"),
+        ("yyyy-MM-dd'T'HH:mm:ssX", "2020-02-01T13:00:00+01"),
+        ("yyyyMMddHHmmss", "20200201120000"),
+        ("MMM d, yyyy h:mm a", "Feb 1, 2020 12:00 PM"),
+        ("yyyy-MM-dd HH 'o''clock'", "2020-02-01 12 o'clock"),
+    ],
+)
+def test_strftime_and_java_formats_are_followed(format_text: str, text: str) -> None:
+    assert moment(text, format_text) == NOON
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2020-13-01T00:00:00Z", "01/02/2020"])
+def test_a_text_that_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        moment(text)
+
+
+@pytest.mark.parametrize("text", ["2020-02-01 12", "31/02/2020 12:00", "x1/02/2020 12:00"])
+def test_a_text_of_another_format_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        moment(text, "dd/MM/yyyy HH:mm")
+
+
+def test_a_format_with_unknown_letters_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'Q'"):
+        time_format("yyyy-QQ")
+
+
+def test_dates_follow_their_format() -> None:
+    assert [str(day) for day in to_dates(pa.array(["1/2/2020"]), "d/M/yyyy").to_pylist()] == ["2020-02-01"]

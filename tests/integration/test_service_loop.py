@@ -1,0 +1,148 @@
+"""A service of one handler over the real broker: what it answers, and how it ends."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odf_common.adapters.kafka.bus import KafkaBus
+from odf_common.codec.bus import decode, envelope
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import DEAD_LETTERS, SYNC_COMMANDS, SYNC_REPLIES, Inbox, Received
+from odf_common.proto.odf.bus.v1.bus_pb2 import VerifyHead
+from odf_common.runtime.settings import child_environment
+from odf_common.testing.embedded import EmbeddedNode
+
+DATASET = DatasetId.of_key(bytes(32))
+TINY = textwrap.dedent("""
+    from odf_common.codec.bus import envelope
+    from odf_common.errors import InvalidInput
+    from odf_common.ports.bus import SYNC_COMMANDS, SYNC_REPLIES
+    from odf_common.proto.odf.bus.v1.bus_pb2 import Verified
+    from odf_common.runtime.service import Outgoing, Service, Subscription, run_service
+
+    def handle(message):
+        if message.verify_head.head == b"bug":
+            raise ZeroDivisionError
+        if message.verify_head.head == b"bad":
+            raise InvalidInput(text="bad head")
+        yield Outgoing(topic=SYNC_REPLIES, envelope=envelope(message.dataset_id, Verified(), cause=message))
+
+    def build(env):
+        print("built", flush=True)
+        return Service(name="tiny", subscriptions=(Subscription(topic=SYNC_COMMANDS, handler=handle),))
+
+    if __name__ == "__main__":
+        run_service(build)
+""")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
+    made = EmbeddedNode(tmp_path_factory.mktemp("broker"))
+    made.up("kafka", "redis")
+    yield made
+    made.down()
+
+
+@pytest.fixture(scope="module")
+def bus(broker: EmbeddedNode) -> Iterator[KafkaBus]:
+    made = KafkaBus(broker.kafka)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    file = tmp_path / "tiny.py"
+    file.write_text(TINY)
+    return file
+
+
+def start(program: Path, broker: EmbeddedNode) -> "subprocess.Popen[bytes]":
+    node = broker.node
+    told = {"ODF_HOME": str(broker.home), "ODF_KAFKA": broker.kafka, "ODF_REDIS": str(node.redis)}
+    environment = {**child_environment(), **told, "ODF_ENGINE": "127.0.0.1:1", "ODF_INSTANCE": "tiny"}
+    return subprocess.Popen([sys.executable, str(program)], env=environment, stdout=subprocess.DEVNULL)
+
+
+def ask(bus: KafkaBus, head: bytes) -> None:
+    bus.send(SYNC_COMMANDS, envelope(DATASET, VerifyHead(head=head), correlation_id=head.decode()))
+    bus.flush()
+
+
+def take(broker: EmbeddedNode, inbox: Inbox) -> Received:
+    taken: list[Received] = []
+
+    def came() -> bool:
+        message = inbox.poll(0.1)
+        if message is not None:
+            taken.append(message)
+        return bool(taken)
+
+    broker.eventually(came)
+    return taken[0]
+
+
+def test_a_command_is_answered_and_sigterm_ends_the_service(
+    broker: EmbeddedNode, bus: KafkaBus, program: Path
+) -> None:
+    inbox = bus.subscribe(SYNC_REPLIES, group=None)
+    with start(program, broker) as service:
+        ask(bus, b"one")
+        answer = take(broker, inbox)
+        assert decode(answer.key, answer.value).correlation_id == "one"
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(10) == 0
+    inbox.close()
+
+
+def test_what_was_done_is_not_done_again_after_a_restart(
+    broker: EmbeddedNode, bus: KafkaBus, program: Path
+) -> None:
+    inbox = bus.subscribe(SYNC_REPLIES, group=None)
+    for head in (b"two", b"three"):
+        with start(program, broker) as service:
+            ask(bus, head)
+            answer = take(broker, inbox)
+            assert decode(answer.key, answer.value).correlation_id == head.decode()
+            service.terminate()
+            service.wait(10)
+    inbox.close()
+
+
+def test_a_refused_message_is_a_dead_letter(broker: EmbeddedNode, bus: KafkaBus, program: Path) -> None:
+    letters, replies = bus.subscribe(DEAD_LETTERS, group=None), bus.subscribe(SYNC_REPLIES, group=None)
+    with start(program, broker) as service:
+        ask(bus, b"bad")
+        ask(bus, b"good")
+        letter, answer = take(broker, letters), take(broker, replies)
+        assert decode(letter.key, letter.value).correlation_id == "bad"
+        assert decode(answer.key, answer.value).correlation_id == "good"
+        service.terminate()
+        service.wait(10)
+    letters.close()
+    replies.close()
+
+
+def test_a_bug_ends_the_process_twice_and_the_third_time_the_message(
+    broker: EmbeddedNode, bus: KafkaBus, program: Path
+) -> None:
+    letters, replies = bus.subscribe(DEAD_LETTERS, group=None), bus.subscribe(SYNC_REPLIES, group=None)
+    ask(bus, b"bug")
+    ask(bus, b"after")
+    for _ in range(2):
+        with start(program, broker) as service:
+            assert service.wait(60) == 70
+    with start(program, broker) as service:
+        letter, answer = take(broker, letters), take(broker, replies)
+        assert decode(letter.key, letter.value).correlation_id == "bug"
+        assert decode(answer.key, answer.value).correlation_id == "after"
+        service.terminate()
+        service.wait(10)
+    letters.close()
+    replies.close()
