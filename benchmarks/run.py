@@ -15,7 +15,6 @@ import contextlib
 import importlib
 import logging
 import multiprocessing
-import os
 import sys
 import tempfile
 import time
@@ -29,7 +28,7 @@ import structlog
 from node_under_test import BenchedNode, running_node
 from report import Outcome, table_of, write
 from rich.console import Console
-from rows import Row, row_of
+from rows import Plain, Row, row_of
 
 from odf_common.testing.embedded import EmbeddedNode
 
@@ -37,9 +36,9 @@ ALONE: Final[tuple[str, ...]] = ("hashing", "chain", "engine")
 WITH_NODE: Final[tuple[str, ...]] = ("ingest_topic", "ingest_file", "small_commits", "integrity", "appends")
 NAMES: Final = (*ALONE, *WITH_NODE)
 RESULTS: Final = Path(__file__).with_name("results.json")
-CORES: Final = os.cpu_count() or 1
+CORES: Final = multiprocessing.cpu_count()
 SAMPLES: Final = 10  # looks at how busy the machine is
-OUT: Final = Console()
+OUT: Final = Console(width=None if sys.stdout.isatty() else 190)
 ERR: Final = Console(stderr=True)
 
 
@@ -88,9 +87,9 @@ def _measured(name: str, home: Path | None) -> Outcome:
     waiting = _waiting()
     spawn = multiprocessing.get_context("spawn")
     try:
-        with _told(f"{name} ({waiting:g} processes running before it)"):
-            with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-                rows = pool.submit(_run_case, name, home).result()
+        told = _told(f"{name} ({waiting:g} processes running before it)")
+        with told, ProcessPoolExecutor(1, mp_context=spawn) as pool:
+            rows = pool.submit(_run_case, name, home).result()
     except Exception as error:  # noqa: BLE001 - the other cases go on, and the exit status tells
         return Outcome(error=_text(error))
     return Outcome(rows=rows, waiting=waiting)
@@ -99,7 +98,7 @@ def _measured(name: str, home: Path | None) -> Outcome:
 def _run_case(name: str, home: Path | None) -> list[Row]:
     """Run a case in this process, which does nothing else and says nothing."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    run: Callable[..., list[Row]] = importlib.import_module(name).run
+    run: Callable[..., list[Row | Plain]] = importlib.import_module(name).run
     found = run() if home is None else run(BenchedNode(EmbeddedNode(home)))
     return [one if isinstance(one, Row) else row_of(one) for one in found]
 

@@ -12,7 +12,7 @@ from odf_common.testing import nycflights as data
 from odf_common.testing.chains import StoredChain
 from odf_common.testing.embedded import EmbeddedNode
 from odf_common.testing.manifests import APPEND, renamed
-from odf_common.testing.story import Story, chunks
+from odf_common.testing.story import Story, chunks, send
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nycflights"
 PARTS = ("ingest", "coordinator", "engine-spark", "kafka")
@@ -83,7 +83,7 @@ def streamed(story: Story, prefix: str, days: dict[str, list[bytes]]) -> Iterato
     rounds = zip(*(chunks(days[name], ROUNDS) for name in ROOTS), strict=True)
     for number, parts in enumerate(rounds):
         for name, messages in zip(ROOTS, parts, strict=True):
-            assert story.node.produce(topics[name], messages) == len(messages)
+            assert send(story.node, topics[name], messages) == len(messages)
         yield number
         time.sleep(PAUSE)
 

@@ -1,11 +1,10 @@
 import json
 
 import pytest
-from confluent_kafka import Producer
 
 from odf_common.testing.embedded import EmbeddedNode
 from odf_common.testing.manifests import ledger, root
-from odf_common.testing.story import Row, Story
+from odf_common.testing.story import Row, Story, send
 
 COLUMNS = ("id BIGINT", "name STRING", "at TIMESTAMP(3)")
 BAD = {
@@ -37,7 +36,7 @@ def malformed(node: EmbeddedNode) -> dict[str, str]:
     names = {kind: "malformed." + kind.lower().replace(" ", "-") for kind in BAD}
     story.add(*(root(name, COLUMNS, merge=ledger("id"), event_time="at") for name in names.values()))
     for kind, name in names.items():
-        publish(story, name, [good(10), good(11), BAD[kind], good(12), BAD[kind], good(13)])
+        send(story.node, story.topic(name), [good(10), good(11), BAD[kind], good(12), BAD[kind], good(13)])
     story.pull(" ".join(names.values()))
     return names
 
@@ -60,7 +59,7 @@ def test_many_malformed_records_of_all_kinds_among_many_good_ones(story: Story) 
         messages.append(good(id_))
         if id_ % 50 == 0:
             messages.append(kinds[id_ // 50 % len(kinds)])
-    publish(story, name, messages)
+    send(story.node, story.topic(name), messages)
     story.pull(name)
     assert story.chain(name).column("id") == list(range(3000))
     bad = {place: one for place, one in enumerate(messages) if one is None or one in kinds}
@@ -70,10 +69,10 @@ def test_many_malformed_records_of_all_kinds_among_many_good_ones(story: Story) 
 def test_nothing_but_malformed_records_moves_the_position_on(story: Story) -> None:
     name = "malformed.only"
     story.add(root(name, COLUMNS, event_time="at"))
-    publish(story, name, [b"nonsense", b"more nonsense"])
+    send(story.node, story.topic(name), [b"nonsense", b"more nonsense"])
     story.pull(name)
     assert story.records(name) == [0]
-    publish(story, name, [good(1)])
+    send(story.node, story.topic(name), [good(1)])
     story.pull(name)
     assert story.chain(name).column("id") == [1]
     assert_letters(story, name, {0: b"nonsense", 1: b"more nonsense"})
@@ -88,16 +87,6 @@ def test_a_pushed_file_with_a_malformed_record_is_refused_whole_and_says_where(s
     assert "seven" in said or "id" in said
     assert story.records(name) == [0]
     assert story.ingest(name, [good(1), good(2)])["records"] == 2
-
-
-def publish(story: Story, dataset: str, messages: list[bytes | None]) -> None:
-    """Publish in this order; None is a tombstone."""
-    producer = Producer({"bootstrap.servers": story.node.kafka, "enable.idempotence": True})
-    topic = story.topic(dataset)
-    for message in messages:
-        producer.produce(topic, message, partition=0)
-        producer.poll(0)
-    assert producer.flush(30) == 0
 
 
 def assert_letters(story: Story, dataset: str, bad: dict[int, bytes | None]) -> None:

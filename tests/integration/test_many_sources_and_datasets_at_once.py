@@ -2,7 +2,7 @@ import json
 import threading
 
 from odf_common.testing.manifests import derivative, ledger, root
-from odf_common.testing.story import Row, Story
+from odf_common.testing.story import Row, Story, send
 
 COLUMNS = ("id BIGINT", "place STRING", "at TIMESTAMP(3)")
 MINUTELY = "SELECT window.start AS event_time, count(*) AS n, sum(id) AS total FROM visits GROUP BY window(at, '1 minute')"
@@ -43,7 +43,7 @@ def test_several_datasets_take_records_at_the_same_time(story: Story) -> None:
 
     def feed(topic: str) -> None:
         for first in range(0, 1000, 100):
-            story.node.produce(topic, [json.dumps(row).encode() for row in some(first, 100)])
+            send(story.node, topic, [json.dumps(row).encode() for row in some(first, 100)])
 
     threads = [threading.Thread(target=feed, args=(topic,)) for topic in topics]
     for thread in threads:

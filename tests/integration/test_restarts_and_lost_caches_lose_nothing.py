@@ -4,7 +4,7 @@ import redis
 
 from odf_common.testing.embedded import EmbeddedNode
 from odf_common.testing.manifests import derivative, ledger, root
-from odf_common.testing.story import Row, Story
+from odf_common.testing.story import Row, Story, send
 
 COLUMNS = ("id BIGINT", "place STRING", "at TIMESTAMP(3)")
 MINUTELY = "SELECT window.start AS event_time, count(*) AS n FROM visits GROUP BY window(at, '1 minute')"
@@ -84,7 +84,7 @@ def test_a_killed_redis_changes_nothing(story: Story, node: EmbeddedNode) -> Non
         if first in (120, 360) and node.pid("redis") is not None:
             old = node.kill("redis")
         for topic in topics:
-            node.produce(topic, [json.dumps(row).encode() for row in some(first, 60)])
+            send(node, topic, [json.dumps(row).encode() for row in some(first, 60)])
     assert old is not None
     node.await_restart("redis", old)
     assert_all_there(story, "killed.redis", 600)

@@ -16,7 +16,7 @@ from odf_coordinator.keys import KeyFolder
 from odf_coordinator.scheduler import Scheduler
 
 TICK: Final = 0.5  # seconds between looks at whether the caller is still there
-PATIENCE: Final = 120.0  # seconds that the engine may be out of reach
+PATIENCE: Final = 300.0  # seconds that the engine may be out of reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

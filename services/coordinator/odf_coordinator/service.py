@@ -30,14 +30,7 @@ def build(env: Environment) -> Service:
     """Wire the coordinator."""
     datasets = Datasets(catalog=env.catalog, states=env.states, blobs=env.blobs)
     keys = KeyFolder(env.settings.home / "keys")
-    committer = Committer(
-        blobs=env.blobs,
-        refs=env.refs,
-        states=env.states,
-        locks=env.locks,
-        block_version=env.settings.block_version,
-        lock_ttl_ms=env.settings.lock_ttl_ms,
-    )
+    committer = _committer(env)
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
     ownership = Ownership(datasets=datasets, keys=keys, tell=committer.tell)
     transformer = Transformer(
@@ -46,7 +39,6 @@ def build(env: Environment) -> Service:
     scheduler = Scheduler(datasets=datasets, transformer=transformer, is_ours=ownership.is_ours)
     committer.listen(publisher.announce)
     committer.listen(scheduler.on_committed)
-    ingest = IngestClient(env.settings.ingest_grpc)
     adding = Adding(
         datasets=datasets,
         committer=committer,
@@ -56,31 +48,50 @@ def build(env: Environment) -> Service:
         clock=env.clock,
         keys=keys,
     )
-    changing = Changing(datasets=datasets, committer=committer, adding=adding, keys=keys)
-    pulling = Pulling(datasets=datasets, scheduler=scheduler, changing=changing, ingest=ingest, keys=keys)
-    reading = Reading(datasets=datasets, slices=Slices(datasets), engine=env.engine)
-    parts = Parts(
-        datasets=datasets,
-        adding=adding,
-        changing=changing,
-        reading=reading,
-        pulling=pulling,
-        scheduler=scheduler,
-    )
-    importer = Importer(
-        blobs=env.blobs, refs=env.refs, catalog=env.catalog, states=env.states, committer=committer
-    )
-    commands = Commands(committer=committer, importer=importer)
+    ingest = IngestClient(env.settings.ingest_grpc)
     return Service(
         name="coordinator",
-        subscriptions=(
-            Subscription(
-                topic=COORDINATOR_COMMANDS, handler=commands.handle, group=True, on_owned=ownership.on_owned
-            ),
-            Subscription(topic=NOTIFICATIONS, handler=Notifications(scheduler=scheduler).handle, group=False),
-        ),
-        grpc=partial(register, parts=parts),
+        subscriptions=_subscriptions(env, committer, ownership, scheduler),
+        grpc=partial(register, parts=_parts(adding, scheduler, ingest)),
         grpc_address=env.settings.coordinator_grpc,
         background=(ownership.run, publisher.run, *(scheduler.run for _ in range(POOL))),
         on_stop=ingest.close,
+    )
+
+
+def _committer(env: Environment) -> Committer:
+    return Committer(
+        blobs=env.blobs,
+        refs=env.refs,
+        states=env.states,
+        locks=env.locks,
+        block_version=env.settings.block_version,
+        lock_ttl_ms=env.settings.lock_ttl_ms,
+    )
+
+
+def _subscriptions(
+    env: Environment, committer: Committer, ownership: Ownership, scheduler: Scheduler
+) -> tuple[Subscription, ...]:
+    importer = Importer(
+        blobs=env.blobs, refs=env.refs, catalog=env.catalog, states=env.states, committer=committer
+    )
+    commands = Commands(committer=committer, importer=importer).handle
+    notifications = Notifications(scheduler=scheduler).handle
+    return (
+        Subscription(topic=COORDINATOR_COMMANDS, handler=commands, group=True, on_owned=ownership.on_owned),
+        Subscription(topic=NOTIFICATIONS, handler=notifications, group=False),
+    )
+
+
+def _parts(adding: Adding, scheduler: Scheduler, ingest: IngestClient) -> Parts:
+    datasets, keys = adding.datasets, adding.keys
+    changing = Changing(datasets=datasets, committer=adding.committer, adding=adding, keys=keys)
+    return Parts(
+        datasets=datasets,
+        adding=adding,
+        changing=changing,
+        reading=Reading(datasets=datasets, slices=Slices(datasets), engine=adding.engine),
+        pulling=Pulling(datasets=datasets, scheduler=scheduler, changing=changing, ingest=ingest, keys=keys),
+        scheduler=scheduler,
     )

@@ -201,6 +201,9 @@ class Coordinator:
             datasets=self.datasets, transformer=transformer, is_ours=self.keys.has, now=lambda: self.now
         )
         self.committer.listen(self.scheduler.on_committed)
+        self._wire()
+
+    def _wire(self) -> None:
         self.adding = Adding(
             datasets=self.datasets,
             committer=self.committer,

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 
 from odf_common.errors import InvalidQuery

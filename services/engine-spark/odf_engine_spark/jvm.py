@@ -41,7 +41,8 @@ class Spark:
 
     def is_alive(self) -> bool:
         """Tell whether the JVM still runs."""
-        process = self.session.sparkContext._gateway.proc  # noqa: SLF001 - as above
+        gateway: Java = self.session.sparkContext._gateway  # noqa: SLF001 - as above
+        process = gateway.proc
         return process is None or process.poll() is None
 
     def parse(self, sql: str) -> Java:

@@ -26,7 +26,7 @@ _WRITTEN: Final = _names_in(
     "UnresolvedHaving Generate UnresolvedSubqueryColumnAliases OneRowRelation UnresolvedInlineTable "
     "ResolvedInlineTable PipeOperator Sort GlobalLimit LocalLimit Offset Distinct WithWindowDefinition "
     "Except Intersect LateralJoin Unpivot Pivot UnresolvedTableValuedFunction UnresolvedTVFAliases "
-    "UnresolvedHint Sample LimitAll"
+    "UnresolvedHint Sample LimitAll LocalRelation"
 )
 _ROWS_AND_WINDOWS: Final = _names_in(
     "Project Filter Aggregate Union Join SubqueryAlias View LocalRelation Generate PipeOperator"

@@ -5,6 +5,7 @@ partition. Static settings close the doors that SQL has to the world outside (la
 """
 
 import logging
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,15 +17,16 @@ from pyspark.sql import SparkSession
 from odf_engine_spark.jvm import Spark
 
 _JAVA_OPTIONS: Final = (
-    "-XX:+UseSerialGC -Xss4m -Xshare:auto -XX:-UsePerfData -Djava.net.preferIPv4Stack=true "
-    "-Duser.timezone=UTC -Duser.language=en -Duser.country=US -Dfile.encoding=UTF-8"
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Xshare:auto -Xlog:disable -XX:-UsePerfData "
+    "-Djava.net.preferIPv4Stack=true -Duser.timezone=UTC -Duser.language=en -Duser.country=US -Dfile.encoding=UTF-8"
 )
+_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.app.name": "odf-engine",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
-    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    _OPTIONS: _JAVA_OPTIONS,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.eventLog.enabled": "false",
@@ -62,10 +64,14 @@ _WARM_UP: Final = (
 )
 
 
-def start(master: str) -> Spark:
+ARCHIVE: Final = Path(sys.prefix) / "share" / "odf" / "spark.jsa"  # Spark's classes, ready to map into memory
+
+
+def start(master: str, *, archive_to: Path | None = None) -> Spark:
     """Return a session that has run a query of each shape; the JVM ends with this process, however that ends.
 
-    The JVM reads its standard input, a pipe from this process, and exits at its end.
+    The JVM reads its standard input, a pipe from this process, and exits at its end; with `archive_to` it leaves the
+    classes that it has loaded there.
     """
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -73,6 +79,10 @@ def start(master: str) -> Spark:
     builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(warehouse))
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
+    if archive_to is not None:
+        builder = builder.config(_OPTIONS, f"{_JAVA_OPTIONS} -XX:ArchiveClassesAtExit={archive_to}")
+    elif ARCHIVE.is_file():
+        builder = builder.config(_OPTIONS, f"{_JAVA_OPTIONS} -XX:SharedArchiveFile={ARCHIVE}")
     spark = Spark(builder.getOrCreate())
     _warm(spark)
     return spark
@@ -87,7 +97,7 @@ def _warm(spark: Spark) -> None:
             "v": [number / 3 for number in range(64)],
         }
     )
-    for _ in range(3):
+    for _ in range(2):
         isolated = spark.isolated()
         isolated.frame(isolated.relation(records)).createOrReplaceTempView("t")
         for sql in _WARM_UP:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from odf_common.errors import Refused
+from odf_common.errors import InvalidInput, Refused
 from odf_common.metadata.chain_state import ChainState
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.runtime.states import ChainStates
@@ -41,6 +41,9 @@ class Batch(Protocol):
 
     def prepare(self, state: ChainState) -> Prepared:
         """Return the records as a state of the chain wants them; bad ones are put aside, durably."""
+
+    def without_records(self, error: InvalidInput) -> Prepared:
+        """Return what is left of a batch that cannot be merged as a whole, or raise the error."""
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, int | None]:
         """Return the position behind the batch, and the watermark (ms) there if it is not the records' own."""
@@ -74,7 +77,12 @@ class BatchCommitter:
             except AlreadyCommitted:
                 return Outcome(state=state, count=0, is_new=False)
             prepared = batch.prepare(state)
-            merged = self._drafter.merged(state, prepared, history.at(state.head, state.vocabulary))
+            past = history.at(state.head, state.vocabulary)
+            try:
+                merged = self._drafter.merged(state, prepared, past)
+            except InvalidInput as error:
+                prepared = batch.without_records(error)
+                merged = self._drafter.merged(state, prepared, past)
             if len(merged.records) == 0 and not batch.may_be_empty:
                 return Outcome(state=state, count=0, is_new=False)
             advanced, watermark = batch.advance(position, prepared)

@@ -41,6 +41,13 @@ class TopicReplaced(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
+class TopicGone(OdfError):
+    """The push topic that was read before is not there any more."""
+
+    topic: str
+
+
+@dataclass(eq=False, kw_only=True)
 class RecordsLost(OdfError):
     """Messages were deleted from the push topic before they were read."""
 

@@ -20,7 +20,7 @@ from odf_common.metadata.steps import ReadStepParquet
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.batch import BadRecord, FileBatch, MessageBatch, Part
 from odf_ingest.event_time import greatest, with_event_time
-from odf_ingest.merge import key_columns, takes_whole_batches
+from odf_ingest.merge import key_columns, operation_faults, takes_whole_batches
 from odf_ingest.preprocess import Preprocessor
 from odf_ingest.read import obvious_faults, read_batch, read_file, read_records
 from odf_ingest.read.declared import declared_schema
@@ -151,7 +151,10 @@ class Preparer:
             None if name in table.column_names else np.asarray(part.timestamps(), dtype=np.int64)[sifted.kept]
         )
         table = with_event_time(table, name, moments)
-        faults = _nulls(table, (name, *plan.required))
+        faults = {
+            **operation_faults(plan.source.merge, table, plan.vocab),
+            **_nulls(table, (name, *plan.required)),
+        }
         if not faults:
             return table, sifted.bad
         good = np.setdiff1d(np.arange(len(table)), list(faults))

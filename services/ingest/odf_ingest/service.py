@@ -53,6 +53,7 @@ def build(env: Environment) -> Service:
     work = Work(
         lanes=lanes,
         preparer=preparer,
+        topics=env.topics,
         bus=env.bus,
         readers=ThreadPoolExecutor(READERS, thread_name_prefix="read"),
         failed=reader.failed,

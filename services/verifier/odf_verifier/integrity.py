@@ -14,7 +14,7 @@ from odf_common.chain.chain import ChainBroken, iterate
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.data.slices import read_slice
-from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError
+from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError, VerificationFailed
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
@@ -60,7 +60,7 @@ def check_chain(target: Target, *, since: ChainState | None = None) -> tuple[lis
     """
     try:
         head = target.refs.head(target.dataset)
-    except InvalidInput as error:
+    except (InvalidInput, VerificationFailed) as error:
         return [], [Problem(kind=Damage.HEAD_UNREADABLE, text=str(error))]
     if head is None:
         return [], [Problem(kind=Damage.HEAD_UNREADABLE, text="there is no head")]

@@ -29,6 +29,7 @@ from odf_common.ports.engine import QueryTable, ValidatedQuery
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 
 _WHAT: Final = "the engine"
+_PATIENCE: Final = 4 * DEADLINE  # a query new to the engine is analysed by a JVM that may be busy
 
 
 class EngineClient:
@@ -92,13 +93,13 @@ class EngineClient:
             output_vocab=_vocabulary(output_vocab),
         )
         with calling(_WHAT):
-            answer = self._stub.ValidateQuery(request, timeout=DEADLINE)
+            answer = self._stub.ValidateQuery(request, timeout=_PATIENCE)
         schema = pa.ipc.read_schema(pa.BufferReader(answer.schema)) if answer.schema else None
         return ValidatedQuery(tables=tuple(answer.tables), schema=schema, is_stateful=answer.is_stateful)
 
     def tables_of(self, sql: str) -> Strings:
         with calling(_WHAT):
-            answer = self._stub.ValidateQuery(engine_pb2.ValidateQueryRequest(sql=sql), timeout=DEADLINE)
+            answer = self._stub.ValidateQuery(engine_pb2.ValidateQueryRequest(sql=sql), timeout=_PATIENCE)
         return tuple(answer.tables)
 
     def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:

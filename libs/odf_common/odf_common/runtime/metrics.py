@@ -11,9 +11,7 @@ SECONDS: Final = Histogram(
     ("topic",),
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
 )
-PARTITIONS: Final = Gauge(
-    "odf_owned_partitions", "Partitions read by this instance.", ("topic",)
-)
+PARTITIONS: Final = Gauge("odf_owned_partitions", "Partitions read by this instance.", ("topic",))
 RETRIES: Final = Counter("odf_retries_total", "Times a part of the node could not be reached.", ("what",))
 
 

@@ -124,6 +124,7 @@ def run_service(build: Callable[[Environment], Service]) -> None:
     except OdfError as error:
         log.error("cannot start", why=str(error), advice=error.advice())  # noqa: TRY400 - no traceback is needed
         code = 1
+    sys.stdout.flush()
     sys.stderr.flush()
     # Threads of SDKs that are still busy must not hold the process.
     os._exit(code)

@@ -1,5 +1,6 @@
 """Manifests for stories: small roots and derivatives, and those of a folder under other names."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -63,8 +64,8 @@ def renamed(folder: Path, prefix: str, *, merge: Mapping[str, Any] | None = None
 
 
 def as_text(*manifests: Manifest) -> bytes:
-    """Return one YAML text of several documents."""
-    return yaml.safe_dump_all(manifests, sort_keys=False).encode()
+    """Return one YAML text of several documents; JSON is YAML without anchors."""
+    return "\n---\n".join(json.dumps(manifest) for manifest in manifests).encode()
 
 
 def _snapshot(name: str, kind: str, events: list[Manifest]) -> Manifest:

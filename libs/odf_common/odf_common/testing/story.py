@@ -1,19 +1,22 @@
 """What the stories of the integration tests have in common: datasets of a node, asked for and compared."""
 
 import json
+import logging
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from odf_common.ports.bus import DEAD_LETTERS
 from odf_common.testing.chains import StoredChain, read_chain
 from odf_common.testing.embedded import PATIENCE, EmbeddedNode
 from odf_common.testing.manifests import Manifest, as_text
 
+QUIET: Final = logging.getLogger("story.kafka")
+QUIET.setLevel(logging.CRITICAL)
 EVERYTHING: Final = 10_000_000  # records
 Row = dict[str, Any]
 
@@ -72,7 +75,7 @@ class Story:
     ) -> int:
         """Publish messages to a source's topic; returns how many."""
         messages = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
-        return self.node.produce(self.topic(dataset, source), messages)
+        return send(self.node, self.topic(dataset, source), messages)
 
     def ingest(self, dataset: str, records: Iterable[bytes | Mapping[str, object]], options: str = "") -> Row:
         """Push records as one batch, and return when it is committed."""
@@ -126,6 +129,20 @@ def chunks(messages: Sequence[bytes], count: int) -> list[Sequence[bytes]]:
     """Cut messages into `count` runs of nearly the same length, in order."""
     bounds = [len(messages) * number // count for number in range(count + 1)]
     return [messages[low:high] for low, high in pairwise(bounds)]
+
+
+def send(node: EmbeddedNode, topic: str, messages: Iterable[bytes | None]) -> int:
+    """Publish messages in this order as a patient client does, which outlives a broker; returns how many."""
+    settings = {"bootstrap.servers": node.kafka, "enable.idempotence": True, "delivery.timeout.ms": 120_000}
+    producer = Producer(settings, logger=QUIET)
+    failed: list[KafkaError] = []
+    count = 0
+    for count, message in enumerate(messages, 1):  # noqa: B007 - how many there were
+        producer.produce(topic, message, partition=0, on_delivery=lambda error, _: failed.append(error))
+        producer.poll(0)
+    assert producer.flush(120) == 0, "not acknowledged"
+    assert [error for error in failed if error is not None] == []
+    return count
 
 
 def _all_messages(node: EmbeddedNode, topic: str) -> list[tuple[dict[str, str], bytes]]:

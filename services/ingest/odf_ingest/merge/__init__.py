@@ -5,6 +5,7 @@ One file a strategy.
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Protocol
@@ -59,6 +60,12 @@ def key_columns(strategy: MergeStrategy) -> Strings:
 def takes_whole_batches(strategy: MergeStrategy) -> bool:
     """Tell whether each batch is the whole state of the source."""
     return False
+
+
+@singledispatch
+def operation_faults(strategy: MergeStrategy, new: pa.Table, vocab: DatasetVocabulary) -> Mapping[int, str]:
+    """Return which rows carry no operation where the strategy takes it from them, and why."""
+    return {}
 
 
 for _module in pkgutil.iter_modules(__path__):

@@ -1,13 +1,16 @@
 """ChangelogStream: records carry their own operation; ordered by key, then operation."""
 
+from collections.abc import Mapping
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import MergeStrategyChangelogStream, Strings
+from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.merge import History, Merged, key_columns, merge
+from odf_ingest.merge import History, Merged, key_columns, merge, operation_faults
 from odf_ingest.merge.ordering import by_key
 
 
@@ -26,6 +29,21 @@ def _(
     records = new.drop_columns([vocab.operation_type_column]).combine_chunks()
     ordered, ops = by_key(records, ops, strategy.primary_key)
     return Merged(records=ordered, ops=ops)
+
+
+@operation_faults.register(MergeStrategyChangelogStream)
+@operation_faults.register(MergeStrategyUpsertStream)
+def _faults(
+    strategy: MergeStrategyChangelogStream | MergeStrategyUpsertStream,
+    new: pa.Table,
+    vocab: DatasetVocabulary,
+) -> Mapping[int, str]:
+    name = vocab.operation_type_column
+    if name not in new.column_names or not pa.types.is_integer(new.column(name).type):
+        return {}
+    known = pa.array([int(op) for op in Operation]).cast(new.column(name).type)
+    wrong = np.flatnonzero(~pc.is_in(new.column(name), value_set=known).to_numpy())
+    return {int(row): f"has no operation in {name}" for row in wrong}
 
 
 def operations(table: pa.Table, name: str) -> pa.Array:

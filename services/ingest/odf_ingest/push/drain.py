@@ -11,7 +11,7 @@ from odf_common.metadata.chain_state import ChainState
 from odf_common.ports.bus import Topics
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit import position_of
-from odf_ingest.errors import SourceGone
+from odf_ingest.errors import SourceGone, SourceStopped, TopicReplaced
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader
@@ -46,6 +46,7 @@ class Drains:
         state = self._lanes.state(dataset)
         topics = {name: topic for name, topic in entry.push_topics.items() if name in state.push_sources}
         ends = self._ends(topics)
+        self._require_topics(state, topics)
         told = time.monotonic()
         try:
             while True:
@@ -69,18 +70,26 @@ class Drains:
                 _, ends[name, number] = self._topics.watermarks(topic, number)
         return ends
 
+    def _require_topics(self, state: ChainState, topics: Mapping[str, str]) -> None:
+        """Raise `SourceStopped` for a topic that was made anew since it was read last."""
+        for name, topic in topics.items():
+            known = position_of(state, name).topics.get(topic)
+            actual = self._topics.topic_id(topic)
+            if known is not None and known.topic_id != actual:
+                why = TopicReplaced(topic=topic, expected=known.topic_id, actual=actual)
+                raise SourceStopped(source=name, reason=why.code, text=str(why))
+
     def _waiting(self, state: ChainState, topics: Mapping[str, str], ends: Ends) -> int:
         waiting = 0
         for (name, number), end in ends.items():
             if name not in state.push_sources:
                 raise SourceGone(source=name)
-            left = end - self._next(state, name, topics[name], number)
-            if left <= 0 or self._is_reached(state.dataset_id, name, number, end):
-                continue
             stopped = self._owned.reason(state.dataset_id, name)
             if stopped is not None:
                 raise stopped
-            waiting += left
+            left = end - self._next(state, name, topics[name], number)
+            if left > 0 and not self._is_reached(state.dataset_id, name, number, end):
+                waiting += left
         return waiting
 
     def _next(self, state: ChainState, name: str, topic: str, number: int) -> int:
@@ -93,7 +102,10 @@ class Drains:
         What transactions leave in a topic takes offsets too, so the last message may lie before the end.
         """
         source = self._reader.sources.get((dataset, name))
-        return source is not None and source.ends.get(number, -1) >= end and source.is_idle
+        if source is None or source.ends.get(number, -1) < end:
+            return False
+        # In this order: what failed is stale before it counts as settled.
+        return source.is_idle and not source.is_stale
 
     def _hurry(self, dataset: DatasetId, topics: Mapping[str, str], *, is_hurried: bool) -> None:
         for name in topics:

@@ -33,6 +33,10 @@ class FileCommit:
             self._read = plan, self._preparer.file(plan, self._batch)
         return self._read[1]
 
+    def without_records(self, error: InvalidInput) -> Prepared:
+        """Raise the error: a file is taken as a whole."""
+        raise error
+
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, int | None]:
         """Return the position with the batch's receipt."""
         return position.with_receipt(self._batch.key), None

@@ -1,17 +1,17 @@
 """A batch of messages as something to commit: where it belongs in the topic, and how its bad records leave."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
+from odf_common.errors import InvalidInput, Unavailable
 from odf_common.metadata.chain_state import ChainState
-from odf_common.metadata.events import AddPushSource
 from odf_common.ports.bus import Bus, DeadLetter
 from odf_ingest.batch import BadRecord, MessageBatch
 from odf_ingest.errors import AlreadyCommitted, PositionMoved, SourceGone, TopicReplaced
 from odf_ingest.position import SourcePosition, TopicPosition
-from odf_ingest.prepare import Plan, Prepared, Preparer, plan_of
+from odf_ingest.prepare import Plan, Prepared, plan_of
 
-BuryAll = Callable[[Iterable[BadRecord]], None]
+Read = Callable[[Plan, MessageBatch], Prepared]
 
 
 class KafkaBatch:
@@ -26,17 +26,18 @@ class KafkaBatch:
         *,
         plan: Plan,
         reading: "Future[Prepared]",
-        preparer: Preparer,
+        read: Read,
         bus: Bus,
     ) -> None:
-        """Read anew with `preparer` if the source has changed meanwhile."""
+        """Read anew with `read` if that has failed for a moment, or the source has changed meanwhile."""
         self.source = source
         self._batch = batch
         self._plan = plan
         self._reading = reading
-        self._preparer = preparer
+        self._read = read
         self._bus = bus
         self._has_buried = False
+        self._dataset = ""
 
     def check(self, position: SourcePosition) -> None:
         """Raise unless the chain stands where the batch begins."""
@@ -55,14 +56,36 @@ class KafkaBatch:
         source = state.push_sources.get(self.source)
         if source is None:
             raise SourceGone(source=self.source)
-        prepared = self._reading.result()
+        prepared = self._first_reading()
         plan = plan_of(state, source)
         if plan != self._plan:
-            prepared = self._preparer.messages(plan, self._batch)
-        if prepared.bad and not self._has_buried:
-            bury(self._bus, self._batch.topic, prepared.bad, source=source, dataset=str(state.dataset_id))
-            self._has_buried = True
+            prepared = self._read(plan, self._batch)
+        self._dataset = str(state.dataset_id)
+        self._bury(prepared.bad)
         return prepared
+
+    def without_records(self, error: InvalidInput) -> Prepared:
+        """Return nothing for a message that is a batch which contradicts itself: it is a dead letter then."""
+        prepared = self._first_reading()
+        if not self._plan.takes_whole_batches:
+            raise error
+        (part,) = self._batch.parts
+        bad = BadRecord(
+            partition=part.partition, offset=part.offsets[0], value=part.values[0], reason=str(error)
+        )
+        self._bury((bad,))
+        return Prepared(source=prepared.source, records=None, moment=prepared.moment, greatest={})
+
+    def _bury(self, bad: Sequence[BadRecord]) -> None:
+        if bad and not self._has_buried:
+            bury(self._bus, self._batch.topic, bad, source=self.source, dataset=self._dataset)
+            self._has_buried = True
+
+    def _first_reading(self) -> Prepared:
+        try:
+            return self._reading.result()
+        except Unavailable:
+            return self._read(self._plan, self._batch)
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, int | None]:
         """Return the position behind the last message, and for several partitions the least of their greatest times."""
@@ -76,7 +99,7 @@ class KafkaBatch:
         return position.with_topic(batch.topic, topic), min(greatest.values(), default=None)
 
 
-def bury(bus: Bus, topic: str, bad: Iterable[BadRecord], *, source: AddPushSource, dataset: str) -> None:
+def bury(bus: Bus, topic: str, bad: Iterable[BadRecord], *, source: str, dataset: str) -> None:
     """Write dead letters; they are durable when this returns. Raises `Unavailable`."""
     for number, record in enumerate(bad, start=1):
         bus.send_dead_letter(
@@ -87,7 +110,7 @@ def bury(bus: Bus, topic: str, bad: Iterable[BadRecord], *, source: AddPushSourc
                 reason=record.reason,
                 key=dataset.encode(),
                 value=record.value or b"",
-                facts={"dataset": dataset, "source": source.source_name},
+                facts={"dataset": dataset, "source": source},
             )
         )
         if number % 1000 == 0:

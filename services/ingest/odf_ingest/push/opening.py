@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from odf_common.errors import NotFound
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
 from odf_common.ports.bus import Topics
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit import position_of
-from odf_ingest.errors import PositionBeyondEnd, RecordsLost, TopicReplaced
+from odf_ingest.errors import PositionBeyondEnd, RecordsLost, TopicGone, TopicReplaced
 from odf_ingest.position import TopicPosition
 from odf_ingest.prepare import plan_of
 from odf_ingest.push.source import Limits, PushSource
@@ -26,8 +27,8 @@ def open_source(
 ) -> PushSource:
     """Return the source at the position that the chain tells.
 
-    Raises `NotFound` while there is no topic, and `TopicReplaced`, `RecordsLost` or `PositionBeyondEnd` where going
-    on would skip or repeat records.
+    Raises `NotFound` while there is no topic yet, and `TopicGone`, `TopicReplaced`, `RecordsLost` or
+    `PositionBeyondEnd` where going on would skip or repeat records.
     """
     topic = entry.push_topics[source.source_name]
     known = position_of(state, source.source_name).topics.get(topic)
@@ -45,7 +46,12 @@ def open_source(
 
 
 def _place(topics: Topics, topic: str, known: TopicPosition | None) -> _Place:
-    topic_id = topics.topic_id(topic)
+    try:
+        topic_id = topics.topic_id(topic)
+    except NotFound as error:
+        if known is None:
+            raise
+        raise TopicGone(topic=topic) from error
     if known is not None and known.topic_id != topic_id:
         raise TopicReplaced(topic=topic, expected=known.topic_id, actual=topic_id)
     positions, beginning = {}, {}

@@ -26,6 +26,7 @@ from odf_ingest.push.source import Limits, PushSource
 log = structlog.stdlib.get_logger(__name__)
 
 RESCAN: Final = 15.0  # seconds between two looks through the catalog
+VERIFY: Final = 1.0  # seconds between two sources whose topic is looked at
 AGAIN: Final = 0.2  # seconds before a dataset that is not complete yet is looked at again
 Key = tuple[DatasetId, str]
 PartitionOf = Callable[[DatasetId], int]
@@ -76,7 +77,10 @@ class OwnedSources:
         self._partitions: frozenset[int] = frozenset()
         self._stops: dict[Key, _Stop] = {}
         self._again: dict[DatasetId, float] = {}
+        self._missing: set[Key] = set()
         self._scanned = 0.0
+        self._verified = 0.0
+        self._turn = 0
 
     def own(self, partitions: frozenset[int]) -> None:
         """Read what belongs to these partitions, and nothing else."""
@@ -93,6 +97,20 @@ class OwnedSources:
             self.look(dataset)
         if now - self._scanned > RESCAN:
             self._scan()
+        if now - self._verified > VERIFY:
+            self._verify_next(now)
+
+    def verify(self, key: Key) -> None:
+        """Read a source anew if its topic was deleted or made anew, which leads to a stop; else nothing happens."""
+        source = self._reading.sources.get(key)
+        if source is None:
+            return
+        try:
+            is_same = self._topics.topic_id(source.topic) == source.topic_id
+        except NotFound:
+            is_same = False
+        if not is_same:
+            self.reopen(source)
 
     def look(self, dataset: DatasetId, alias: str | None = None) -> None:
         """Open, close or mend the sources of a dataset, if it is owned here."""
@@ -104,9 +122,13 @@ class OwnedSources:
         if entry is None:
             # Blocks come before the name: it may follow in a moment.
             if alias is not None:
-                self._again[dataset] = time.monotonic() + AGAIN
+                self.look_soon(dataset)
             return
         self._look_at(entry)
+
+    def look_soon(self, dataset: DatasetId) -> None:
+        """Look at a dataset again in a moment."""
+        self._again[dataset] = time.monotonic() + AGAIN
 
     def removed(self, dataset: DatasetId) -> None:
         """Leave a dataset that has gone."""
@@ -140,6 +162,13 @@ class OwnedSources:
         stop = self._stops.get((dataset, source))
         return None if stop is None else stop.why
 
+    def _verify_next(self, now: float) -> None:
+        self._verified = now
+        keys = list(self._reading.sources)
+        if keys:
+            self._turn = (self._turn + 1) % len(keys)
+            self.verify(keys[self._turn])
+
     def _scan(self) -> None:
         self._scanned = time.monotonic()
         for entry in self._catalog.entries():
@@ -163,7 +192,7 @@ class OwnedSources:
             if source.source_name in entry.push_topics:
                 self._mend(entry, state, source)
             else:
-                self._again[dataset] = time.monotonic() + AGAIN
+                self.look_soon(dataset)
 
     def _mend(self, entry: CatalogEntry, state: ChainState, source: AddPushSource) -> None:
         """See to it that a source is read from where the chain stands, unless it is stopped for a reason that lasts."""
@@ -183,15 +212,16 @@ class OwnedSources:
         except Unavailable:
             raise
         except NotFound as error:
-            log.warning(
-                "push topic is not there", dataset=entry.alias, source=source.source_name, why=str(error)
-            )
+            if key not in self._missing:
+                log.warning("no push topic yet", dataset=entry.alias, source=key[1], why=str(error))
+            self._missing.add(key)
             self._again[entry.dataset_id] = time.monotonic() + 5 * AGAIN
         except OdfError as error:
             self._reading.close(key)
             self.stopped(key, SourceStopped(source=source.source_name, reason=error.code, text=str(error)))
         else:
             self._stops.pop(key, None)
+            self._missing.discard(key)
             metrics.STOPPED.labels(entry.alias, source.source_name).set(0)
             self._reading.open(opened)
 

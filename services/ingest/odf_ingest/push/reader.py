@@ -23,7 +23,7 @@ from odf_ingest.push.work import Work
 
 log = structlog.stdlib.get_logger(__name__)
 
-COUNT: Final = 20_000  # messages taken at once
+COUNT: Final = 2_000  # messages taken at once; with more, each falls out of the cache before its turn
 IDLE: Final = 0.05  # seconds to wait for a message, so that requests are heard
 HURRY: Final = 0.005  # the same, when a batch should be cut
 Request = Callable[[], None]
@@ -125,7 +125,9 @@ class PushReader:
         for partition, reason in taken.faults.items():
             source = self._by_partition.get(partition)
             if source is not None:
-                self._halt(source, "TopicUnreadable", reason)
+                log.warning("partition cannot be read", dataset=source.alias, source=source.name, why=reason)
+                self.close((source.dataset, source.name))
+                self._owned.look_soon(source.dataset)
         for chunk in taken.chunks:
             source = self._by_partition.get(chunk.partition)
             if source is None:

@@ -8,14 +8,15 @@ from concurrent.futures import Executor
 import structlog
 
 from odf_common.codec.bus import envelope
-from odf_common.errors import OdfError, Unavailable
-from odf_common.ports.bus import NOTIFICATIONS, Bus
+from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.ports.bus import NOTIFICATIONS, Bus, Topics
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.runtime.retry import keep_trying
 from odf_ingest import metrics
 from odf_ingest.batch import MessageBatch
 from odf_ingest.commit import Outcome
-from odf_ingest.prepare import Preparer
+from odf_ingest.errors import TopicGone, TopicReplaced
+from odf_ingest.prepare import Plan, Prepared, Preparer
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.messages import KafkaBatch
 from odf_ingest.push.source import PushSource
@@ -29,11 +30,12 @@ class Work:
     """Takes batches through; `failed` is told what did not work."""
 
     def __init__(
-        self, *, lanes: Lanes, preparer: Preparer, bus: Bus, readers: Executor, failed: Failed
+        self, *, lanes: Lanes, preparer: Preparer, topics: Topics, bus: Bus, readers: Executor, failed: Failed
     ) -> None:
         """Read batches on `readers`, each dataset's ahead of what is being committed."""
         self._lanes = lanes
         self._preparer = preparer
+        self._topics = topics
         self._bus = bus
         self._readers = readers
         self._failed = failed
@@ -43,9 +45,9 @@ class Work:
     def begin(self, source: PushSource, batch: MessageBatch) -> None:
         """Take a batch through in the background; `settled` is set when it is done with."""
         source.begun += 1
-        reading = self._readers.submit(self._preparer.messages, source.plan, batch)
+        reading = self._readers.submit(self._read, source.plan, batch)
         work = KafkaBatch(
-            source.name, batch, plan=source.plan, reading=reading, preparer=self._preparer, bus=self._bus
+            source.name, batch, plan=source.plan, reading=reading, read=self._read, bus=self._bus
         )
 
         def task() -> None:
@@ -61,6 +63,17 @@ class Work:
     def end(self) -> None:
         """Begin no more tries."""
         self._stop.set()
+
+    def _read(self, plan: Plan, batch: MessageBatch) -> Prepared:
+        """Return the records, if they are of the topic that they are taken for."""
+        try:
+            actual = self._topics.topic_id(batch.topic)
+        except NotFound as error:
+            raise TopicGone(topic=batch.topic) from error
+        if actual != batch.topic_id:
+            # Made anew while it was being read: offsets alone would not tell.
+            raise TopicReplaced(topic=batch.topic, expected=batch.topic_id, actual=actual)
+        return self._preparer.messages(plan, batch)
 
     def _commit(self, source: PushSource, batch: MessageBatch, work: KafkaBatch) -> None:
         try:

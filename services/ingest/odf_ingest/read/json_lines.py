@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
@@ -11,6 +12,8 @@ from odf_common.errors import InvalidInput
 from odf_ingest.read.columns import TimeFormats, converted, parsed_schema
 from odf_ingest.read.encoding import require_utf8
 
+_OPEN: Final = ord("{")
+_CLOSE: Final = ord("}")
 BLOCK: Final = 4 * 1024 * 1024  # bytes that one thread parses at a time
 
 
@@ -32,10 +35,10 @@ def parse_lines(text: bytes | pa.Buffer, schema: pa.Schema | None, formats: Time
 def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
     """Return one record for each value; raises `InvalidInput` if one of them is not exactly one object in UTF-8."""
     text = b"\n".join(values)
-    if not _is_one_each(text, len(values)):
+    if not _is_one_each(text, values):
         values = [_one_line(value) for value in values]
         text = b"\n".join(values)
-        if not _is_one_each(text, len(values)):
+        if not _is_one_each(text, values):
             raise InvalidInput(text="is not one JSON object")
     require_utf8(text)
     table = parse_lines(text, schema, formats)
@@ -44,14 +47,19 @@ def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: Ti
     return table
 
 
-def _is_one_each(text: bytes, count: int) -> bool:
-    """Tell whether each line begins and ends as an object does; together with the number of records that is proof."""
-    return (
-        text[:1] == b"{"
-        and text[-1:] == b"}"
-        and text.count(b"\n") == count - 1
-        and text.count(b"}\n{") == count - 1
-    )
+def _is_one_each(text: bytes, values: Sequence[bytes]) -> bool:
+    """Tell whether each value is one line that begins and ends as an object does.
+
+    Together with the number of records that is proof that each value is one object.
+    """
+    if text.count(b"\n") != len(values) - 1:
+        return False
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    if int(lengths.min()) < 2:
+        return False
+    raw = np.frombuffer(text, np.uint8)
+    ends = np.cumsum(lengths + 1) - 1
+    return bool((raw[ends - 1] == _CLOSE).all() and (raw[ends - lengths] == _OPEN).all())
 
 
 def _one_line(value: bytes) -> bytes:

@@ -47,7 +47,7 @@ def commit(bench: Any, batch: MessageBatch) -> Outcome:
     reading = bench.pool.submit(bench.preparer.messages, plan, batch)
     assert isinstance(reading, Future)
     work = KafkaBatch(
-        "default", batch, plan=plan, reading=reading, preparer=bench.preparer, bus=bench.coordinator
+        "default", batch, plan=plan, reading=reading, read=bench.preparer.messages, bus=bench.coordinator
     )
     outcome: Outcome = bench.lanes.commit(bench.dataset, work)
     return outcome

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -143,6 +144,9 @@ def supervise(settings: Settings, services: Sequence[str], on_change: OnChange) 
     settings.home.mkdir(parents=True, exist_ok=True)
     logs = settings.home / "logs"
     logs.mkdir(exist_ok=True)
+    # What Kafka's client has to say about a broker that is starting is of no interest: the broker has a log.
+    logging.getLogger("kafka").addHandler(logging.NullHandler())
+    logging.getLogger("kafka").propagate = False
     with only_one(settings.home):
         end_leftovers(settings.home)
         plan = make_plan(settings, services, child_environment(), pid=os.getpid())

@@ -1,0 +1,131 @@
+"""The engine, warm: a request over gRPC beside the same query by Spark alone, in the same process.
+
+Spark alone is `sql(…).toArrow()` over a table that it already holds: no files read or written, no offsets, no order,
+no checkpoint.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from rows import Row, Target, held_against
+
+from odf_common.adapters.grpc_engine import EngineClient
+from odf_common.adapters.grpc_server import serve
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.steps import TransformSql
+from odf_engine_spark.inputs import read_input
+from odf_engine_spark.jvm import Spark
+from odf_engine_spark.prepared import quoted
+from odf_engine_spark.server import register
+from odf_engine_spark.session import start
+from odf_engine_spark.testing import (
+    FLIGHTS,
+    HOUR,
+    HOURLY,
+    LATE,
+    VOCAB,
+    WEATHER,
+    Block,
+    Chain,
+    Derivative,
+    flight,
+    reading,
+    sql,
+)
+
+ROUNDS: Final = 25
+WARM_UP: Final = 8
+ROW_WISE: Final = Target(judged="ratio", sense="≤", bound=2)
+WINDOWED: Final = Target(judged="value", sense="≤", bound=800)
+
+
+class Wire:
+    """Performs requests through a client."""
+
+    def __init__(self, client: EngineClient) -> None:
+        """Use this one."""
+        self._client = client
+
+    def execute(self, request: TransformRequest) -> TransformResponseSuccess:
+        """Perform one step of a transformation."""
+        return self._client.execute_transform(request)
+
+
+def run() -> list[Row]:
+    """Return a row for each kind of query."""
+    spark = start("local[2]")
+    server = serve("127.0.0.1:0", register(spark, is_signed=False))
+    client = EngineClient(f"127.0.0.1:{server.port}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="engine-") as folder:
+            return _measured(spark, Wire(client), Path(folder))
+    finally:
+        client.close()
+        server.stop(0)
+        spark.session.stop()
+
+
+def _measured(spark: Spark, wire: Wire, folder: Path) -> list[Row]:
+    rows = []
+    for count, target in ((1_000, ROW_WISE), (100_000, None)):
+        late = _derivative(wire, sql(LATE), folder / str(count), count)
+        ours, alone = _in_turn(lambda late=late: _again(late), _alone(spark, late, [LATE]))  # type: ignore[misc]
+        case = f"row-wise query, {count:,} records"
+        rows.append(held_against(case, ours, "ms", peer=("Spark alone", alone), target=target))
+    hourly = _derivative(wire, sql(*HOURLY), folder / "hourly", 1_000)
+    ours, alone = _in_turn(lambda: _again(hourly), _alone(spark, hourly, [step[1] for step in HOURLY]))
+    case = "windows and a join, 1,000 + 100 records"
+    rows.append(held_against(case, ours, "ms", peer=("Spark alone", alone), target=WINDOWED))
+    return rows
+
+
+def _derivative(wire: Wire, transform: TransformSql, folder: Path, count: int) -> Derivative:
+    folder.mkdir()
+    flights = Chain(name="flights", schema=FLIGHTS, vocab=VOCAB, folder=folder)
+    flights.add(
+        Block(rows=[flight(n * 1000, float(n % 120), number=n) for n in range(count)], watermark=HOUR * 999)
+    )
+    chains = [flights]
+    if len(transform.queries or ()) > 1:
+        weather = Chain(name="weather", schema=WEATHER, vocab=VOCAB, folder=folder)
+        weather.add(Block(rows=[reading(n * 10_000, float(n)) for n in range(100)], watermark=HOUR * 999))
+        chains.append(weather)
+    return Derivative(transforms=wire, transform=transform, chains=chains, folder=folder)
+
+
+def _again(derivative: Derivative) -> None:
+    """Ask once more for the first step."""
+    derivative.checkpoint, derivative.done, derivative.next_offset = None, [], 0
+    derivative.pull()
+
+
+def _alone(spark: Spark, derivative: Derivative, queries: list[str]) -> Callable[[], None]:
+    """Return the same query by Spark alone: its steps are views."""
+    session = spark.isolated()
+    for chain in derivative.chains:
+        records = read_input(chain.part(0, len(chain.blocks))).records
+        session.frame(session.relation(records)).createOrReplaceTempView(quoted(chain.name))
+    *steps, last = queries
+    for name, step in zip("fw", steps, strict=False):
+        session.session.sql(step).createOrReplaceTempView(name)
+
+    def ask() -> None:
+        session.session.sql(last).toArrow()
+
+    return ask
+
+
+def _in_turn(*works: Callable[[], None]) -> list[float]:
+    """Return the median time of each, ms; in turn, so that noise meets all alike."""
+    times: list[list[float]] = [[] for _ in works]
+    for turn in range(WARM_UP + ROUNDS):
+        for at, work in enumerate(works):
+            begun = time.perf_counter()
+            work()
+            if turn >= WARM_UP:
+                times[at].append(1000 * (time.perf_counter() - begun))
+    return [median(each) for each in times]

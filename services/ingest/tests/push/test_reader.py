@@ -1,0 +1,346 @@
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from odf_common.adapters.kafka.records import Chunk, Partition, Taken
+from odf_common.adapters.memory import MemoryCatalog
+from odf_common.errors import NotFound
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddPushSource, DisablePushSource, SetVocab
+from odf_common.metadata.steps import (
+    MergeStrategyAppend,
+    MergeStrategyChangelogStream,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    ReadStepNdJson,
+)
+from odf_common.ports.store import CatalogEntry
+from odf_ingest.commit import position_of
+from odf_ingest.errors import SourceStopped
+from odf_ingest.push.drain import Drains
+from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push.reader import PushReader
+from odf_ingest.push.source import Limits
+from odf_ingest.push.work import Work
+
+TOPIC = "odf.push.a.default"
+LEDGER = MergeStrategyLedger(primary_key=("id",))
+
+
+def zeros(count: int) -> Callable[[], list[int]]:
+    return lambda: [0] * count
+
+
+@dataclass
+class Broker:
+    """Topics in memory: ports `Records` and `Topics`."""
+
+    logs: dict[Partition, list[bytes | None]] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    low: dict[Partition, int] = field(default_factory=dict)
+    at: dict[Partition, int] = field(default_factory=dict)
+    resting: set[Partition] = field(default_factory=set)
+    faults: dict[Partition, str] = field(default_factory=dict)
+
+    def make(self, topic: str, partitions: int = 1) -> None:
+        self.ids[topic] = f"{topic} {time.monotonic_ns()}"
+        for number in range(partitions):
+            self.logs[topic, number] = []
+
+    def drop(self, topic: str) -> None:
+        del self.ids[topic]
+
+    def topic_id(self, name: str) -> str:
+        if name not in self.ids:
+            raise NotFound(what=f"topic {name}")
+        return self.ids[name]
+
+    def partitions(self, name: str) -> int:
+        return sum(1 for topic, _ in self.logs if topic == name)
+
+    def watermarks(self, name: str, partition: int) -> tuple[int, int]:
+        return self.low.get((name, partition), 0), len(self.logs[name, partition])
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        self.at |= positions
+
+    def unassign(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            self.at.pop(partition, None)
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        self.resting |= set(partitions)
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        self.resting -= set(partitions)
+
+    def take(self, count: int, timeout: float) -> Taken:
+        chunks = []
+        for place, start in list(self.at.items()):
+            values = self.logs[place][start : start + count]
+            if values and place not in self.resting:
+                stop = start + len(values)
+                self.at[place] = stop
+                chunks.append(
+                    Chunk(
+                        partition=place,
+                        values=values,
+                        offsets=range(start, stop),
+                        timestamps=zeros(len(values)),
+                    )
+                )
+        faults, self.faults = self.faults, {}
+        if not chunks:
+            time.sleep(min(timeout, 0.002))
+        return Taken(
+            chunks=tuple(chunks), ends={place: len(self.logs[place]) for place in self.at}, faults=faults
+        )
+
+    def high(self, partition: Partition) -> int:
+        return len(self.logs[partition])
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Running:
+    """A reader at work on one dataset."""
+
+    bench: Any
+    broker: Broker
+    reader: PushReader
+    owned: OwnedSources
+    drains: Drains
+    catalog: MemoryCatalog
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.005)
+
+    def drain(self) -> None:
+        entry = self.catalog.by_alias("a")
+        assert entry is not None
+        for _ in self.drains.wait(entry):
+            pass
+
+    def ask(self, action: Callable[[], None]) -> None:
+        done = threading.Event()
+
+        def both() -> None:
+            action()
+            done.set()
+
+        self.reader.request(both)
+        assert done.wait(10)
+
+    @property
+    def ids(self) -> list[object]:
+        return [row["id"] for row in self.bench.rows()]
+
+
+@contextmanager
+def running(bench: Any, broker: Broker, size: int = 1000) -> Iterator[Running]:
+    catalog = MemoryCatalog()
+    catalog.add(CatalogEntry(alias="a", dataset_id=bench.dataset, push_topics={"default": TOPIC}))
+    reader = PushReader(broker, size)
+    owned = OwnedSources(
+        reading=reader,
+        lanes=bench.lanes,
+        catalog=catalog,
+        topics=broker,  # type: ignore[arg-type]
+        limits=Limits(size=size, delay=0.01),
+        partition_of=lambda _: 3,
+    )
+    work = Work(
+        lanes=bench.lanes,
+        preparer=bench.preparer,
+        topics=broker,  # type: ignore[arg-type]
+        bus=bench.coordinator,
+        readers=bench.pool,
+        failed=reader.failed,
+    )
+    reader.bind(owned, work)
+    stop = threading.Event()
+    thread = threading.Thread(target=reader.run, args=(stop,))
+    thread.start()
+    made = Running(bench, broker, reader, owned, Drains(broker, bench.lanes, owned, reader), catalog)  # type: ignore[arg-type]
+    try:
+        made.ask(lambda: owned.own(frozenset({3})))
+        yield made
+    finally:
+        stop.set()
+        thread.join()
+
+
+def message(number: int) -> bytes:
+    return b'{"id":%d,"v":"a","event_time":"2020-01-01T00:00:00Z"}' % number
+
+
+@pytest.fixture
+def broker() -> Broker:
+    made = Broker()
+    made.make(TOPIC)
+    return made
+
+
+def test_what_lies_in_the_topic_is_committed_in_order_and_once(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    broker.logs[TOPIC, 0] += [message(number) for number in range(500)]
+    with running(bench, broker) as node:
+        node.drain()
+        broker.logs[TOPIC, 0] += [message(number) for number in range(500, 800)]
+        node.drain()
+        assert node.ids == list(range(800))
+    assert position_of(bench.state, "default").topics[TOPIC].next == {0: 800}
+
+
+def test_a_restart_goes_on_where_the_chain_stands(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    for start in range(0, 300, 100):
+        broker.logs[TOPIC, 0] += [message(number) for number in range(start, start + 100)]
+        with running(bench, broker) as node:
+            node.drain()
+    assert [row["id"] for row in bench.rows()] == list(range(300))
+
+
+def test_what_is_not_owned_is_not_read(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        node.ask(lambda: node.owned.own(frozenset({1, 2})))
+        assert not node.reader.sources
+        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        assert not node.reader.sources
+
+
+def test_a_reset_of_the_chain_reads_again_what_it_took_away(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        before = bench.state.head
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.drain()
+        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
+        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.wait(lambda: node.ids == [1, 2])
+
+
+def test_another_writer_of_the_chain_does_no_harm(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench(LEDGER)
+    bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))] * 1
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(number) for number in range(100)]
+        node.drain()
+        assert node.ids == list(range(100))
+
+
+def test_a_topic_made_anew_stops_the_source_and_nothing_of_it_is_taken(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1), message(2)]
+        node.drain()
+        broker.make(TOPIC)
+        broker.logs[TOPIC, 0] += [message(number) for number in (7, 8, 9)]
+        node.wait(lambda: node.owned.reason(bench.dataset, "default") is not None)
+        with pytest.raises(SourceStopped, match="TopicReplaced"):
+            node.drain()
+        assert node.ids == [1, 2]
+
+
+def test_records_lost_before_they_were_read_stop_the_source(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    broker.logs[TOPIC, 0] += [message(1), message(2), message(3)]
+    with running(bench, broker) as node:
+        node.drain()
+    broker.logs[TOPIC, 0] += [message(4), message(5)]
+    broker.low[TOPIC, 0] = 4
+    with running(bench, broker) as node, pytest.raises(SourceStopped, match="RecordsLost"):
+        node.drain()
+    assert [row["id"] for row in bench.rows()] == [1, 2, 3]
+
+
+def test_a_fault_of_the_partition_is_looked_into(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        broker.faults = {(TOPIC, 0): "hiccup"}
+        node.wait(lambda: not broker.faults)
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.wait(lambda: node.ids == [1, 2])
+
+
+def test_a_topic_that_comes_late_is_noticed(make_bench: Any) -> None:
+    bench, broker = make_bench(), Broker()
+    with running(bench, broker) as node:
+        assert not node.reader.sources
+        broker.make(TOPIC)
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.wait(lambda: node.ids == [1])
+
+
+def test_a_snapshot_that_contradicts_itself_is_a_dead_letter(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench(MergeStrategySnapshot(primary_key=("id",)))
+    broker.logs[TOPIC, 0] += [message(1) + b"\n" + message(1), message(2)]
+    with running(bench, broker) as node:
+        node.drain()
+        assert node.ids == [2]
+    (letter,) = bench.coordinator.letters
+    assert letter.offset == 0
+    assert "same key" in letter.reason
+
+
+def test_records_without_an_operation_are_dead_letters(make_bench: Any, broker: Broker) -> None:
+    step = ReadStepNdJson(ddl_schema=("id BIGINT", "op INT"))
+    bench = make_bench(MergeStrategyChangelogStream(primary_key=("id",)), step)
+    broker.logs[TOPIC, 0] += [b'{"id":1,"op":0}', b'{"id":2,"op":9}', b'{"id":3}']
+    with running(bench, broker) as node:
+        node.drain()
+        assert node.ids == [1]
+    assert [letter.offset for letter in bench.coordinator.letters] == [1, 2]
+
+
+def test_a_schema_that_cannot_follow_stops_the_source_with_the_reason(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    broker.logs[TOPIC, 0] += [message(1)]
+    with running(bench, broker) as node:
+        node.drain()
+        other = AddPushSource(
+            source_name="default",
+            read=ReadStepNdJson(ddl_schema=("id STRING", "event_time TIMESTAMP")),
+            merge=MergeStrategyAppend(),
+        )
+        bench.propose(other)
+        broker.logs[TOPIC, 0] += [b'{"id":"x","event_time":"2020-01-01T00:00:00Z"}']
+        with pytest.raises(SourceStopped, match="column"):
+            node.drain()
+        assert node.ids == [1]
+
+
+def test_a_disabled_source_is_left(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        assert node.reader.sources
+        bench.propose(DisablePushSource(source_name="default"))
+        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        assert not node.reader.sources
+
+
+def test_a_dataset_that_has_gone_is_left(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    gone: DatasetId = bench.dataset
+    with running(bench, broker) as node:
+        node.ask(lambda: node.owned.removed(gone))
+        assert not node.reader.sources
