@@ -5,6 +5,7 @@ Read only. A block is sent as the bytes that were committed, never encoded anew.
 
 import asyncio
 import threading
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -36,7 +37,7 @@ class SimpleProtocol:
         for base in ("/{dataset}", "/{account}/{dataset}"):
             app.router.add_get(f"{base}/refs/{{ref}}", self._ref)
             for kind in ObjectKind:
-                app.router.add_get(f"{base}/{kind}/{{name}}", self._object)
+                app.router.add_get(f"{base}/{kind}/{{name}}", partial(self._object, kind))
         return app
 
     async def _info(self, _: web.Request) -> web.Response:
@@ -51,9 +52,8 @@ class SimpleProtocol:
             )
         return web.Response(text=str(head))
 
-    async def _object(self, request: web.Request) -> web.StreamResponse:
+    async def _object(self, kind: ObjectKind, request: web.Request) -> web.StreamResponse:
         entry = self._entry(request)
-        kind = ObjectKind(request.path.split("/")[-2])
         try:
             name = Multihash.parse(request.match_info["name"])
         except InvalidInput as error:

@@ -70,10 +70,10 @@ def _of_entry(env: Environment, entry: CatalogEntry) -> Target:
 
 def _of_folder(url: str) -> Target:
     store = FolderStore(Path(unquote(urlparse(url).path)))
-    return Target(name=url, dataset=_seed_of(store), blobs=store, refs=store, is_local=False)
+    return Target(name=url, dataset=seed_of(store), blobs=store, refs=store, is_local=False)
 
 
-def _seed_of(store: FolderStore) -> DatasetId:
+def seed_of(store: FolderStore) -> DatasetId:
     """Return the id that the first block declares.
 
     Found among all blocks, not by walking: the walk may be what is broken, and is verified afterwards.

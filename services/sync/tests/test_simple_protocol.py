@@ -1,0 +1,268 @@
+"""The Simple Transfer Protocol between our server and our client, over a real socket; repositories are not trusted."""
+
+import asyncio
+import http.client
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from pathlib import Path
+from typing import cast
+
+import pytest
+from aiohttp import web
+
+from odf_common.adapters.folder import FolderStore
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.chain.chain import ChainBroken
+from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import Seed
+from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
+from odf_common.runtime.environment import Environment
+from odf_common.testing.damage import flip
+from odf_sync.compare import ChainsDiverged, admit_all, missing_blocks
+from odf_sync.repositories import FolderRepository, HttpRepository, Repository, repository
+from odf_sync.server import SimpleProtocol
+
+VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
+NOBODY = DatasetId.of_key(bytes(32))
+CITIES, WEATHER = "cities.population", "polled.weather"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What the server asks of its environment."""
+
+    blobs: BlobStore
+    refs: RefStore
+    catalog: Catalog
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Our server over a home that holds both vector datasets."""
+    home = tmp_path_factory.mktemp("home")
+    catalog = LocalCatalog(home)
+    for name in (CITIES, WEATHER):
+        dataset = seed_of(VECTORS / name)
+        shutil.copytree(VECTORS / name, home / "datasets" / dataset.folder)
+        catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
+    ports = Ports(blobs=LocalBlobStore(home), refs=LocalRefStore(home), catalog=catalog)
+    with running(SimpleProtocol(cast("Environment", ports)).application()) as base:
+        yield base
+
+
+def seed_of(folder: Path) -> DatasetId:
+    there = FolderRepository(folder.as_uri())
+    blocks = missing_blocks(there, there.head(), nothing_here, None)
+    event = blocks[0].decoded.block.event
+    assert isinstance(event, Seed)
+    return event.dataset_id
+
+
+def nothing_here(name: Multihash) -> bytes:
+    raise NotFound(what=str(name))
+
+
+@contextmanager
+def running(app: web.Application) -> Iterator[str]:
+    loop = asyncio.new_event_loop()
+    runner = web.AppRunner(app, access_log=None)
+
+    async def start() -> int:
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        return int(runner.addresses[0][1])
+
+    port = loop.run_until_complete(start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def static(folder: Path) -> Iterator[str]:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def ask(base: str, method: str, path: str) -> tuple[int, bytes, str | None]:
+    connection = http.client.HTTPConnection(base.removeprefix("http://"), timeout=10)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read(), answer.getheader("Content-Type")
+    finally:
+        connection.close()
+
+
+def test_reference_is_the_bare_hash(served: str) -> None:
+    head = (VECTORS / CITIES / "refs" / "head").read_bytes()
+    assert ask(served, "GET", f"/{CITIES}/refs/head") == (200, head, "text/plain; charset=utf-8")
+    assert ask(served, "GET", f"/{CITIES.upper()}/refs/head")[:2] == (200, head)
+
+
+def test_stored_bytes_are_served_unchanged(served: str) -> None:
+    for kind in ("blocks", "data"):
+        for file in (VECTORS / CITIES / kind).iterdir():
+            status, content, _ = ask(served, "GET", f"/{CITIES}/{kind}/{file.name}")
+            assert (status, content) == (200, file.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nobody/refs/head", 404),
+        ("GET", f"/{CITIES}/refs/other", 404),
+        ("GET", f"/{CITIES}/blocks/f1620{'0' * 64}", 404),
+        ("GET", f"/{CITIES}/data/../refs/head", 404),
+        ("GET", f"/{CITIES}/data/%2e%2e%2frefs%2fhead", 400),
+        ("GET", f"/{CITIES}/blocks/nonsense", 400),
+        ("GET", f"/{CITIES}/info/alias", 404),
+        ("GET", f"/{CITIES}/", 404),
+        ("PUT", f"/{CITIES}/refs/head", 405),
+        ("DELETE", f"/{CITIES}/refs/head", 405),
+    ],
+)
+def test_everything_else_is_refused(served: str, method: str, path: str, status: int) -> None:
+    assert ask(served, method, path)[0] == status
+
+
+def test_head_requests_have_no_body(served: str) -> None:
+    assert ask(served, "HEAD", f"/{CITIES}/refs/head")[:2] == (200, b"")
+
+
+@pytest.mark.parametrize("kind", ["node", "static", "folder"])
+@pytest.mark.parametrize("name", [CITIES, WEATHER])
+def test_whole_chain_comes_from_any_repository(served: str, kind: str, name: str) -> None:
+    with static(VECTORS) as base:
+        urls = {"node": f"{served}/{name}", "static": f"{base}/{name}/", "folder": (VECTORS / name).as_uri()}
+        there = repository(urls[kind])
+        blocks = missing_blocks(there, there.head(), nothing_here, None)
+        state = admit_all(None, blocks)
+        assert state.head == there.head()
+        assert [block.decoded.block.sequence_number for block in blocks] == list(range(len(blocks)))
+        out = BytesIO()
+        assert state.last_offset is not None
+        data = min((VECTORS / name / "data").iterdir())
+        there.fetch(ObjectKind.DATA, Multihash.parse(data.name), out, data.stat().st_size)
+        assert out.getvalue() == data.read_bytes()
+
+
+def test_only_new_blocks_are_fetched() -> None:
+    there = Counting(FolderRepository((VECTORS / CITIES).as_uri()))
+    whole = missing_blocks(there, there.head(), nothing_here, None)
+    here = whole[-3].hash
+    there.asked.clear()
+    new = missing_blocks(there, there.head(), FolderStoreReader(VECTORS / CITIES), here)
+    assert [block.hash for block in new] == [block.hash for block in whole[-2:]]
+    assert set(there.asked) == {block.hash for block in new}
+
+
+def test_nothing_is_missing_when_here_is_ahead() -> None:
+    there = FolderRepository((VECTORS / CITIES).as_uri())
+    whole = missing_blocks(there, there.head(), nothing_here, None)
+    read = FolderStoreReader(VECTORS / CITIES)
+    assert missing_blocks(there, whole[-2].hash, read, whole[-1].hash) == []
+    assert missing_blocks(there, whole[-1].hash, read, whole[-1].hash) == []
+
+
+def test_another_chain_is_refused_as_diverged() -> None:
+    there = FolderRepository((VECTORS / CITIES).as_uri())
+    here = FolderRepository((VECTORS / WEATHER).as_uri())
+    with pytest.raises(ChainsDiverged) as caught:
+        missing_blocks(there, there.head(), FolderStoreReader(VECTORS / WEATHER), here.head())
+    assert caught.value.common_block is None
+    assert caught.value.advice()
+
+
+def test_a_false_block_is_named(tmp_path: Path) -> None:
+    copy = tmp_path / CITIES
+    shutil.copytree(VECTORS / CITIES, copy)
+    victim = max((copy / "blocks").iterdir())
+    flip(victim)
+    there = FolderRepository(copy.as_uri())
+    with pytest.raises(ChainBroken) as caught:
+        missing_blocks(there, there.head(), nothing_here, None)
+    assert caught.value.block == victim.name
+
+
+def test_more_bytes_than_declared_are_not_taken(served: str) -> None:
+    data = min((VECTORS / CITIES / "data").iterdir())
+    for there in (repository(f"{served}/{CITIES}"), repository((VECTORS / CITIES).as_uri())):
+        with pytest.raises(InvalidInput):
+            there.fetch(ObjectKind.DATA, Multihash.parse(data.name), BytesIO(), data.stat().st_size - 1)
+
+
+def test_a_head_with_a_newline_is_refused(tmp_path: Path) -> None:
+    copy = tmp_path / CITIES
+    shutil.copytree(VECTORS / CITIES, copy)
+    (copy / "refs" / "head").write_text((copy / "refs" / "head").read_text() + "\n")
+    with static(tmp_path) as base:
+        for url in (f"{base}/{CITIES}", copy.as_uri()):
+            with pytest.raises(InvalidInput):
+                repository(url).head()
+
+
+def test_unknown_dataset_and_unreachable_server_are_told_apart(served: str) -> None:
+    with pytest.raises(NotFound):
+        repository(f"{served}/nobody").head()
+    with pytest.raises(NotFound):
+        repository("file:///nowhere/at/all")
+    with pytest.raises(InvalidInput):
+        repository("gopher://example.com/cities")
+
+
+def test_nobody_listening_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odf_sync.repositories.RETRY", 0)
+    with pytest.raises(Unavailable):
+        HttpRepository("http://127.0.0.1:9/cities").head()
+
+
+class FolderStoreReader:
+    """Reads blocks of a folder, as the local store would."""
+
+    def __init__(self, folder: Path) -> None:
+        self._store = FolderStore(folder)
+
+    def __call__(self, name: Multihash) -> bytes:
+        return self._store.read(NOBODY, ObjectKind.BLOCK, name)
+
+
+class Counting:
+    """A repository that notes which blocks it was asked for."""
+
+    def __init__(self, inner: Repository) -> None:
+        self.url = inner.url
+        self.asked: list[Multihash] = []
+        self._inner = inner
+        self.head = inner.head
+        self.fetch = inner.fetch
+
+    def block(self, name: Multihash) -> bytes:
+        self.asked.append(name)
+        return self._inner.block(name)

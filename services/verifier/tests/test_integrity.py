@@ -1,0 +1,139 @@
+"""Damage to a chain that another implementation wrote is found and named; the whole chain is valid."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from odf_common.adapters.folder import FolderStore
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddData
+from odf_common.ports.store import ObjectKind
+from odf_common.testing.damage import flip
+from odf_verifier.integrity import Depth, check_chain, check_objects
+from odf_verifier.report import Damage, Problem, Tally
+from odf_verifier.targets import Target, seed_of
+
+VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
+
+
+@pytest.fixture(params=["cities.population", "polled.weather"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    copy = tmp_path / request.param
+    shutil.copytree(VECTORS / request.param, copy)
+    return copy
+
+
+def target_of(folder: Path, dataset: DatasetId | None = None) -> Target:
+    store = FolderStore(folder)
+    return Target(
+        name=folder.name, dataset=dataset or seed_of(store), blobs=store, refs=store, is_local=False
+    )
+
+
+def problems_of(folder: Path, *, depth: Depth | None = None) -> tuple[list[Problem], Tally]:
+    tally = Tally()
+    target = target_of(folder)
+    links, problems = check_chain(target)
+    steps: list[tuple[int, int]] = []
+    problems += check_objects(
+        target, links, tally, depth=depth or Depth(), progress=lambda done, total: steps.append((done, total))
+    )
+    assert steps == [(n + 1, len(steps)) for n in range(len(steps))]
+    return problems, tally
+
+
+def head_of(folder: Path) -> str:
+    return (folder / "refs" / "head").read_text()
+
+
+def declaring_block(folder: Path, slice_name: str) -> tuple[str, int]:
+    for file in (folder / "blocks").iterdir():
+        block = decode_block(file.read_bytes()).block
+        event = block.event
+        if isinstance(event, AddData) and event.new_data and str(event.new_data.physical_hash) == slice_name:
+            return file.name, block.sequence_number
+    raise AssertionError(slice_name)
+
+
+def test_dataset_of_another_implementation_is_valid(folder: Path) -> None:
+    problems, tally = problems_of(folder)
+    assert problems == []
+    assert tally.bytes == sum(file.stat().st_size for file in (folder / "data").iterdir())
+
+
+def test_every_flipped_slice_is_named_with_its_block(folder: Path) -> None:
+    for file in sorted((folder / "data").iterdir()):
+        flip(file)
+        (problem,), _ = problems_of(folder)
+        assert problem.kind is Damage.PHYSICAL_HASH_MISMATCH
+        assert str(problem.object) == file.name
+        assert (str(problem.block), problem.sequence_number) == declaring_block(folder, file.name)
+        flip(file)
+
+
+def test_every_flipped_block_is_named(folder: Path) -> None:
+    for file in sorted((folder / "blocks").iterdir()):
+        number = decode_block(file.read_bytes()).block.sequence_number
+        flip(file)
+        problem = problems_of_blocks(folder)
+        assert problem.kind is Damage.BLOCK_HASH_MISMATCH
+        assert str(problem.block) == file.name
+        # The head's own number is told by nobody but itself.
+        assert problem.sequence_number == (None if file.name == head_of(folder) else number)
+        flip(file)
+
+
+def problems_of_blocks(folder: Path) -> Problem:
+    # The seed may be what is damaged, so the id is given.
+    _, problems = check_chain(target_of(folder, DatasetId.of_key(bytes(32))))
+    return problems[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:-1] + ("0" if text[-1] != "0" else "1"),
+        lambda text: text + "\n",
+        lambda text: "",
+        lambda text: "no hash at all",
+    ],
+)
+def test_a_changed_head_is_noticed(folder: Path, change: Callable[[str], str]) -> None:
+    (folder / "refs" / "head").write_text(change(head_of(folder)))
+    _, problems = check_chain(target_of(folder))
+    assert [problem.kind for problem in problems] in ([Damage.HEAD_UNREADABLE], [Damage.BLOCK_MISSING])
+
+
+def test_a_missing_slice_is_named(folder: Path) -> None:
+    file = min((folder / "data").iterdir())
+    file.unlink()
+    (problem,), _ = problems_of(folder)
+    assert (problem.kind, str(problem.object)) == (Damage.OBJECT_MISSING, file.name)
+
+
+def test_a_missing_block_is_named_and_what_is_above_it_still_looked_at(folder: Path) -> None:
+    chain = check_chain(target_of(folder))[0]
+    lost = chain[-2]
+    (folder / "blocks" / str(lost.hash)).unlink()
+    links, (problem,) = check_chain(target_of(folder))
+    assert (problem.kind, problem.block) == (Damage.BLOCK_MISSING, lost.hash)
+    assert problem.sequence_number == lost.block.sequence_number
+    assert [link.hash for link in links] == [chain[-1].hash]
+
+
+def test_bytes_alone_say_nothing_of_records(folder: Path) -> None:
+    assert problems_of(folder, depth=Depth(logical=False))[0] == []
+
+
+def test_objects_are_read_by_name_only(folder: Path) -> None:
+    store = FolderStore(folder)
+    nobody = DatasetId.of_key(bytes(32))
+    absent = Multihash.sha3(bytes(32))
+    assert not store.has(nobody, ObjectKind.DATA, absent)
+    assert {str(name) for name in store.names(nobody, ObjectKind.DATA)} == {
+        file.name for file in (folder / "data").iterdir()
+    }
