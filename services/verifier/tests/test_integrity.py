@@ -22,7 +22,7 @@ VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
 
 @pytest.fixture(params=["cities.population", "polled.weather"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    copy = tmp_path / request.param
+    copy = tmp_path / str(request.param)
     shutil.copytree(VECTORS / request.param, copy)
     return copy
 
