@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from departures import manifest
+from departures import LEDGER, manifest, messages
 
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DescribeRequest
 from odf_common.runtime import ask
@@ -19,6 +19,7 @@ from odf_common.testing.embedded import EmbeddedNode
 TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
 POLL: Final = 0.005  # seconds between two looks at a head
 PATIENCE: Final = 120.0
+STARTING: Final = 400.0  # seconds that a busy machine may need
 QUIET: Final = 0.05  # cores that an idle node may use
 NOT_OURS: Final = ("kafka",)  # the broker's own time is its own
 
@@ -48,16 +49,16 @@ class BenchedNode:
         """Speak to a node that is up."""
         self.embedded = embedded
         self.node: Node = embedded.node
-        self._count = 0
-
-    def new_name(self, kind: str) -> str:
-        """Return a dataset's name that was not used yet."""
-        self._count += 1
-        return f"{kind}.{self._count}"
 
     def add(self, name: str, merge: str) -> None:
         """Make a root dataset of departures."""
         self.embedded.run("add -", stdin=manifest(name, merge).encode())
+
+    def warm_up(self) -> None:
+        """Take one record through, so that what is loaded at first use is there."""
+        self.add("warm", LEDGER)
+        self.embedded.run("ingest warm -", stdin=messages()[0])
+        self.embedded.run("verify warm")
 
     def topic_of(self, name: str) -> str:
         """Return the push topic that a dataset of this name gets, before it is made."""
@@ -120,9 +121,11 @@ class BenchedNode:
 def running_node(home: Path) -> Iterator[BenchedNode]:
     """Start a node, and end it whatever happens."""
     embedded = EmbeddedNode(home)
-    embedded.up()
+    embedded.run("up --detach", timeout=STARTING)
     try:
-        yield BenchedNode(embedded)
+        node = BenchedNode(embedded)
+        node.warm_up()
+        yield node
     finally:
         embedded.down()
 

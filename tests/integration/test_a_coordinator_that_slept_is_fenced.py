@@ -15,7 +15,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.runtime.supervisor.ports import LOOPBACK, allocate
 from odf_common.testing.embedded import EmbeddedNode
 from odf_common.testing.manifests import derivative, root
-from odf_common.testing.story import Story, send
+from odf_common.testing.story import Sender, Story
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
 LOCK_TTL = 10.0  # seconds, and the group's session 6: the defaults
@@ -63,11 +63,13 @@ def streaming(node: EmbeddedNode, topic: str) -> Iterator[list[int]]:
     sent: list[int] = []
     stop = threading.Event()
 
+    sender = Sender(node)
+
     def run() -> None:
         while not stop.is_set():
             id_ = len(sent)
             at = f"2026-01-01T{id_ // 3600 % 24:02}:{id_ // 60 % 60:02}:{id_ % 60:02}Z"
-            send(node, topic, [f'{{"id": {id_}, "at": "{at}"}}'.encode()])
+            sender.send(topic, [f'{{"id": {id_}, "at": "{at}"}}'.encode()])
             sent.append(id_)
             stop.wait(STEP)
 

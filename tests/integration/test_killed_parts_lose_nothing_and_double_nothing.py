@@ -12,7 +12,7 @@ from odf_common.testing import nycflights as data
 from odf_common.testing.chains import StoredChain
 from odf_common.testing.embedded import EmbeddedNode
 from odf_common.testing.manifests import APPEND, renamed
-from odf_common.testing.story import Story, chunks, send
+from odf_common.testing.story import Sender, Story, chunks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nycflights"
 PARTS = ("ingest", "coordinator", "engine-spark", "kafka")
@@ -80,10 +80,11 @@ def streamed(story: Story, prefix: str, days: dict[str, list[bytes]]) -> Iterato
     """Add the example and publish its days round by round; yields the number of each round after it was sent."""
     story.add(*renamed(EXAMPLE, prefix, merge=APPEND))
     topics = {name: story.topic(f"{prefix}.{name}") for name in ROOTS}
+    sender = Sender(story.node)
     rounds = zip(*(chunks(days[name], ROUNDS) for name in ROOTS), strict=True)
     for number, parts in enumerate(rounds):
         for name, messages in zip(ROOTS, parts, strict=True):
-            assert send(story.node, topics[name], messages) == len(messages)
+            assert sender.send(topics[name], messages) == len(messages)
         yield number
         time.sleep(PAUSE)
 

@@ -4,7 +4,7 @@ import pytest
 
 from odf_common.testing.embedded import EmbeddedNode
 from odf_common.testing.manifests import ledger, root
-from odf_common.testing.story import Row, Story, send
+from odf_common.testing.story import Row, Sender, Story
 
 COLUMNS = ("id BIGINT", "name STRING", "at TIMESTAMP(3)")
 BAD = {
@@ -36,7 +36,9 @@ def malformed(node: EmbeddedNode) -> dict[str, str]:
     names = {kind: "malformed." + kind.lower().replace(" ", "-") for kind in BAD}
     story.add(*(root(name, COLUMNS, merge=ledger("id"), event_time="at") for name in names.values()))
     for kind, name in names.items():
-        send(story.node, story.topic(name), [good(10), good(11), BAD[kind], good(12), BAD[kind], good(13)])
+        Sender(story.node).send(
+            story.topic(name), [good(10), good(11), BAD[kind], good(12), BAD[kind], good(13)]
+        )
     story.pull(" ".join(names.values()))
     return names
 
@@ -59,7 +61,7 @@ def test_many_malformed_records_of_all_kinds_among_many_good_ones(story: Story) 
         messages.append(good(id_))
         if id_ % 50 == 0:
             messages.append(kinds[id_ // 50 % len(kinds)])
-    send(story.node, story.topic(name), messages)
+    Sender(story.node).send(story.topic(name), messages)
     story.pull(name)
     assert story.chain(name).column("id") == list(range(3000))
     bad = {place: one for place, one in enumerate(messages) if one is None or one in kinds}
@@ -69,10 +71,10 @@ def test_many_malformed_records_of_all_kinds_among_many_good_ones(story: Story) 
 def test_nothing_but_malformed_records_moves_the_position_on(story: Story) -> None:
     name = "malformed.only"
     story.add(root(name, COLUMNS, event_time="at"))
-    send(story.node, story.topic(name), [b"nonsense", b"more nonsense"])
+    Sender(story.node).send(story.topic(name), [b"nonsense", b"more nonsense"])
     story.pull(name)
     assert story.records(name) == [0]
-    send(story.node, story.topic(name), [good(1)])
+    Sender(story.node).send(story.topic(name), [good(1)])
     story.pull(name)
     assert story.chain(name).column("id") == [1]
     assert_letters(story, name, {0: b"nonsense", 1: b"more nonsense"})

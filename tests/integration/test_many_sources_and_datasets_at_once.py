@@ -2,7 +2,7 @@ import json
 import threading
 
 from odf_common.testing.manifests import derivative, ledger, root
-from odf_common.testing.story import Row, Story, send
+from odf_common.testing.story import Row, Sender, Story
 
 COLUMNS = ("id BIGINT", "place STRING", "at TIMESTAMP(3)")
 MINUTELY = "SELECT window.start AS event_time, count(*) AS n, sum(id) AS total FROM visits GROUP BY window(at, '1 minute')"
@@ -42,8 +42,9 @@ def test_several_datasets_take_records_at_the_same_time(story: Story) -> None:
     topics = [story.topic(name) for name in names]
 
     def feed(topic: str) -> None:
+        sender = Sender(story.node)
         for first in range(0, 1000, 100):
-            send(story.node, topic, [json.dumps(row).encode() for row in some(first, 100)])
+            sender.send(topic, [json.dumps(row).encode() for row in some(first, 100)])
 
     threads = [threading.Thread(target=feed, args=(topic,)) for topic in topics]
     for thread in threads:

@@ -4,7 +4,7 @@ import redis
 
 from odf_common.testing.embedded import EmbeddedNode
 from odf_common.testing.manifests import derivative, ledger, root
-from odf_common.testing.story import Row, Story, send
+from odf_common.testing.story import Row, Sender, Story
 
 COLUMNS = ("id BIGINT", "place STRING", "at TIMESTAMP(3)")
 MINUTELY = "SELECT window.start AS event_time, count(*) AS n FROM visits GROUP BY window(at, '1 minute')"
@@ -79,12 +79,12 @@ def test_a_flushed_redis_changes_nothing(story: Story, node: EmbeddedNode) -> No
 def test_a_killed_redis_changes_nothing(story: Story, node: EmbeddedNode) -> None:
     story.add(*kept("killed.redis"))
     topics = [story.topic(name) for name in ("killed.redis", "killed.redis.ledger")]
-    old = None
+    old, sender = None, Sender(node)
     for first in range(0, 600, 60):
         if first in (120, 360) and node.pid("redis") is not None:
             old = node.kill("redis")
         for topic in topics:
-            send(node, topic, [json.dumps(row).encode() for row in some(first, 60)])
+            sender.send(topic, [json.dumps(row).encode() for row in some(first, 60)])
     assert old is not None
     node.await_restart("redis", old)
     assert_all_there(story, "killed.redis", 600)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from odf_common.ports.bus import DEAD_LETTERS
 from odf_common.testing.chains import StoredChain, read_chain
@@ -75,7 +75,7 @@ class Story:
     ) -> int:
         """Publish messages to a source's topic; returns how many."""
         messages = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
-        return send(self.node, self.topic(dataset, source), messages)
+        return Sender(self.node).send(self.topic(dataset, source), messages)
 
     def ingest(self, dataset: str, records: Iterable[bytes | Mapping[str, object]], options: str = "") -> Row:
         """Push records as one batch, and return when it is committed."""
@@ -131,18 +131,33 @@ def chunks(messages: Sequence[bytes], count: int) -> list[Sequence[bytes]]:
     return [messages[low:high] for low, high in pairwise(bounds)]
 
 
-def send(node: EmbeddedNode, topic: str, messages: Iterable[bytes | None]) -> int:
-    """Publish messages in this order as a patient client does, which outlives a broker; returns how many."""
-    settings = {"bootstrap.servers": node.kafka, "enable.idempotence": True, "delivery.timeout.ms": 120_000}
-    producer = Producer(settings, logger=QUIET)
-    failed: list[KafkaError] = []
-    count = 0
-    for count, message in enumerate(messages, 1):  # noqa: B007 - how many there were
-        producer.produce(topic, message, partition=0, on_delivery=lambda error, _: failed.append(error))
-        producer.poll(0)
-    assert producer.flush(120) == 0, "not acknowledged"
-    assert [error for error in failed if error is not None] == []
-    return count
+class Sender:
+    """A patient publisher, which outlives a broker; one for many messages, since making it takes a moment."""
+
+    def __init__(self, node: EmbeddedNode) -> None:
+        """Prepare."""
+        settings = {
+            "bootstrap.servers": node.kafka,
+            "enable.idempotence": True,
+            "delivery.timeout.ms": 120_000,
+            "reconnect.backoff.max.ms": 500,
+        }
+        self._producer = Producer(settings, logger=QUIET)
+        self._failed: list[KafkaError] = []
+
+    def send(self, topic: str, messages: Iterable[bytes | None]) -> int:
+        """Publish messages in this order, None being a tombstone; returns how many, when all are durable."""
+        count = 0
+        for count, message in enumerate(messages, 1):  # noqa: B007 - how many there were
+            self._producer.produce(topic, message, partition=0, on_delivery=self._settle)
+            self._producer.poll(0)
+        assert self._producer.flush(120) == 0, "not acknowledged"
+        assert self._failed == []
+        return count
+
+    def _settle(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._failed.append(error)
 
 
 def _all_messages(node: EmbeddedNode, topic: str) -> list[tuple[dict[str, str], bytes]]:

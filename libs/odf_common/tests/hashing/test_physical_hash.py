@@ -1,7 +1,9 @@
 import hashlib
+import random
 from io import BytesIO
 
 import pytest
+from Crypto.Hash import SHA3_256
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import CHUNK, physical_hash, physical_hash_of
@@ -18,3 +20,9 @@ def test_a_file_hashes_as_its_bytes(size: int) -> None:
     raw = bytes(range(256)) * (size // 256 + 1)
     expected = Multihash.sha3(hashlib.sha3_256(raw[:size]).digest())
     assert physical_hash(BytesIO(raw[:size])) == expected == physical_hash_of(raw[:size])
+
+
+@pytest.mark.parametrize("size", [0, 1, 135, 136, 137, 1 << 20, (1 << 20) + 1])
+def test_another_implementation_of_sha3_gives_the_same(size: int) -> None:
+    content = random.Random(size).randbytes(size)
+    assert physical_hash(BytesIO(content)).digest == SHA3_256.new(content).digest()

@@ -1,0 +1,143 @@
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from odf_common.adapters.kafka import records
+from odf_common.adapters.kafka.records import KafkaRecords
+from odf_common.errors import Unavailable
+
+
+@dataclass
+class Message:
+    """What the client hands out."""
+
+    at: tuple[str, int]
+    where: int
+    content: bytes | None = b"x"
+    news: KafkaError | None = None
+
+    def topic(self) -> str:
+        return self.at[0]
+
+    def partition(self) -> int:
+        return self.at[1]
+
+    def offset(self) -> int:
+        return self.where
+
+    def value(self) -> bytes | None:
+        return self.content
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self.where * 1000
+
+    def error(self) -> KafkaError | None:
+        return self.news
+
+
+class Client:
+    """A consumer that hands out what it is told to."""
+
+    def __init__(self, config: Any, logger: Any) -> None:
+        self.config = config
+        self.messages: list[Message] = []
+        self.calls: list[tuple[str, list[tuple[str, int, int]]]] = []
+        self.failure: KafkaException | None = None
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        if self.failure is not None:
+            raise self.failure
+        found, self.messages = self.messages[:count], self.messages[count:]
+        return found
+
+    def __getattr__(self, name: str) -> Callable[[list[TopicPartition]], None]:
+        def note(places: list[TopicPartition]) -> None:
+            self.calls.append(
+                (name, sorted((place.topic, place.partition, place.offset) for place in places))
+            )
+
+        return note
+
+
+A, B = ("a", 0), ("b", 1)
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaRecords, Client]:
+    monkeypatch.setattr(records, "Consumer", Client)
+    made = KafkaRecords("localhost:1")
+    client: Any = made._consumer
+    return made, client
+
+
+def test_messages_of_one_partition_are_one_chunk(reader: tuple[KafkaRecords, Client]) -> None:
+    made, client = reader
+    made.assign({A: 5})
+    client.messages = [Message(A, 5, b"one"), Message(A, 6, None), Message(A, 7, b"two")]
+    (chunk,) = made.take(10, 0).chunks
+    assert chunk.partition == A
+    assert chunk.values == [b"one", None, b"two"]
+    assert chunk.offsets == range(5, 8)
+    assert chunk.timestamps() == [5000, 6000, 7000]
+
+
+def test_offsets_with_gaps_are_kept_one_by_one(reader: tuple[KafkaRecords, Client]) -> None:
+    made, client = reader
+    made.assign({A: 0})
+    client.messages = [Message(A, 0), Message(A, 4)]
+    (chunk,) = made.take(10, 0).chunks
+    assert list(chunk.offsets) == [0, 4]
+
+
+def test_partitions_are_told_apart_and_each_keeps_its_order(reader: tuple[KafkaRecords, Client]) -> None:
+    made, client = reader
+    made.assign({A: 0, B: 0})
+    client.messages = [Message(A, 0), Message(B, 0), Message(A, 1), Message(("gone", 0), 3)]
+    assert [(chunk.partition, list(chunk.offsets)) for chunk in made.take(10, 0).chunks] == [
+        (A, [0, 1]),
+        (B, [0]),
+    ]
+
+
+def test_ends_and_faults_are_news_and_no_messages(reader: tuple[KafkaRecords, Client]) -> None:
+    made, client = reader
+    made.assign({A: 0, B: 0})
+    client.messages = [
+        Message(A, 0),
+        Message(A, 1, news=KafkaError(KafkaError._PARTITION_EOF)),
+        Message(B, 9, news=KafkaError(KafkaError.OFFSET_OUT_OF_RANGE, "out of range")),
+        Message(B, 9, news=KafkaError(KafkaError._TRANSPORT)),
+    ]
+    taken = made.take(10, 0)
+    assert [len(chunk.values) for chunk in taken.chunks] == [1]
+    assert taken.ends == {A: 1}
+    assert list(taken.faults) == [B]
+
+
+def test_assigning_again_moves_a_partition_and_leaves_the_others(reader: tuple[KafkaRecords, Client]) -> None:
+    made, client = reader
+    made.assign({A: 0, B: 0})
+    made.assign({A: 7})
+    made.unassign([A, ("unknown", 0)])
+    assert client.calls == [
+        ("incremental_assign", [("a", 0, 0), ("b", 1, 0)]),
+        ("incremental_unassign", [("a", 0, -1001)]),
+        ("incremental_assign", [("a", 0, 7)]),
+        ("incremental_unassign", [("a", 0, -1001)]),
+    ]
+
+
+def test_positions_of_a_group_are_never_used(reader: tuple[KafkaRecords, Client]) -> None:
+    _, client = reader
+    assert client.config["enable.auto.commit"] is False
+    assert client.config["auto.offset.reset"] == "error"
+
+
+def test_a_client_that_fails_is_unavailable(reader: tuple[KafkaRecords, Client]) -> None:
+    made, client = reader
+    client.failure = KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    with pytest.raises(Unavailable):
+        made.take(1, 0)
