@@ -15,9 +15,7 @@ PROTO_OUT := libs/odf_common/odf_common/proto
 PROTO_FILES := $(sort $(shell find proto -name '*.proto'))
 PROJECTS := libs/odf_common services/ingest services/coordinator services/engine-spark services/verifier services/sync
 PYPROJECTS := $(addsuffix /pyproject.toml,$(PROJECTS))
-CHECKED := $(dir $(wildcard libs/*/odf_*/__init__.py services/*/odf_*/__init__.py)) \
-	$(foreach folder,$(wildcard libs/*/tests services/*/tests tests benchmarks examples),\
-	$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
+CHECKED := libs/odf_common/odf_common libs/odf_common/tests $(wildcard services/*/odf_*) tests benchmarks examples
 comma := ,
 MVN := mvn --batch-mode --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -32,7 +30,7 @@ help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: setup
-setup: $(STAMPS)/projects $(STAMPS)/kafka $(PROTO_OUT)/.stamp $(STAMPS)/archive ## install everything into .venv; quick when nothing has changed
+setup: $(STAMPS)/projects $(STAMPS)/kafka $(PROTO_OUT)/.stamp $(STAMPS)/archive $(STAMPS)/spark ## install everything into .venv; quick when nothing has changed
 
 .PHONY: demo
 demo: setup ## run the main job on real data, from events to a verified derivative
@@ -59,6 +57,7 @@ lint: setup ## ruff, mypy and import-linter; changes nothing
 	@ruff check
 	@ruff format --check
 	@mypy $(CHECKED)
+	@for tests in $(wildcard services/*/tests); do mypy $$tests; done # apart: each may have a conftest of its own
 	@lint-imports
 
 .PHONY: fmt
@@ -110,6 +109,12 @@ $(STAMPS)/kafka: deploy/embedded/pom.xml | $(BIN)/python
 $(STAMPS)/archive: $(STAMPS)/kafka | $(STAMPS)/projects $(PROTO_OUT)/.stamp
 	@echo "teaching Java to start Kafka quickly"
 	@$(BIN)/python -m odf_common.runtime.supervisor.archive || echo "warning: that failed; Kafka starts slower" >&2
+	@touch $@
+
+$(STAMPS)/spark: $(STAMPS)/requirements services/engine-spark/odf_engine_spark/session.py | $(STAMPS)/projects $(PROTO_OUT)/.stamp
+	@$(call need,java -version,Java 17,default-jre-headless)
+	@echo "teaching Java to start Spark quickly"
+	@$(BIN)/python -m odf_engine_spark.archive 2>/dev/null || echo "warning: that failed; Spark starts slower" >&2
 	@touch $@
 
 # protoc names modules by their place under proto/; here they live under odf_common.proto, so imports are rewritten.

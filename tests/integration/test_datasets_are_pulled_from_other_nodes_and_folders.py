@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from odf_common.testing.chains import assert_objects_are_whole, read_chain
 from odf_common.testing.damage import flip, overwrite
@@ -126,7 +127,7 @@ def test_what_another_implementation_wrote_is_pulled_listed_tailed_and_verified(
     assert (verdict["verdict"], verdict["problems"]) == ("valid", [])
     assert len(reader.node.run(f"log {name} --output json")) == summary["blocks"]
     log = reader.node.run(f"log {name} --output yaml")
-    assert log.strip() == (VECTORS / f"{name}.log.yaml").read_text().strip()
+    assert documents(log) == documents((VECTORS / f"{name}.log.yaml").read_text())
 
 
 def test_a_pulled_dataset_is_derived_of_like_any_other(story: Story, tmp_path: Path) -> None:
@@ -174,6 +175,13 @@ def test_a_repository_that_is_behind_changes_nothing(
     reader.pull(f"{story.node.node.http}/{notes}")
     assert reader.pull(f"{folder.as_uri()} --as {notes}")[notes]["state"] == "up-to-date"
     assert reader.records(notes) == [151]
+
+
+def documents(log: str) -> list[tuple[str, object]]:
+    """Return the blocks of a log with their hashes, however it quotes and indents."""
+    hashes = [line for line in log.splitlines() if line.startswith("# Block: ")]
+    # The base loader leaves every scalar as text.
+    return list(zip(hashes, yaml.load_all(log, Loader=yaml.BaseLoader), strict=True))
 
 
 def head_of(folder: Path) -> str:
