@@ -6,8 +6,8 @@ from odf_common.codec.bus import Envelope
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
+from odf_common.runtime.replies import Replies
 from odf_common.runtime.service import Outgoing, Subscription
-from odf_ingest.propose import Proposals
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader
 
@@ -42,12 +42,10 @@ class Notices:
         self._reader.request(lambda: self._owned.own(partitions))
 
 
-def subscriptions(notices: Notices, proposals: Proposals) -> tuple[Subscription, ...]:
+def subscriptions(notices: Notices, replies: Replies) -> tuple[Subscription, ...]:
     """Return what the service subscribes to."""
     return (
-        Subscription(
-            topic=COORDINATOR_REPLIES, handler=proposals.on_reply, group=False, on_owned=proposals.on_owned
-        ),
+        replies.subscription(COORDINATOR_REPLIES),
         Subscription(topic=NOTIFICATIONS, handler=notices.on_notification, group=False),
         Subscription(topic=INGEST_COMMANDS, handler=notices.on_command, on_owned=notices.on_owned),
     )

@@ -1,12 +1,16 @@
 """Wiring of the ingest service: the only file where its parts meet the adapters."""
 
 import gc
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
+
+import pyarrow as pa
 
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.runtime.environment import Environment
+from odf_common.runtime.replies import Replies
 from odf_common.runtime.service import Service
 from odf_ingest.commit import BatchCommitter
 from odf_ingest.handlers import Notices, subscriptions
@@ -30,14 +34,14 @@ def build(env: Environment) -> Service:
     """Return the service: it reads push topics, takes pushed files, and proposes what it made of them."""
     _tune_collector()
     settings = env.settings
-    proposals = Proposals(env.bus)
+    replies = Replies(env.bus)
     drafter = Drafter(
         env.blobs, env.clock, block_version=settings.block_version, is_signed=settings.signed_columns
     )
     lanes = Lanes(
         env.blobs,
         env.states,
-        BatchCommitter(env.states, drafter, proposals),
+        BatchCommitter(env.states, drafter, Proposals(replies)),
         ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit"),
     )
     preparer = Preparer(Preprocessor(env.engine, env.blobs.scratch))
@@ -69,11 +73,16 @@ def build(env: Environment) -> Service:
     )
     return Service(
         name="ingest",
-        subscriptions=subscriptions(Notices(reader, owned), proposals),
+        subscriptions=subscriptions(Notices(reader, owned), replies),
         grpc=servicer.register,
         grpc_address=settings.ingest_grpc,
-        background=(reader.run,),
+        background=(reader.run, _warm),
     )
+
+
+def _warm(_: threading.Event) -> None:
+    """Have Arrow import pandas, which it does at its first conversion, before the first batch waits for that."""
+    pa.chunked_array([[0]]).to_numpy()
 
 
 def _tune_collector() -> None:

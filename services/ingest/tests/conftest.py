@@ -25,6 +25,7 @@ from odf_common.metadata.steps import MergeStrategy, MergeStrategyAppend, ReadSt
 from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_common.runtime.replies import Replies
 from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_common.testing.builders import a_chain, a_dataset, a_seed
 from odf_ingest.commit import BatchCommitter
@@ -65,7 +66,7 @@ class Coordinator:
     before: list[Callable[[], None]] = field(default_factory=list)
     loses_replies: int = 0
     sent: list[tuple[str, Envelope]] = field(default_factory=list)
-    proposals: Proposals | None = None
+    replies: Replies | None = None
 
     def send(self, topic: str, message: Envelope) -> None:
         self.sent.append((topic, message))
@@ -77,8 +78,8 @@ class Coordinator:
         if self.loses_replies:
             self.loses_replies -= 1
             return
-        assert self.proposals is not None
-        self.proposals.on_reply(envelope(message.dataset_id, answer, cause=message))
+        assert self.replies is not None
+        self.replies.handle(envelope(message.dataset_id, answer, cause=message))
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
         self.letters.append(letter)
@@ -182,13 +183,13 @@ def make_bench(tmp_path: Path) -> Iterator[MakeBench]:
             blobs.put(dataset, ObjectKind.BLOCK, name, raw)
         refs.compare_and_set(dataset, expected=None, new=chain.state.head)
         coordinator = Coordinator(blobs, refs, states)
-        coordinator.proposals = Proposals(coordinator)  # type: ignore[arg-type]
-        coordinator.proposals.on_owned(frozenset())
+        coordinator.replies = Replies(coordinator)  # type: ignore[arg-type]
+        coordinator.replies.on_owned(frozenset())
         clock = Clock()
         drafter = Drafter(blobs, clock, block_version=3, is_signed=False)
         pool = ThreadPoolExecutor(4)
         pools.append(pool)
-        lanes = Lanes(blobs, states, BatchCommitter(states, drafter, coordinator.proposals), pool)
+        lanes = Lanes(blobs, states, BatchCommitter(states, drafter, Proposals(coordinator.replies)), pool)
         preparer = Preparer(Preprocessor(NoEngine(), blobs.scratch))  # type: ignore[arg-type]
         return Bench(dataset, coordinator, blobs, refs, states, lanes, preparer, clock, pool)
 

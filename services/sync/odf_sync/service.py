@@ -11,7 +11,7 @@ from odf_common.proto.odf.node.v1 import sync_pb2 as pb
 from odf_common.proto.odf.node.v1 import sync_pb2_grpc
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
-from odf_common.runtime.service import Service, Subscription
+from odf_common.runtime.service import Service
 from odf_sync.server import serve_http
 from odf_sync.simple import Step, pull
 
@@ -26,7 +26,7 @@ def build(env: Environment) -> Service:
 
     return Service(
         name="sync",
-        subscriptions=(Subscription(topic=COORDINATOR_REPLIES, handler=replies.handle, group=False),),
+        subscriptions=(replies.subscription(COORDINATOR_REPLIES),),
         grpc=register,
         grpc_address=env.settings.sync_grpc,
         background=(partial(serve_http, env),),

@@ -198,6 +198,10 @@ class OwnedSources:
         """See to it that a source is read from where the chain stands, unless it is stopped for a reason that lasts."""
         key = (entry.dataset_id, source.source_name)
         known = self._reading.sources.get(key)
+        if known is not None and not known.is_idle:
+            # Where it stands is known when its work is done; a reset meanwhile must not be overlooked.
+            self.look_soon(entry.dataset_id)
+            return
         if known is not None and not _is_elsewhere(known, state):
             return
         stop = self._stops.get(key)
@@ -232,8 +236,8 @@ def _as_of(state: ChainState, source: str) -> object:
 
 def _is_elsewhere(source: PushSource, state: ChainState) -> bool:
     """Tell whether an idle source waits at another position than the chain's: a reset, or another writer."""
-    if not source.is_idle or source.plan.source != state.push_sources[source.name]:
-        return source.is_idle
+    if source.plan.source != state.push_sources[source.name]:
+        return True
     known = position_of(state, source.name).topics.get(source.topic)
     at = {} if known is None else known.next
     return any(at.get(number, source.beginning[number]) != next_ for number, next_ in source.next.items())

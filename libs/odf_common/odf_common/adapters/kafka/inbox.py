@@ -13,6 +13,8 @@ from odf_common.ports.bus import OnOwned, Received
 
 log = logging.getLogger(__name__)
 
+# What a polled message says when its consumer is dead: `fatal()` is not told there. Public despite their names.
+_CUT_OFF: Final = frozenset({KafkaError._FATAL, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
 ATTEMPT: Final = "attempt "  # a committed position's metadata, followed by how many ended in a crash
 
 
@@ -119,7 +121,7 @@ def _polled(consumer: Consumer, timeout: float) -> Message | None:
     trouble = message.error()
     if trouble is None:
         return message
-    if trouble.fatal() or trouble.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001 - public despite its name
+    if trouble.fatal() or trouble.code() in _CUT_OFF:
         raise Unavailable(what="Kafka", why=trouble.str())
     LOGGER.warning("POLL %s", trouble.str())
     return None
