@@ -22,6 +22,7 @@ MIB: Final = 1024 * 1024
 Partition = tuple[str, int]  # topic and number
 # librdkafka's local errors are named with an underscore; they are public all the same.
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
+_FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - such a message says of itself that it is not fatal
 _LOST: Final = frozenset(
     {
         KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
@@ -162,7 +163,7 @@ def _noted(message: Message, ends: dict[Partition, int], faults: dict[Partition,
         ends[place] = message.offset() or 0
     elif error.code() in _LOST:
         faults[place] = error.str()
-    elif error.fatal():
+    elif error.fatal() or error.code() == _FATAL:
         raise Unavailable(what="Kafka", why=error.str())
     else:
         log.warning("kafka: %s", error.str())
