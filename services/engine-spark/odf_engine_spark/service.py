@@ -9,6 +9,7 @@ import structlog
 
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.service import Service
+from odf_common.runtime.settings import ENGINE
 from odf_engine_spark.jvm import Spark
 from odf_engine_spark.server import register
 from odf_engine_spark.session import start
@@ -26,7 +27,7 @@ def build(env: Environment) -> Service:
     return Service(
         name="engine-spark",
         grpc=register(spark, is_signed=settings.signed_columns),
-        grpc_address=settings.required("engine"),
+        grpc_address=settings.engine or ENGINE,
         background=(_watch(spark),),
         on_stop=spark.session.stop,
     )

@@ -16,7 +16,7 @@ from odf_common.ports.bus import Bus, Topics
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobStore, Catalog, RefStore
-from odf_common.runtime.settings import Settings
+from odf_common.runtime.settings import ENGINE, Settings
 from odf_common.runtime.states import ChainStates, NoStateCache
 
 
@@ -83,7 +83,7 @@ class _FreeLock:
 def connect(settings: Settings) -> Environment:
     """Wire the real adapters; connections are made when they are first used.
 
-    Raises `Unavailable` when Kafka's or the engine's address was not told.
+    Raises `Unavailable` when Kafka's address was not told.
     """
     kafka = settings.required("kafka")
     bus = KafkaBus(kafka, session_timeout_ms=settings.session_timeout_ms, instance=settings.instance)
@@ -105,6 +105,6 @@ def connect(settings: Settings) -> Environment:
         topics=KafkaTopics(kafka),
         states=ChainStates(blobs, refs, RedisStateCache(redis) if redis else NoStateCache()),
         locks=RedisLocks(redis) if redis else FreeLocks(),
-        engine=EngineClient(settings.required("engine")),
+        engine=EngineClient(settings.engine or ENGINE),
         close=close,
     )

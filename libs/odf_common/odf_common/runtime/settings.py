@@ -69,6 +69,9 @@ def _option(parse: Callable[[str], object], default: object, about: str) -> Any:
     return field(default=default, metadata={"parse": parse, "about": about})
 
 
+ENGINE: Final = "127.0.0.1:5544"  # the specification's port; the embedded node takes a free one
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a process was told; an address that is None was not told."""
@@ -76,7 +79,9 @@ class Settings:
     home: Path = field(metadata={"parse": _folder, "about": "the node's data (default ./.odf)"})
     kafka: str | None = _option(_addresses, None, "Kafka bootstrap servers, host:port[,…]")
     redis: str | None = _option(_redis, None, "Redis, host:port or redis://…")
-    engine: str | None = _option(_address, None, "gRPC address of the engine")
+    engine: str | None = _option(
+        _address, None, "gRPC address of the engine; services fall back on 127.0.0.1:5544"
+    )
     coordinator_grpc: str | None = _option(_address, None, "gRPC address of the coordinator")
     ingest_grpc: str | None = _option(_address, None, "gRPC address of ingest")
     verifier_grpc: str | None = _option(_address, None, "gRPC address of the verifier")
