@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from departures import LEDGER, manifest, messages
 
-from odf_common.proto.odf.node.v1.coordinator_pb2 import DescribeRequest
+from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest, DescribeRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node
 from odf_common.testing.embedded import EmbeddedNode
@@ -51,8 +51,11 @@ class BenchedNode:
         self.node: Node = embedded.node
 
     def add(self, name: str, merge: str) -> None:
-        """Make a root dataset of departures."""
-        self.embedded.run("add -", stdin=manifest(name, merge).encode())
+        """Make a root dataset of departures, by the call that `odf add` makes."""
+        request = AddRequest()
+        request.manifests.add(name=name, text=manifest(name, merge).encode())
+        with ask.coordinator(self.node) as coordinator:
+            coordinator.Add(request, timeout=ask.ANSWER)
 
     def warm_up(self) -> None:
         """Take one record through, so that what is loaded at first use is there."""

@@ -1,20 +1,21 @@
 """What is brought in at once: messages of a topic, or a file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from odf_common.metadata.scalars import Timestamp
+from odf_ingest.values import Places, Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Messages of one partition in order; `timestamps` returns their Kafka times in ms since the epoch."""
+    """Messages of one partition in order; `timestamps` has their Kafka times in ms since the epoch, if asked for."""
 
     partition: int
-    values: Sequence[bytes | None]
+    values: Values
     offsets: Sequence[int]
-    timestamps: Callable[[], Sequence[int]]
+    timestamps: Places | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from odf_ingest.preprocess import Preprocessor
 from odf_ingest.read import obvious_faults, read_batch, read_file, read_records
 from odf_ingest.read.declared import declared_schema
 from odf_ingest.sift import sift
+from odf_ingest.values import Places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,13 @@ class Plan:
     def takes_whole_batches(self) -> bool:
         """Tell whether one message is one batch."""
         return takes_whole_batches(self.source.merge) or isinstance(self.source.read, ReadStepParquet)
+
+    @property
+    def needs_timestamps(self) -> bool:
+        """Tell whether a record's event time may have to be its message's."""
+        declared = declared_schema(self.source.read)
+        has_event_time = declared is not None and self.vocab.event_time_column in declared.names
+        return self.takes_whole_batches or self.source.preprocess is not None or not has_event_time
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -88,7 +96,7 @@ class Preparer:
         for part in batch.parts:
             records, faults = self._part(plan, part)
             bad += [_bad(part, place, reason) for place, reason in sorted(faults.items())]
-            last = max(last, part.timestamps()[-1]) if plan.takes_whole_batches else last
+            last = max(last, int(_moments(part)[-1])) if plan.takes_whole_batches else last
             if records is None or len(records) == 0:
                 continue
             tables.append(records)
@@ -147,9 +155,7 @@ class Preparer:
         if plan.source.preprocess is not None:
             return self._queried(plan, part, table, sifted.kept, sifted.bad)
         name = plan.vocab.event_time_column
-        moments = (
-            None if name in table.column_names else np.asarray(part.timestamps(), dtype=np.int64)[sifted.kept]
-        )
+        moments = None if name in table.column_names else _moments(part)[sifted.kept]
         table = with_event_time(table, name, moments)
         faults = {
             **operation_faults(plan.source.merge, table, plan.vocab),
@@ -170,7 +176,7 @@ class Preparer:
         bad: Mapping[int, str],
     ) -> tuple[pa.Table | None, Mapping[int, str]]:
         """Return the output of the source's SQL; messages that it fails on are bad, if it works at all."""
-        moment = max(part.timestamps())
+        moment = int(_moments(part).max())
 
         def query(rows: Sequence[int]) -> pa.Table:
             output = self._preprocessed(plan, table.take(pa.array(rows, pa.int64())))
@@ -228,3 +234,9 @@ def _bad(part: Part, place: int, reason: str) -> BadRecord:
     return BadRecord(
         partition=part.partition, offset=part.offsets[place], value=part.values[place], reason=reason
     )
+
+
+def _moments(part: Part) -> Places:
+    if part.timestamps is None:
+        raise TypeError("the plan says that it needs no timestamps")
+    return part.timestamps

@@ -1,6 +1,7 @@
 """Separating good messages from bad ones when some cannot be read: the good keep their order."""
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
+from odf_ingest.values import Values
 
 CHUNK: Final = 1024  # messages; a larger group with faults is cut into such first
 
@@ -33,8 +35,8 @@ def sift(values: Sequence[T | None], read: Read[T], faults: Faults[T], *, chunk:
     """
     bad: dict[int, str] = {}
     places = np.arange(len(values))
-    if not isinstance(values, range) and None in values:
-        empty = {place for place, value in enumerate(values) if value is None}
+    empty = _empty(values)
+    if empty:
         bad |= dict.fromkeys(empty, "is empty")
         places = np.array([place for place in range(len(values)) if place not in empty], dtype=np.int64)
     sieve = _Sieve(values, read, faults, bad)
@@ -98,4 +100,12 @@ class _Sieve(Generic[T]):
     def _of(self, places: npt.NDArray[np.int64]) -> Sequence[T]:
         if len(places) == len(self._values):
             return self._values  # type: ignore[return-value]  # nulls are not among the places
+        if isinstance(self._values, Values):
+            return self._values.take(places)  # type: ignore[return-value]  # as above
         return [self._values[place] for place in places]
+
+
+def _empty(values: Sequence[object]) -> AbstractSet[int]:
+    if isinstance(values, Values):
+        return values.empty
+    return {place for place, value in enumerate(values) if value is None}

@@ -1,41 +1,20 @@
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from odf_common.adapters.kafka import records
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.errors import Unavailable
 
 
-@dataclass
-class Message:
-    """What the client hands out."""
-
-    at: tuple[str, int]
-    where: int
-    content: bytes | None = b"x"
-    news: KafkaError | None = None
-
-    def topic(self) -> str:
-        return self.at[0]
-
-    def partition(self) -> int:
-        return self.at[1]
-
-    def offset(self) -> int:
-        return self.where
-
-    def value(self) -> bytes | None:
-        return self.content
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, self.where * 1000
-
-    def error(self) -> KafkaError | None:
-        return self.news
+def a_message(
+    at: tuple[str, int], offset: int, value: bytes | None = b"x", news: KafkaError | None = None
+) -> Message:
+    return Message(
+        topic=at[0], partition=at[1], offset=offset, value=value, error=news, timestamp=(1, offset * 1000)
+    )
 
 
 class Client:
@@ -76,7 +55,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaRecords, Client]:
 def test_messages_of_one_partition_are_one_chunk(reader: tuple[KafkaRecords, Client]) -> None:
     made, client = reader
     made.assign({A: 5})
-    client.messages = [Message(A, 5, b"one"), Message(A, 6, None), Message(A, 7, b"two")]
+    client.messages = [a_message(A, 5, b"one"), a_message(A, 6, None), a_message(A, 7, b"two")]
     (chunk,) = made.take(10, 0).chunks
     assert chunk.partition == A
     assert chunk.values == [b"one", None, b"two"]
@@ -87,7 +66,7 @@ def test_messages_of_one_partition_are_one_chunk(reader: tuple[KafkaRecords, Cli
 def test_offsets_with_gaps_are_kept_one_by_one(reader: tuple[KafkaRecords, Client]) -> None:
     made, client = reader
     made.assign({A: 0})
-    client.messages = [Message(A, 0), Message(A, 4)]
+    client.messages = [a_message(A, 0), a_message(A, 4)]
     (chunk,) = made.take(10, 0).chunks
     assert list(chunk.offsets) == [0, 4]
 
@@ -95,7 +74,7 @@ def test_offsets_with_gaps_are_kept_one_by_one(reader: tuple[KafkaRecords, Clien
 def test_partitions_are_told_apart_and_each_keeps_its_order(reader: tuple[KafkaRecords, Client]) -> None:
     made, client = reader
     made.assign({A: 0, B: 0})
-    client.messages = [Message(A, 0), Message(B, 0), Message(A, 1), Message(("gone", 0), 3)]
+    client.messages = [a_message(A, 0), a_message(B, 0), a_message(A, 1), a_message(("gone", 0), 3)]
     assert [(chunk.partition, list(chunk.offsets)) for chunk in made.take(10, 0).chunks] == [
         (A, [0, 1]),
         (B, [0]),
@@ -106,10 +85,10 @@ def test_ends_and_faults_are_news_and_no_messages(reader: tuple[KafkaRecords, Cl
     made, client = reader
     made.assign({A: 0, B: 0})
     client.messages = [
-        Message(A, 0),
-        Message(A, 1, news=KafkaError(KafkaError._PARTITION_EOF)),
-        Message(B, 9, news=KafkaError(KafkaError.OFFSET_OUT_OF_RANGE, "out of range")),
-        Message(B, 9, news=KafkaError(KafkaError._TRANSPORT)),
+        a_message(A, 0),
+        a_message(A, 1, news=KafkaError(KafkaError._PARTITION_EOF)),
+        a_message(B, 9, news=KafkaError(KafkaError.OFFSET_OUT_OF_RANGE, "out of range")),
+        a_message(B, 9, news=KafkaError(KafkaError._TRANSPORT)),
     ]
     taken = made.take(10, 0)
     assert [len(chunk.values) for chunk in taken.chunks] == [1]

@@ -9,7 +9,7 @@ from odf_common.runtime.settings import Settings, described
 def test_nothing_told_gives_the_defaults() -> None:
     settings = Settings.from_env({})
     assert settings.home == Path.cwd() / ".odf"
-    assert (settings.kafka, settings.block_version, settings.slice_max_bytes) == (None, 3, 8 * 1024 * 1024)
+    assert (settings.kafka, settings.block_version, settings.slice_max_bytes) == (None, 3, 16 * 1024 * 1024)
     assert settings.verify_on_commit
     assert not settings.signed_columns
 

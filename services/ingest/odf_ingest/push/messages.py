@@ -59,6 +59,9 @@ class KafkaBatch:
         prepared = self._first_reading()
         plan = plan_of(state, source)
         if plan != self._plan:
+            if plan.needs_timestamps and not self._plan.needs_timestamps:
+                # They were not kept: the messages have to be taken again.
+                raise PositionMoved(source=self.source)
             prepared = self._read(plan, self._batch)
         self._dataset = str(state.dataset_id)
         self._bury(prepared.bad)

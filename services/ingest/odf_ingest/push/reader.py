@@ -23,7 +23,7 @@ from odf_ingest.push.work import Work
 
 log = structlog.stdlib.get_logger(__name__)
 
-COUNT: Final = 2_000  # messages taken at once; with more, each falls out of the cache before its turn
+COUNT: Final = 500  # messages taken at once; with more, each falls out of the cache before its turn
 IDLE: Final = 0.05  # seconds to wait for a message, so that requests are heard
 HURRY: Final = 0.005  # the same, when a batch should be cut
 Request = Callable[[], None]

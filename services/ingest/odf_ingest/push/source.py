@@ -11,8 +11,10 @@ from odf_common.adapters.kafka.records import Chunk, Partition
 from odf_common.identity.did import DatasetId
 from odf_ingest.batch import MessageBatch, Part
 from odf_ingest.prepare import Plan
+from odf_ingest.values import Values
 
 LIMIT = 2  # batches at work: one is committed while the next is read
+BEHIND = 5  # times the delay that a batch may take to fill with messages that wait already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class _Buffer:
     """Messages that wait for more."""
 
     start: dict[int, int]
-    chunks: list[Chunk] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     size: int = 0
     begun: float = 0.0
 
@@ -89,16 +91,22 @@ class PushSource:
     @property
     def is_idle(self) -> bool:
         """Tell whether all that came of it is committed."""
-        return not (self.at_work or self.ready or self._buffer.chunks)
+        return not (self.at_work or self.ready or self._buffer.parts)
 
     @property
     def due(self) -> float | None:
         """Return when the buffer has to be cut (seconds, monotonic), None while it is empty."""
-        if not self._buffer.chunks:
+        if not self._buffer.parts:
             return None
         if self.is_hurried and all(self.ends.get(number) == at for number, at in self.next.items()):
             return self._buffer.begun
-        return self._buffer.begun + self._limits.delay
+        return self._buffer.begun + self._limits.delay * (BEHIND if self._is_behind else 1)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Tell whether what fills the batch waits in the topic already."""
+        waiting = sum(max(self.high.get(number, 0) - at, 0) for number, at in self.next.items())
+        return self._buffer.size + waiting * self.last_mean >= self._limits.size
 
     def lag(self, committed: Mapping[int, int]) -> int:
         """Return how many messages wait behind what is committed, as far as is known."""
@@ -106,12 +114,13 @@ class PushSource:
 
     def add(self, chunk: Chunk) -> None:
         """Take in messages; full batches become ready."""
+        whole = self._part(chunk)
         if self.plan.takes_whole_batches:
-            for number in range(len(chunk.values)):
-                self._append(_slice(chunk, number, number + 1), 0)
+            for number in range(len(whole.values)):
+                self._append(_slice(whole, number, number + 1), 0)
                 self.cut()
             return
-        sizes = _sizes(chunk)
+        sizes = whole.values.sizes
         room = self._limits.size - self._buffer.size
         total = int(sizes[-1])
         self.last_mean = total / len(sizes)
@@ -119,25 +128,25 @@ class PushSource:
         while total - (sizes[at - 1] if at else 0) >= room:
             taken = int(sizes[at - 1]) if at else 0
             until = max(int(np.searchsorted(sizes, taken + room)) + 1, at + 1)
-            self._append(_slice(chunk, at, until), int(sizes[until - 1]) - taken)
+            self._append(_slice(whole, at, until), int(sizes[until - 1]) - taken)
             self.cut()
             room, at = self._limits.size, until
-            if at == len(chunk.values):
+            if at == len(sizes):
                 return
         taken = int(sizes[at - 1]) if at else 0
-        self._append(_slice(chunk, at, len(chunk.values)), total - taken)
+        self._append(_slice(whole, at, len(sizes)), total - taken)
 
     def cut(self) -> None:
         """Make a batch of what the buffer has."""
         buffer = self._buffer
-        if not buffer.chunks:
+        if not buffer.parts:
             return
         self.ready.append(
             MessageBatch(
                 topic=self.topic,
                 topic_id=self.topic_id,
                 partitions=len(self.next),
-                parts=tuple(_parts(buffer.chunks)),
+                parts=tuple(_by_partition(buffer.parts)),
                 start=buffer.start,
                 end=dict(self.next),
                 beginning=self.beginning,
@@ -147,53 +156,52 @@ class PushSource:
         )
         self._buffer = _Buffer(start=dict(self.next))
 
-    def _append(self, chunk: Chunk, size: int) -> None:
+    def _part(self, chunk: Chunk) -> Part:
+        moments = np.array(chunk.timestamps(), np.int64) if self.plan.needs_timestamps else None
+        return Part(
+            partition=chunk.partition[1],
+            values=Values.of(chunk.values),
+            offsets=chunk.offsets,
+            timestamps=moments,
+        )
+
+    def _append(self, part: Part, size: int) -> None:
         buffer = self._buffer
-        if not buffer.chunks:
+        if not buffer.parts:
             buffer.begun = time.monotonic()
-        buffer.chunks.append(chunk)
+        buffer.parts.append(part)
         buffer.size += size
-        self.next[chunk.partition[1]] = chunk.offsets[-1] + 1
+        self.next[part.partition] = part.offsets[-1] + 1
 
 
-def _sizes(chunk: Chunk) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return the bytes of all messages up to each one."""
-    try:
-        sizes = list(map(len, chunk.values))  # type: ignore[arg-type]  # tombstones are rare
-    except TypeError:
-        sizes = [len(value or b"") for value in chunk.values]
-    return np.cumsum(sizes, dtype=np.int64)
-
-
-def _slice(chunk: Chunk, start: int, stop: int) -> Chunk:
-    if start == 0 and stop == len(chunk.values):
-        return chunk
-    return Chunk(
-        partition=chunk.partition,
-        values=chunk.values[start:stop],
-        offsets=chunk.offsets[start:stop],
-        timestamps=lambda: chunk.timestamps()[start:stop],
+def _slice(part: Part, start: int, stop: int) -> Part:
+    if start == 0 and stop == len(part.values):
+        return part
+    moments = part.timestamps
+    return Part(
+        partition=part.partition,
+        values=part.values[start:stop],
+        offsets=part.offsets[start:stop],
+        timestamps=None if moments is None else moments[start:stop],
     )
 
 
-def _parts(chunks: list[Chunk]) -> list[Part]:
-    """Join each partition's chunks, partitions ascending."""
-    grouped: dict[int, list[Chunk]] = {}
-    for chunk in chunks:
-        grouped.setdefault(chunk.partition[1], []).append(chunk)
-    return [_part(number, grouped[number]) for number in sorted(grouped)]
+def _by_partition(parts: list[Part]) -> list[Part]:
+    """Join each partition's parts, partitions ascending."""
+    grouped: dict[int, list[Part]] = {}
+    for part in parts:
+        grouped.setdefault(part.partition, []).append(part)
+    return [_joined(grouped[number]) for number in sorted(grouped)]
 
 
-def _part(number: int, chunks: list[Chunk]) -> Part:
-    first = chunks[0]
-    if len(chunks) == 1:
-        return Part(partition=number, values=first.values, offsets=first.offsets, timestamps=first.timestamps)
-    count = sum(len(chunk.values) for chunk in chunks)
-    start, stop = first.offsets[0], chunks[-1].offsets[-1] + 1
-    has_gaps = stop - start != count
+def _joined(parts: list[Part]) -> Part:
+    values = Values.joined([part.values for part in parts])
+    start, stop = parts[0].offsets[0], parts[-1].offsets[-1] + 1
+    has_gaps = stop - start != len(values)
+    moments = [part.timestamps for part in parts if part.timestamps is not None]
     return Part(
-        partition=number,
-        values=[value for chunk in chunks for value in chunk.values],
-        offsets=[at for chunk in chunks for at in chunk.offsets] if has_gaps else range(start, stop),
-        timestamps=lambda: [moment for chunk in chunks for moment in chunk.timestamps()],
+        partition=parts[0].partition,
+        values=values,
+        offsets=[at for part in parts for at in part.offsets] if has_gaps else range(start, stop),
+        timestamps=np.concatenate(moments) if moments else None,
     )

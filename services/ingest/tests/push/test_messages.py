@@ -1,7 +1,9 @@
 from collections.abc import Mapping
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 
 from odf_common.metadata.events import SetVocab
@@ -12,13 +14,18 @@ from odf_ingest.commit import Outcome, position_of
 from odf_ingest.errors import PositionMoved, TopicReplaced
 from odf_ingest.prepare import plan_of
 from odf_ingest.push.messages import KafkaBatch
+from odf_ingest.values import Values
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
-Values = Mapping[int, list[bytes | None]]
 
 
 def a_batch(
-    values: Values, start: Mapping[int, int] | None = None, topic_id: str = "one", partitions: int = 1
+    values: Mapping[int, list[bytes | None]],
+    start: Mapping[int, int] | None = None,
+    topic_id: str = "one",
+    partitions: int = 1,
+    *,
+    has_timestamps: bool = True,
 ) -> MessageBatch:
     begin = start or dict.fromkeys(values, 0)
     return MessageBatch(
@@ -28,9 +35,9 @@ def a_batch(
         parts=tuple(
             Part(
                 partition=number,
-                values=some,
+                values=Values.of(some),
                 offsets=range(begin[number], begin[number] + len(some)),
-                timestamps=lambda some=some: [1_600_000_000_000] * len(some),  # type: ignore[misc]
+                timestamps=np.full(len(some), 1_600_000_000_000) if has_timestamps else None,
             )
             for number, some in values.items()
         ),
@@ -119,6 +126,15 @@ def test_bad_messages_are_buried_once_though_the_batch_is_overtaken(make_bench: 
     commit(bench, a_batch({0: [message(1), b"junk"]}))
     assert len(bench.coordinator.letters) == 1
     assert len(bench.rows()) == 1
+
+
+def test_messages_are_taken_again_when_their_times_are_wanted_all_at_once(make_bench: Any) -> None:
+    bench = make_bench()
+    bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="sent"))]
+    with pytest.raises(PositionMoved):
+        commit(bench, a_batch({0: [message(1)]}, has_timestamps=False))
+    commit(bench, a_batch({0: [message(1)]}))
+    assert [row["sent"] for row in bench.rows()] == [datetime(2020, 9, 13, 12, 26, 40, tzinfo=UTC)]
 
 
 def test_with_several_partitions_the_watermark_is_the_least_of_their_greatest_times(make_bench: Any) -> None:

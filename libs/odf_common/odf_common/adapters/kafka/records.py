@@ -38,7 +38,10 @@ _LOST: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Messages of one partition in order; `timestamps` returns their times in ms since the epoch."""
+    """Messages of one partition in order; `timestamps` returns their times in ms since the epoch.
+
+    It holds all objects of the client's: do not keep it.
+    """
 
     partition: Partition
     values: Sequence[bytes | None]
@@ -94,7 +97,7 @@ class KafkaRecords:
             raise unavailable(error) from error
         ends: dict[Partition, int] = {}
         faults: dict[Partition, str] = {}
-        if any(message.error() is not None for message in messages):
+        if any(map(Message.error, messages)):
             messages = [message for message in messages if not _noted(message, ends, faults)]
         return Taken(chunks=self._chunks(messages), ends=ends, faults=faults)
 
@@ -116,8 +119,8 @@ class KafkaRecords:
     def _chunks(self, messages: list[Message]) -> tuple[Chunk, ...]:
         if not messages:
             return ()
-        if len(self._assigned) == 1:
-            return (_chunk(messages),)
+        if len(set(map(Message.partition, messages))) == 1 and len(set(map(Message.topic, messages))) == 1:
+            return (_chunk(messages),) if _place(messages[0]) in self._assigned else ()
         runs: dict[Partition, list[Message]] = {}
         for place, run in groupby(messages, key=_place):
             if place in self._assigned:
@@ -134,11 +137,12 @@ def _settings(bootstrap: str) -> Config:
         "auto.offset.reset": "error",
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 100,
-        "fetch.max.bytes": 64 * MIB,
-        "max.partition.fetch.bytes": 16 * MIB,
+        # What is fetched far ahead has left the processor's caches by its turn.
+        "fetch.max.bytes": 4 * MIB,
+        "max.partition.fetch.bytes": 4 * MIB,
         "receive.message.max.bytes": 100 * MIB,
-        "queued.min.messages": 200_000,
-        "queued.max.messages.kbytes": 64 * 1024,
+        "queued.min.messages": 50_000,
+        "queued.max.messages.kbytes": 16 * 1024,
     }
 
 
@@ -147,7 +151,7 @@ def _chunk(messages: list[Message]) -> Chunk:
     has_gaps = stop - start != len(messages)  # compacted topics and transactions leave some
     return Chunk(
         partition=_place(messages[0]),
-        values=[message.value() for message in messages],
+        values=list(map(Message.value, messages)),
         offsets=[message.offset() or 0 for message in messages] if has_gaps else range(start, stop),
         timestamps=lambda: [message.timestamp()[1] for message in messages],
     )
