@@ -26,6 +26,7 @@ from odf_common.chain.transforms import (
     next_event,
     plan_inputs,
 )
+from odf_common.data.columns import OPERATION, check_corrections
 from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import read_slice, slice_schema
 from odf_common.data.types import stored_schema
@@ -215,6 +216,7 @@ def _slice(file: Path, interval: OffsetInterval | None) -> DataSlice | None:
     if len(table) != interval.end - interval.start + 1:
         text = f"the engine wrote {len(table)} records for offsets {interval.start}–{interval.end}"
         raise InvalidInput(text=text)
+    check_corrections(table.column(OPERATION))
     with file.open("rb") as content:
         name = physical_hash(content)
     return DataSlice(

@@ -10,9 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
+import pyarrow.types as kind
+
 from odf_common.chain.chain import ChainBroken, iterate
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
+from odf_common.data.columns import OPERATION, check_corrections
 from odf_common.data.slices import read_slice
 from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError, VerificationFailed
 from odf_common.hashing.logical import logical_hash
@@ -187,6 +190,11 @@ def _check_records(target: Target, link: Link, data: DataSlice) -> list[Problem]
         return [
             problem(Damage.OFFSETS_MISMATCH, f"declared {interval.start}–{interval.end}, has {first}–{last}")
         ]
+    try:
+        if table.num_columns > OPERATION and kind.is_integer(table.schema.types[OPERATION]):
+            check_corrections(table.column(OPERATION))
+    except InvalidInput as error:
+        return [problem(Damage.CORRECTION_INCOMPLETE, str(error))]
     return []
 
 

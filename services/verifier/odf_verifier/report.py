@@ -19,6 +19,7 @@ class Damage(StrEnum):
     PHYSICAL_HASH_MISMATCH = "physical-hash-mismatch"
     LOGICAL_HASH_MISMATCH = "logical-hash-mismatch"
     OFFSETS_MISMATCH = "offsets-mismatch"
+    CORRECTION_INCOMPLETE = "correction-incomplete"
     CHECKPOINT_HASH_MISMATCH = "checkpoint-hash-mismatch"
     INPUT_MISSING = "input-missing"
     REPLAY_MISMATCH = "replay-mismatch"

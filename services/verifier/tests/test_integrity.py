@@ -2,15 +2,18 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from odf_common.adapters.folder import FolderStore
 from odf_common.codec.flatbuffers import decode_block
+from odf_common.data.slices import write_slice
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddData
+from odf_common.metadata.events import AddData, DataSlice, OffsetInterval
 from odf_common.ports.store import ObjectKind
 from odf_common.testing.damage import flip
 from odf_verifier.integrity import Depth, check_chain, check_objects
@@ -137,3 +140,24 @@ def test_objects_are_read_by_name_only(folder: Path) -> None:
     assert {str(name) for name in store.names(nobody, ObjectKind.DATA)} == {
         file.name for file in (folder / "data").iterdir()
     }
+
+
+@pytest.mark.parametrize(("ops", "found"), [([2, 3], []), ([2, 0], [Damage.CORRECTION_INCOMPLETE])])
+def test_half_a_correction_is_named(folder: Path, ops: list[int], found: list[Damage]) -> None:
+    data = folder / "data"
+    table = pa.table({"offset": pa.array([0, 1], pa.uint64()), "op": pa.array(ops, pa.uint8())})
+    written = write_slice(table, data / "new")
+    (data / "new").rename(data / str(written.physical_hash))
+    added = AddData(
+        new_data=DataSlice(
+            logical_hash=written.logical_hash,
+            physical_hash=written.physical_hash,
+            offset_interval=OffsetInterval(start=0, end=1),
+            size=written.size,
+        )
+    )
+    target = target_of(folder)
+    link = check_chain(target)[0][-1]
+    link = replace(link, block=replace(link.block, event=added))
+    problems = check_objects(target, [link], Tally(), depth=Depth(), progress=lambda *_: None)
+    assert [problem.kind for problem in problems] == found

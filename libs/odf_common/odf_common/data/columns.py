@@ -1,6 +1,7 @@
 """The four columns that every record has, before those of its own (spec: Common Data Schema; wire-facts §5.1)."""
 
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,8 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
 
+OPERATION: Final = 1  # place of the operation among the columns
+
 
 class Operation(IntEnum):
     """What a record does to the ones before it (RFC-015)."""
@@ -19,6 +22,23 @@ class Operation(IntEnum):
     RETRACT = 1
     CORRECT_FROM = 2
     CORRECT_TO = 3
+
+
+def check_corrections(operations: pa.Array | pa.ChunkedArray) -> None:
+    """Return if every -C is followed directly by its +C, and no +C stands alone (RFC-015; wire-facts §5.1).
+
+    `operations` has one integer a record, in the order of their offsets. Raises `InvalidInput` naming the first
+    record, counted from 1, that is half a correction.
+    """
+    ops = operations.to_numpy(zero_copy_only=False)
+    is_from, is_to = ops == Operation.CORRECT_FROM, ops == Operation.CORRECT_TO
+    lacks_to = is_from & ~np.append(is_to[1:], False)
+    lacks_from = is_to & ~np.append(False, is_from[:-1])
+    halves = np.flatnonzero(lacks_to | lacks_from)
+    if len(halves):
+        row = int(halves[0])
+        text = "a -C without its +C behind it" if is_from[row] else "a +C without its -C before it"
+        raise InvalidInput(where=f"record {row + 1}", text=text)
 
 
 def offset_type(*, signed: bool) -> pa.DataType:

@@ -3,7 +3,12 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from odf_common.data.columns import Operation, normalize_timestamps, with_system_columns
+from odf_common.data.columns import (
+    Operation,
+    check_corrections,
+    normalize_timestamps,
+    with_system_columns,
+)
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
@@ -121,3 +126,17 @@ def test_every_moment_becomes_milliseconds_in_utc() -> None:
     assert normal.column("zoned").cast(pa.int64()).to_pylist() == [2000]
     assert normal.schema.field("naive").type == normal.schema.field("zoned").type == MS_UTC
     assert normalize_timestamps(normal) is normal
+
+
+@pytest.mark.parametrize("ops", [[], [0, 1], [2, 3], [0, 2, 3, 2, 3, 1]])
+def test_whole_corrections_are_well_formed(ops: list[int]) -> None:
+    check_corrections(pa.array(ops, pa.uint8()))
+    check_corrections(pa.chunked_array([pa.array(ops, pa.int32())]))
+
+
+@pytest.mark.parametrize(
+    ("ops", "record"), [([2], 1), ([3], 1), ([2, 0, 3], 1), ([0, 3, 2], 2), ([2, 2, 3, 3], 1), ([2, 3, 3], 3)]
+)
+def test_half_a_correction_is_named(ops: list[int], record: int) -> None:
+    with pytest.raises(InvalidInput, match=f"record {record}:"):
+        check_corrections(pa.array(ops, pa.uint8()))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odf_common.data.columns import Operation
+from odf_common.data.columns import Operation, check_corrections
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
@@ -28,6 +28,7 @@ def _(
     ops = operations(new, vocab.operation_type_column)
     records = new.drop_columns([vocab.operation_type_column]).combine_chunks()
     ordered, ops = by_key(records, ops, strategy.primary_key)
+    check_corrections(ops)
     return Merged(records=ordered, ops=ops)
 
 

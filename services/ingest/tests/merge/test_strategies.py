@@ -166,6 +166,13 @@ def test_a_changelog_without_operations_is_refused(ops: list[int] | None) -> Non
         after(CHANGELOG, table((1, "a", 0), ops=ops))
 
 
+def test_a_changelog_with_half_a_correction_is_refused() -> None:
+    whole = table((1, "a", 0), (2, "b", 0), (1, "c", 0), ops=[2, 0, 3])
+    assert after(CHANGELOG, whole) == [(2, 1, "a"), (3, 1, "c"), (0, 2, "b")]
+    with pytest.raises(InvalidInput, match="without its"):
+        after(CHANGELOG, table((1, "a", 0), (2, "c", 0), ops=[2, 3]).slice(0, 1))
+
+
 def test_the_last_upsert_of_a_key_wins_and_equal_ones_change_nothing() -> None:
     past = past_of(UPSERT, table((1, "a", 0), (2, "b", 0), (3, "c", 0)))
     found = after(UPSERT, table((1, "x", 1), (1, "A", 1), (2, "b", 0), (4, "d", 1)), past)
