@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from odf_common.adapters.grpc_wire import ADVICE_KEY, CODE_KEY, LIMIT
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -29,15 +30,11 @@ from odf_common.errors import (
 log = logging.getLogger(__name__)
 
 Register = Callable[[grpc.Server], tuple[str, ...]]
-MIB: Final = 1024 * 1024
-LIMIT: Final = 64 * MIB  # bytes of one message
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", LIMIT),
     ("grpc.max_send_message_length", LIMIT),
     ("grpc.so_reuseport", 0),
 )
-CODE_KEY: Final = "odf-code"
-ADVICE_KEY: Final = "odf-advice-bin"
 TEXT_LIMIT: Final = 4000  # characters; a status travels in a header
 # The first family that fits: subclasses stand before their bases.
 STATUSES: Final[tuple[tuple[type[OdfError], grpc.StatusCode], ...]] = (
