@@ -5,28 +5,19 @@ A state names the head it belongs to, so a stale entry is a starting point and c
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, Protocol
 
-from odf_common.chain.rules import admit
+from odf_common.chain.chain import ChainBroken, fold
 from odf_common.chain.state import ChainState
-from odf_common.codec.flatbuffers import DecodedBlock, block_hash, decode_block
 from odf_common.codec.state import state_from_bytes, state_to_bytes
-from odf_common.errors import InvalidInput, VerificationFailed
+from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore
 
 CAPACITY: Final = 512  # states kept in this process
-
-
-@dataclass(eq=False, kw_only=True)
-class BlockDamaged(VerificationFailed):
-    """A stored block is not what its name says."""
-
-    dataset: str
-    block: str
-    actual: str
 
 
 class StateCache(Protocol):
@@ -78,7 +69,7 @@ class ChainStates:
             return known
         cached = self._cached(dataset)
         starts = {state.head: state for state in (known, cached) if state is not None}
-        state = starts[head] if head in starts else self._folded(dataset, head, starts)
+        state = starts[head] if head in starts else self._folded(dataset, head, starts.values())
         self._keep(dataset, state, is_cached=cached is not None and cached.head == head)
         return state
 
@@ -101,25 +92,21 @@ class ChainStates:
             # Written by another version of this code: fold anew.
             return None
 
-    def _folded(self, dataset: DatasetId, head: Multihash, starts: dict[Multihash, ChainState]) -> ChainState:
-        """Walk back to the nearest known state or the seed, then admit forwards."""
-        pending: list[tuple[Multihash, DecodedBlock]] = []
-        at: Multihash | None = head
-        while at is not None and at not in starts:
-            block = self._block(dataset, at)
-            pending.append((at, block))
-            at = block.block.prev_block_hash
-        state = None if at is None else starts[at]
-        for name, decoded in reversed(pending):
-            state = admit(state, decoded.block, block_hash=name, version=decoded.version)
-        assert state is not None, "a head is a block"
-        return state
+    def _folded(self, dataset: DatasetId, head: Multihash, starts: Iterable[ChainState]) -> ChainState:
+        """Fold from the highest state known that the chain has passed, or else from the seed."""
 
-    def _block(self, dataset: DatasetId, name: Multihash) -> DecodedBlock:
-        raw = self._blobs.read(dataset, ObjectKind.BLOCK, name)
-        if block_hash(raw) != name:
-            raise BlockDamaged(dataset=str(dataset), block=str(name), actual=str(block_hash(raw)))
-        return decode_block(raw)
+        def read(name: Multihash) -> bytes:
+            return self._blobs.read(dataset, ObjectKind.BLOCK, name)
+
+        for past in sorted(starts, key=lambda state: state.sequence_number, reverse=True):
+            with suppress(ChainBroken):
+                return fold(read, head, past)
+        try:
+            return fold(read, head)
+        except ChainBroken as error:
+            if error.kind == "missing":
+                raise NotFound(what=f"block {error.block} of {dataset}") from error
+            raise
 
     def _keep(self, dataset: DatasetId, state: ChainState, *, is_cached: bool) -> None:
         with self._lock:
