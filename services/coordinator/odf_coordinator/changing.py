@@ -1,6 +1,6 @@
 """Changing datasets that are there: rename, delete, reset, single metadata events, watermarks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,9 +13,12 @@ from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, NotFound, 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.refs import parse_alias
 from odf_common.metadata.events import (
+    AddData,
     DisablePollingSource,
     DisablePushSource,
+    ExecuteTransform,
     KnownEvent,
+    Seed,
     SetTransform,
 )
 from odf_common.metadata.normalize import normalize
@@ -33,6 +36,12 @@ from odf_coordinator.validation import Validation
 log = structlog.get_logger(__name__)
 
 ATTEMPTS: Final = 20  # a busy root is committed to some ten times a second
+_WRITTEN_WHEN: Final[Mapping[type, str]] = {
+    AddData: "ingest commits it with the records it describes; push records, or use `odf ingest`",
+    ExecuteTransform: "it is committed with the result of a transform; use `odf pull`",
+    Seed: "it is the first event of a dataset, committed when the dataset is made; use `odf add`",
+}
+_PATH: Final = "content.metadata[0]"  # of an event that is alone in a snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +99,14 @@ class Changing:
         return replace(known, state=state)
 
     def commit_event(self, ref: str, event: KnownEvent) -> Known:
-        """Append one metadata event; nothing happens when the chain says so already."""
+        """Append one metadata event; nothing happens when the chain says so already.
+
+        Raises `Refused` for an event that only the node writes, and where the dataset is a copy.
+        """
+        if isinstance(event, AddData | ExecuteTransform | Seed):
+            kind = type(event).__name__
+            text = f"{kind} is written by the node only: {_WRITTEN_WHEN[type(event)]}"
+            raise Refused(reason="EventReserved", text=text)
         return again_when_overtaken(lambda: self._commit_event(self.datasets.find(ref), event))
 
     def set_watermark(self, ref: str, watermark: Timestamp) -> Known:
@@ -98,6 +114,11 @@ class Changing:
         return again_when_overtaken(lambda: self._set_watermark(self.datasets.find(ref), watermark))
 
     def _commit_event(self, known: Known, event: KnownEvent) -> Known:
+        if not self.keys.has(known.id):
+            text = (
+                f"{known.alias} is a copy of a dataset that is kept elsewhere; only that node commits to it"
+            )
+            raise Refused(reason="NotOwned", text=text)
         fitting = self._fitting(known, event)
         if in_force(known.state, fitting) == fitting:
             return known
@@ -140,7 +161,12 @@ class Changing:
         if isinstance(event, DisablePollingSource | DisablePushSource):
             return event
         snapshot = DatasetSnapshot(name=known.alias, kind=known.state.kind, metadata=(event,))
-        normal = normalize(snapshot).metadata[0]
+        try:
+            normal = normalize(snapshot).metadata[0]
+        except InvalidInput as error:
+            # The snapshot is ours: to whoever wrote the event, paths begin at the event.
+            where = (error.where or "").removeprefix(_PATH).removeprefix(".")
+            raise InvalidInput(text=error.text, where=where or None) from error
         validation = Validation(datasets=self.datasets, engine=self.adding.engine)
         if isinstance(normal, SetTransform):
             resolved = resolve(normal, {}, self.datasets.catalog)

@@ -1,9 +1,22 @@
 import pytest
 
 from odf_common.errors import InvalidInput, InvalidQuery, NotFound, Refused
-from odf_common.metadata.events import SetInfo, SetTransform, SetVocab, TransformInput
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import (
+    AddData,
+    AddPushSource,
+    DatasetKind,
+    DisablePushSource,
+    ExecuteTransform,
+    KnownEvent,
+    Seed,
+    SetInfo,
+    SetTransform,
+    SetVocab,
+    TransformInput,
+)
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
 from odf_coordinator.testing import Coordinator
 
 
@@ -81,6 +94,42 @@ def test_an_event_is_committed_once(pair: Coordinator) -> None:
 
     assert first.state.info == SetInfo(description="towns")
     assert pair.changing.commit_event("cities", SetInfo(description="towns")).state == first.state
+
+
+@pytest.mark.parametrize(
+    ("event", "instead"),
+    [
+        (AddData(), "odf ingest"),
+        (ExecuteTransform(query_inputs=()), "odf pull"),
+        (Seed(dataset_id=DatasetId.of_key(bytes(32)), dataset_kind=DatasetKind.Root), "odf add"),
+    ],
+)
+def test_events_that_only_the_node_writes_are_refused(
+    pair: Coordinator, event: KnownEvent, instead: str
+) -> None:
+    before = pair.find("cities").state
+
+    with pytest.raises(Refused, match=f"{type(event).__name__} is written by the node only: .*{instead}"):
+        pair.changing.commit_event("cities", event)
+
+    assert pair.find("cities").state == before
+
+
+def test_events_are_not_committed_to_a_copy(pair: Coordinator) -> None:
+    pair.keys.remove(pair.find("cities").id)
+
+    with pytest.raises(Refused, match="cities is a copy"):
+        pair.changing.commit_event("cities", SetInfo(description="towns"))
+
+
+def test_a_new_push_source_has_its_topic_and_a_disabled_one_takes_no_more(pair: Coordinator) -> None:
+    source = AddPushSource(source_name="second", read=ReadStepNdJson(), merge=MergeStrategyAppend())
+
+    made = pair.changing.commit_event("cities", source)
+    assert pair.topics.names == {"odf.push.cities.default", made.entry.push_topics["second"]}
+    left = pair.changing.commit_event("cities", DisablePushSource(source_name="second"))
+
+    assert set(left.state.push_sources) == {"default"}
 
 
 def test_the_vocabulary_is_fixed_once_there_is_data(pair: Coordinator) -> None:

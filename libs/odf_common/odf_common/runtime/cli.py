@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "status": "Show the node's parts and where they are.",
     "config": "Show all settings.",
     "add": "Make datasets of manifests.",
+    "commit": "Append metadata events to a dataset.",
     "list": "List datasets.",
     "log": "Show a dataset's metadata chain.",
     "tail": "Show a dataset's last records.",

@@ -1,0 +1,65 @@
+"""`odf commit DATASET EVENT.yaml…`: raw metadata events become blocks of a dataset."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from odf_common.codec.flatbuffers import encode_event
+from odf_common.codec.yaml import event_from_text
+from odf_common.errors import InvalidInput, NotFound, OdfError
+from odf_common.proto.odf.node.v1.coordinator_pb2 import CommitEventRequest
+from odf_common.runtime import ask
+from odf_common.runtime.output import output_option, print_rows, remark
+
+LIMIT = 16 * 1024 * 1024  # bytes of one event
+STDIN = "-"
+
+
+@click.command("commit")
+@click.argument("dataset")
+@click.argument("events", nargs=-1, required=True)
+@output_option
+def command(*, dataset: str, events: tuple[str, ...], output: str) -> None:
+    """Commit metadata events, each a file of YAML or JSON, to a dataset; - is standard input.
+
+    All files are read before the first event is committed, in the order given. What the chain says already
+    adds no block. AddData, ExecuteTransform and Seed are refused: only the node writes them.
+
+    \b
+    Example:
+      echo '{kind: SetInfo, description: Departures of 2013}' | odf commit flights -
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    read = [(name, event_from_text(_read(name), _shown(name))) for name in events]
+    rows: list[dict[str, object]] = []
+    try:
+        with ask.coordinator() as coordinator:
+            for _, event in read:
+                request = CommitEventRequest(ref=dataset, event=encode_event(event))
+                summary = coordinator.CommitEvent(request, timeout=ask.ANSWER)
+                rows.append({"alias": summary.alias, "event": type(event).__name__, "head": summary.head})
+    except OdfError:
+        # One block an event: those before the fault are in the chain already.
+        if rows:
+            print_rows(rows, output)
+        if len(read) > 1:
+            remark(f"stopped at {_shown(read[len(rows)][0])}")
+        raise
+    print_rows(rows, output)
+
+
+def _read(name: str) -> bytes:
+    if name == STDIN:
+        text = sys.stdin.buffer.read(LIMIT + 1)
+    elif Path(name).is_file():
+        with Path(name).open("rb") as file:
+            text = file.read(LIMIT + 1)
+    else:
+        raise NotFound(what=f"file {name}")
+    if len(text) > LIMIT:
+        raise InvalidInput(text=f"longer than {LIMIT} bytes", where=_shown(name))
+    return text
+
+
+def _shown(name: str) -> str:
+    return "standard input" if name == STDIN else name

@@ -1,0 +1,144 @@
+"""`odf commit` against a coordinator that answers over gRPC."""
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from odf_common.adapters.grpc_server import serve
+from odf_common.runtime import cli
+from odf_coordinator.servicer import Parts, register
+from odf_coordinator.testing import Coordinator
+
+Odf = Callable[..., int]
+
+
+@pytest.fixture
+def odf(
+    node: Coordinator, root: str, derivative: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Odf]:
+    """Run `odf` with two datasets, in a folder of its own."""
+    node.add(root, derivative)
+    parts = Parts(
+        datasets=node.datasets,
+        adding=node.adding,
+        changing=node.changing,
+        reading=node.reading,
+        pulling=node.pulling,
+        scheduler=node.scheduler,
+    )
+    server = serve("127.0.0.1:0", partial(register, parts=parts))
+    monkeypatch.setenv("ODF_HOME", str(tmp_path))
+    monkeypatch.setenv("ODF_COORDINATOR_GRPC", f"127.0.0.1:{server.port}")
+    monkeypatch.chdir(tmp_path)
+    with capture_logs():
+        yield lambda *arguments: cli.main(arguments)
+    server.stop(0)
+
+
+def test_an_event_becomes_the_new_head(
+    odf: Odf, node: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("info.yaml").write_text("kind: SetInfo\ndescription: towns\n")
+
+    assert odf("commit", "Cities", "info.yaml", "-o", "json") == 0
+
+    state = node.find("cities").state
+    assert state.info is not None
+    assert state.info.description == "towns"
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row == {"alias": "cities", "event": "SetInfo", "head": str(state.head)}
+
+
+def test_events_are_committed_in_order_and_what_is_said_already_adds_no_block(
+    odf: Odf, node: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("info.json").write_text('{"kind": "setInfo", "keywords": ["a"]}')
+    Path("readme.yaml").write_text(
+        "kind: MetadataEvent\nversion: 1\ncontent:\n  kind: SetAttachments\n"
+        "  attachments: {kind: Embedded, items: [{path: README.md, content: hello}]}\n"
+    )
+    before = node.find("cities").state.sequence_number
+
+    assert odf("commit", "cities", "info.json", "readme.yaml", "info.json", "-o", "json") == 0
+
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["event"] for row in rows] == ["SetInfo", "SetAttachments", "SetInfo"]
+    assert rows[1]["head"] == rows[2]["head"] == str(node.find("cities").state.head)
+    assert node.find("cities").state.sequence_number == before + 2
+
+
+def test_a_new_transform_is_resolved_and_committed(odf: Odf, node: Coordinator) -> None:
+    Path("t.yaml").write_text(
+        "kind: SetTransform\ninputs: [{datasetRef: cities}]\n"
+        "transform: {kind: Sql, engine: spark, query: SELECT city FROM cities}\n"
+    )
+
+    assert odf("commit", "cities.copy", "t.yaml") == 0
+
+    transform = node.find("cities.copy").state.transform
+    assert transform is not None
+    assert transform.inputs[0].dataset_ref == str(node.find("cities").id)
+    assert [step.query for step in transform.transform.queries or ()] == ["SELECT city FROM cities"]
+
+
+def test_a_wrong_manifest_is_refused_with_its_place_before_anything_is_committed(
+    odf: Odf, node: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("good.yaml").write_text("kind: SetInfo\ndescription: towns\n")
+    Path("bad.yaml").write_text("kind: SetLicense\nshortName: MIT\nnames: MIT\n")
+
+    assert odf("commit", "cities", "good.yaml", "bad.yaml") == 1
+
+    said = capsys.readouterr().err
+    assert said == "error: bad.yaml:3:1: names: unknown key 'names'; did you mean 'name'?\n"
+    assert node.find("cities").state.info is None
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ("{kind: AddData}", "error: AddData is written by the node only: ingest commits it"),
+        ("{kind: DisablePushSource, sourceName: none}", "error: "),
+        (
+            "{kind: SetTransform, inputs: [{datasetRef: cities}], transform: {kind: Sql, engine: spark}}",
+            "error: SetTransform is for derivative datasets, this one is Root",
+        ),
+        ("{kind: SetVocab, offsetColumn: 1}", "error: e.yaml:1:18: offsetColumn: expected text, got 1"),
+    ],
+)
+def test_a_refused_event_leaves_the_chain_as_it_was(
+    odf: Odf, node: Coordinator, capsys: pytest.CaptureFixture[str], event: str, said: str
+) -> None:
+    Path("e.yaml").write_text(event)
+    before = node.find("cities").state
+
+    assert odf("commit", "cities", "e.yaml") == 1
+
+    assert capsys.readouterr().err.startswith(said)
+    assert node.find("cities").state == before
+
+
+def test_what_was_committed_before_a_refusal_is_told(odf: Odf, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("good.yaml").write_text("kind: SetInfo\ndescription: towns\n")
+    Path("bad.yaml").write_text("kind: AddData\n")
+
+    assert odf("commit", "cities", "good.yaml", "bad.yaml", "-o", "json") == 1
+
+    told = capsys.readouterr()
+    assert [row["event"] for row in json.loads(told.out)] == ["SetInfo"]
+    assert told.err.startswith("stopped at bad.yaml\nerror: AddData is written by the node only")
+
+
+def test_a_file_that_is_not_there_is_named(odf: Odf, capsys: pytest.CaptureFixture[str]) -> None:
+    assert odf("commit", "cities", "none.yaml") == 1
+    assert capsys.readouterr().err == "error: file none.yaml does not exist\n"
+
+
+def test_an_unknown_dataset_names_the_nearest(odf: Odf, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("info.yaml").write_text("kind: SetInfo\n")
+    assert odf("commit", "citys", "info.yaml") == 1
+    assert "citys does not exist" in capsys.readouterr().err
