@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from odf_common.codec.flatbuffers_source import Source, UnknownMember
 from odf_common.codec.model import (
     EVENTS,
+    MAX_DEPTH,
     Boolean,
     Choice,
     Field,
@@ -31,7 +32,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import UnknownEvent
 from odf_common.metadata.scalars import NANOS, Timestamp
 
-MAX_DEPTH: Final = 64  # tables inside tables
 _TIMESTAMP: Final = struct.Struct("<iHHII")
 _CODES: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from odf_common.codec.model import (
+    MAX_DEPTH,
     Boolean,
     Choice,
     Field,
@@ -42,7 +43,7 @@ _CODES: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
 class Buffer:
     """A FlatBuffer under construction; positions are counted in bytes from its end."""
 
-    __slots__ = ("align_structs", "alignment", "parts", "size", "vtables")
+    __slots__ = ("align_structs", "alignment", "depth", "parts", "size", "vtables")
 
     def __init__(self, *, align_structs: bool = True) -> None:
         """Start empty; without `align_structs` timestamps are laid out as manifest version 2 has them."""
@@ -51,6 +52,7 @@ class Buffer:
         self.alignment = 4
         self.vtables: dict[bytes, int] = {}
         self.align_structs = align_structs
+        self.depth = 0
 
     def octets(self, raw: bytes) -> int:
         """Add a byte vector and return its position."""
@@ -118,7 +120,7 @@ def table_writer(cls: type) -> _Create:
     """Return the function that adds one object of `cls` to a buffer and returns its position."""
     known = fields_of(cls)
     if not known:
-        return lambda buffer, _: _end_table(buffer, [], buffer.size, ())
+        return lambda buffer, _: _write_table(buffer, (), ())
     values_of = attrgetter(*(field.name for field in known)) if len(known) > 1 else _single(known[0].name)
     steps: tuple[_Step, ...] = ()  # made on first use: data types contain themselves
 
@@ -137,10 +139,14 @@ def _single(name: str) -> Callable[[object], tuple[object, ...]]:
 
 
 def _write_table(buffer: Buffer, steps: tuple[_Step, ...], values: tuple[Any, ...]) -> int:
+    buffer.depth += 1
+    if buffer.depth > MAX_DEPTH:
+        raise InvalidInput(text=f"nested deeper than {MAX_DEPTH} tables, which nobody would read again")
     children = [
         step.create(buffer, value) if step.create is not None and value is not None else 0
         for step, value in zip(steps, values, strict=True)
     ]
+    buffer.depth -= 1
     start = size = buffer.size
     laid: list[bytes] = []
     slots: list[int] = []  # slot, position, slot, position, …

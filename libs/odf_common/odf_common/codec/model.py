@@ -16,6 +16,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata import engine, events, schema, steps
 from odf_common.metadata.scalars import Timestamp, Width
 
+MAX_DEPTH: Final = 64  # tables inside tables, in what is read and so in what is written
+
 
 @dataclass(frozen=True, slots=True)
 class Integer:

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -17,6 +19,7 @@ from odf_common.identity.refs import (
     parse_ref,
     parse_ref_any,
     parse_ref_remote,
+    parse_remote_alias,
 )
 
 ID = DatasetId.parse("did:odf:fed012e6fcce36701dc791488e0d0b1745cc1e33a4c1c9fcc41c63bd343dbbe0970e6")
@@ -138,13 +141,50 @@ def test_ids_are_read_in_every_final_encoding(key: bytes, encoding: str) -> None
         ("kamu/%", "kamu/x", True),
         ("kamu/%", "other/x", False),
         ("KAMU/X", "kamu/x", True),
+        ("%", "a", True),
+        ("a%", "a", True),
+        ("a%a", "a", False),
+        ("a%b%a", "aba", True),
+        ("%b%b%", "abc", False),
     ],
 )
 def test_pattern_matches_whole_names(pattern: str, alias: str, *, expected: bool) -> None:
     assert parse_pattern(pattern).matches(parse_alias(alias)) is expected
 
 
+def test_a_pattern_of_many_parts_answers_at_once() -> None:
+    assert not parse_pattern("%a" * 1000).matches(parse_alias("a" * 2000 + "b"))
+
+
+@given(some.text("ab%", min_size=1, max_size=8), some.text("ab", min_size=1, max_size=8))
+def test_a_pattern_says_what_a_regular_expression_would(pattern: str, text: str) -> None:
+    expected = re.fullmatch(pattern.replace("%", ".*"), text) is not None
+    assert parse_pattern(pattern).matches(parse_alias(text)) is expected
+
+
 @pytest.mark.parametrize("text", ["", "a b", "a/", "%/a", "a/b/c", "a_%"])
 def test_broken_patterns_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         parse_pattern(text)
+
+
+SOME_NAMES = some.from_regex(r"[a-zA-Z0-9]{1,3}(?:[.-][a-zA-Z0-9]{1,3}){0,2}", fullmatch=True)
+IDS = some.binary(min_size=32, max_size=32).map(lambda key: str(DatasetId.of_key(key)))
+URLS = some.from_regex(r"[a-z0-9]+(?:\+[a-z0-9]+)?://[^\n]+", fullmatch=True)
+ALIASES = some.lists(SOME_NAMES, min_size=1, max_size=3).map("/".join)
+REMOTE_IDS = some.tuples(SOME_NAMES, IDS).map("/".join)
+
+
+@given(ALIASES | IDS | REMOTE_IDS | URLS | some.text(max_size=20))
+def test_what_is_printed_of_a_reference_reads_as_the_same(text: str) -> None:
+    for parse in (parse_alias, parse_remote_alias, parse_ref, parse_ref_remote, parse_ref_any):
+        try:
+            ref = parse(text)
+        except InvalidInput:
+            continue
+        assert parse(str(ref)) == ref
+
+
+@given(ALIASES | IDS | REMOTE_IDS | URLS)
+def test_every_form_of_a_reference_is_read(text: str) -> None:
+    parse_ref_any(text)
