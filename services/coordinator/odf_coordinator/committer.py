@@ -2,7 +2,8 @@
 
 The fence is the compare-and-set of the reference against `expected_head`. The locks around it, one in this process
 and one in Redis, only save wasted work: with either lost, or outlived, an overtaken proposal still changes nothing.
-Order of writing: objects are there before, then blocks, then the head; each durable before the next.
+Order of writing: objects are there before, then blocks with their signatures, then the head; each durable before
+the next.
 """
 
 import time
@@ -60,12 +61,13 @@ class States(Protocol):
 
 
 Listener = Callable[[ChainState], None]
+Sign = Callable[[Multihash], bytes]
 
 
 class Committer:
     """Admits blocks and moves heads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - ports and what was set
         self,
         *,
         blobs: BlobStore,
@@ -74,14 +76,16 @@ class Committer:
         locks: Locks,
         block_version: int = 3,
         lock_ttl_ms: int = 10_000,
+        sign: Sign | None = None,
     ) -> None:
-        """Use these ports; write blocks of `block_version`."""
+        """Use these ports; write blocks of `block_version`, and what `sign` makes of each one's hash beside it."""
         self._blobs = blobs
         self._refs = refs
         self._states = states
         self._locks = locks
         self._block_version = block_version
         self._lock_ttl_ms = lock_ttl_ms
+        self._sign = sign
         self._here: defaultdict[DatasetId, ThreadLock] = defaultdict(ThreadLock)
         self._listeners: list[Listener] = []
 
@@ -161,6 +165,8 @@ class Committer:
         blocks, state = build_blocks(past, events, system_time=system_time, version=self._block_version)
         for block in blocks:
             self._blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
+            if self._sign is not None:
+                self._blobs.put(dataset, ObjectKind.SIGNATURE, block.hash, self._sign(block.hash))
         return state
 
     def _overtaken(

@@ -3,12 +3,18 @@
 from functools import partial
 from typing import Final
 
+import structlog
+
+from odf_common.adapters.local.keys import node_key
+from odf_common.codec.signature import encode_signature
+from odf_common.identity.keys import PrivateKey
+from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.ports.bus import COORDINATOR_COMMANDS, NOTIFICATIONS
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.service import Service, Subscription
 from odf_coordinator.adding import Adding
 from odf_coordinator.changing import Changing
-from odf_coordinator.committer import Committer
+from odf_coordinator.committer import Committer, Sign
 from odf_coordinator.datasets import Datasets
 from odf_coordinator.handlers import Commands, Notifications
 from odf_coordinator.importer import Importer
@@ -22,6 +28,8 @@ from odf_coordinator.scheduler import Scheduler
 from odf_coordinator.servicer import Parts, register
 from odf_coordinator.slices import Slices
 from odf_coordinator.transformer import Transformer
+
+log = structlog.get_logger(__name__)
 
 POOL: Final = 2  # transforms at a time
 
@@ -60,6 +68,8 @@ def build(env: Environment) -> Service:
 
 
 def _committer(env: Environment) -> Committer:
+    key = node_key(env.settings.home / "keys")
+    log.info("node key", signer=str(SignerId.of_key(key)), signs_blocks=env.settings.sign_blocks)
     return Committer(
         blobs=env.blobs,
         refs=env.refs,
@@ -67,7 +77,12 @@ def _committer(env: Environment) -> Committer:
         locks=env.locks,
         block_version=env.settings.block_version,
         lock_ttl_ms=env.settings.lock_ttl_ms,
+        sign=_signing(key) if env.settings.sign_blocks else None,
     )
+
+
+def _signing(key: PrivateKey) -> Sign:
+    return lambda block: encode_signature(sign_block(key, block))
 
 
 def _subscriptions(

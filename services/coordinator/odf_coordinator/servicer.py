@@ -15,6 +15,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
     CoordinatorServicer,
     add_CoordinatorServicer_to_server,
 )
+from odf_common.runtime.signatures import stored_signature
 from odf_coordinator.adding import Adding
 from odf_coordinator.changing import Changing
 from odf_coordinator.datasets import Datasets, Known
@@ -74,7 +75,10 @@ class Servicer(CoordinatorServicer):
         known = self._parts.datasets.find(request.ref)
         blocks = iterate(self._parts.datasets.reader(known.id), known.state.head)
         for name, _, raw in islice(blocks, request.limit or None):
-            yield wire.BlockItem(hash=str(name), content=raw)
+            signature = None
+            if request.with_signatures:
+                signature = stored_signature(self._parts.datasets.blobs, known.id, name)
+            yield wire.BlockItem(hash=str(name), content=raw, signature=signature)
 
     def Tail(self, request: wire.TailRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
         """Iterate over the Arrow stream of the last records."""

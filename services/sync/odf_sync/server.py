@@ -12,7 +12,7 @@ from aiohttp import web
 
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.ports.store import NAMED_BY_CONTENT, CatalogEntry, ObjectKind
 from odf_common.runtime.environment import Environment
 
 HEAD: Final = "head"
@@ -36,7 +36,7 @@ class SimpleProtocol:
         app.router.add_get("/info", self._info)
         for base in ("/{dataset}", "/{account}/{dataset}"):
             app.router.add_get(f"{base}/refs/{{ref}}", self._ref)
-            for kind in ObjectKind:
+            for kind in NAMED_BY_CONTENT:
                 app.router.add_get(f"{base}/{kind}/{{name}}", partial(self._object, kind))
         return app
 

@@ -21,6 +21,7 @@ class Damage(StrEnum):
     OFFSETS_MISMATCH = "offsets-mismatch"
     CORRECTION_INCOMPLETE = "correction-incomplete"
     CHECKPOINT_HASH_MISMATCH = "checkpoint-hash-mismatch"
+    SIGNATURE_INVALID = "signature-invalid"
     INPUT_MISSING = "input-missing"
     REPLAY_MISMATCH = "replay-mismatch"
     REPLAY_REFUSED = "replay-refused"

@@ -14,6 +14,7 @@ from odf_common.runtime.environment import Environment
 from odf_verifier.integrity import Depth, Link, check_chain, check_objects
 from odf_verifier.replay import Replay
 from odf_verifier.report import Problem, Tally
+from odf_verifier.signatures import check_signatures
 from odf_verifier.targets import Target
 from odf_verifier.verified import Verified
 
@@ -68,6 +69,7 @@ class Verifier:
         tally = Tally()
         since = self._since(target, scope, INTEGRITY)
         links, problems = check_chain(target, since=since)
+        problems += check_signatures(target, links)
         tally.blocks = len(links)
         steps: queue.SimpleQueue[Step] = queue.SimpleQueue()
 

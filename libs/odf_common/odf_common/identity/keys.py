@@ -1,4 +1,4 @@
-"""Key pairs behind dataset ids (spec: Unique Identifiers): ed25519, by the `cryptography` package."""
+"""Key pairs behind dataset ids (spec: Unique Identifiers) and signers: ed25519, by the `cryptography` package."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,7 +12,7 @@ from odf_common.identity.did import KEY_SIZE, DatasetId
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PrivateKey:
-    """The secret half of a dataset's identity: 32 bytes, never shown."""
+    """The secret half of a dataset's or a node's identity: 32 bytes, never shown."""
 
     raw: bytes
 
@@ -26,9 +26,12 @@ class PrivateKey:
     @property
     def dataset_id(self) -> DatasetId:
         """Return the id that the public half makes."""
-        return DatasetId.of_key(
-            Ed25519PrivateKey.from_private_bytes(self.raw).public_key().public_bytes_raw()
-        )
+        return DatasetId.of_key(self.public_key)
+
+    @property
+    def public_key(self) -> bytes:
+        """Return the 32 bytes of the public half."""
+        return Ed25519PrivateKey.from_private_bytes(self.raw).public_key().public_bytes_raw()
 
     def sign(self, message: bytes) -> bytes:
         """Return the 64 bytes of the signature of `message`."""
@@ -46,8 +49,13 @@ def generate() -> PrivateKey:
 
 def is_signed_by(dataset: DatasetId, *, signature: bytes, message: bytes) -> bool:
     """Tell whether the holder of `dataset`'s key signed `message`."""
+    return holds(dataset.public_key, signature=signature, message=message)
+
+
+def holds(public_key: bytes, *, signature: bytes, message: bytes) -> bool:
+    """Tell whether the holder of an ed25519 key signed `message`."""
     try:
-        Ed25519PublicKey.from_public_bytes(dataset.public_key).verify(signature, message)
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
     except (InvalidSignature, ValueError):
         return False
     return True

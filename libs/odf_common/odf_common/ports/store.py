@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -16,10 +16,15 @@ class ObjectKind(StrEnum):
     BLOCK = "blocks"
     DATA = "data"
     CHECKPOINT = "checkpoints"
+    SIGNATURE = "signatures"  # beside a block, by the block's name: not the hash of its own bytes
+
+
+# What others fetch, and what can be checked by its name alone.
+NAMED_BY_CONTENT: Final = (ObjectKind.BLOCK, ObjectKind.DATA, ObjectKind.CHECKPOINT)
 
 
 class BlobReader(Protocol):
-    """Immutable objects, named by the SHA3-256 multihash of their bytes."""
+    """Immutable objects, named by the SHA3-256 multihash of their bytes; a signature, by that of its block."""
 
     def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
         """Tell whether the object is there."""

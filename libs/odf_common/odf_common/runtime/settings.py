@@ -91,6 +91,7 @@ class Settings:
     metrics_port: int | None = _option(_number(1, 65535), None, "Prometheus port of this process")
     instance: str | None = _option(str, None, "stable name of this instance, for quick return to its group")
     block_version: int = _option(_number(2, 3), 3, "manifest version of new blocks: 2 or 3")
+    sign_blocks: bool = _option(_switch, default=False, about="sign each block with the node's key")
     signed_columns: bool = _option(_switch, default=False, about="write offset and op as int64 and int32")
     slice_max_bytes: int = _option(_number(1024, 2048 * MIB), 16 * MIB, "bytes of raw messages in a slice")
     slice_max_delay_ms: int = _option(_number(0, 3_600_000), 100, "how long records wait for a fuller slice")

@@ -19,7 +19,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import AddData, ExecuteTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind
 
 ANY = DatasetId.of_key(bytes(32))  # a folder is one dataset, whatever its id
 OFFSET, SYSTEM_TIME = "offset", "system_time"
@@ -100,7 +100,7 @@ def read_chain(folder: Path) -> StoredChain:
 
 def assert_objects_are_whole(folder: Path) -> None:
     """Fail when an object is not what its name says: something was half written, or damaged."""
-    for kind in ObjectKind:
+    for kind in NAMED_BY_CONTENT:
         for file in (folder / kind).glob("f1620*"):
             _require(file)
 

@@ -7,11 +7,14 @@ import click
 
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.codec.yaml import block_to_yaml, to_plain
+from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, ExecuteTransform
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
 from odf_common.runtime import ask
 from odf_common.runtime.output import output_option, print_rows
+from odf_common.runtime.signatures import judge
 
+SIGNED = ("signature", "signer")
 COLUMNS = ("block", "systemTime", "event", "offsets", "watermark", "hash")
 
 
@@ -21,25 +24,37 @@ COLUMNS = ("block", "systemTime", "event", "offsets", "watermark", "hash")
 @click.option(
     "--filter", "kinds", multiple=True, metavar="EVENT", help="Only events of this kind; may be repeated."
 )
+@click.option("--signatures", is_flag=True, help="Who signed each block, and whether the signature holds.")
 @output_option
-def command(*, dataset: str, limit: int | None, kinds: tuple[str, ...], output: str) -> None:
+def command(
+    *, dataset: str, limit: int | None, kinds: tuple[str, ...], signatures: bool, output: str
+) -> None:
     """Show a dataset's metadata chain, newest block first.
+
+    With --signatures each block is said to be signed by whom, and the signature to be valid, invalid or none; valid
+    says that this key signed, whether to trust it is for you to know.
 
     \b
     Example:
       odf log flights --limit 5
+      odf log flights --signatures
       odf log flights --filter AddData --output yaml
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     # A filter looks at all blocks, so the limit is counted here.
-    request = LogRequest(ref=dataset, limit=0 if kinds else limit or 0)
+    request = LogRequest(ref=dataset, limit=0 if kinds else limit or 0, with_signatures=signatures)
     with ask.coordinator() as coordinator:
         blocks = islice(_of_kinds(coordinator.Log(request, timeout=ask.WORK), kinds), limit)
         if output == "yaml":
             for item in blocks:
-                click.echo(f"---\n# Block: {item.hash}\n{block_to_yaml(item.content)}", nl=False)
+                remark = _signature_comment(item) if signatures else ""
+                click.echo(f"---\n# Block: {item.hash}\n{remark}{block_to_yaml(item.content)}", nl=False)
             return
-        rows = [_table_row(item) if output == "table" else _plain_row(item) for item in blocks]
-    print_rows(rows, output, columns=COLUMNS)
+        rows = [
+            (_table_row(item) if output == "table" else _plain_row(item))
+            | (_signature(item) if signatures else {})
+            for item in blocks
+        ]
+    print_rows(rows, output, columns=COLUMNS + SIGNED if signatures else COLUMNS)
 
 
 def _of_kinds(items: Iterable[BlockItem], kinds: tuple[str, ...]) -> Iterator[BlockItem]:
@@ -47,6 +62,15 @@ def _of_kinds(items: Iterable[BlockItem], kinds: tuple[str, ...]) -> Iterator[Bl
     for item in items:
         if not wanted or type(decode_block(item.content).block.event).__name__.lower() in wanted:
             yield item
+
+
+def _signature(item: BlockItem) -> dict[str, object]:
+    found = judge(Multihash.parse(item.hash), item.signature if item.HasField("signature") else None)
+    return {"signature": found.standing, "signer": found.signer}
+
+
+def _signature_comment(item: BlockItem) -> str:
+    return "".join(f"# {name.capitalize()}: {held}\n" for name, held in _signature(item).items() if held)
 
 
 def _plain_row(item: BlockItem) -> dict[str, object]:

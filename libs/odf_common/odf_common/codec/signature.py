@@ -1,0 +1,39 @@
+"""A block's signature ⇄ the bytes of the object `signatures/<block hash>`, JSON (ARCHITECTURE: Signatures)."""
+
+import json
+from typing import Final
+
+from odf_common.errors import InvalidInput
+from odf_common.hashing import multibase
+from odf_common.identity.signatures import BlockSignature, SignerId
+
+VERSION: Final = 1
+SIZE_LIMIT: Final = 512  # bytes; a signature takes 227
+
+
+def encode_signature(signature: BlockSignature) -> bytes:
+    """Return `{"version":1,"signer":"did:key:…","signature":"f…"}` and a line feed."""
+    content = {
+        "version": VERSION,
+        "signer": str(signature.signer),
+        "signature": multibase.encode(signature.signature),
+    }
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_signature(raw: bytes) -> BlockSignature:
+    """Return the signature; raises `InvalidInput` for bytes that `encode_signature` would not have written."""
+    if len(raw) > SIZE_LIMIT:
+        raise InvalidInput(text=f"a signature has at most {SIZE_LIMIT} bytes")
+    try:
+        content = json.loads(raw.decode())
+        signer, signature = content["signer"], content["signature"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidInput(text="expected a JSON object with version, signer and signature") from error
+    if not isinstance(signer, str) or not isinstance(signature, str):
+        raise InvalidInput(text="expected signer and signature as text")
+    found = BlockSignature(signer=SignerId.parse(signer), signature=multibase.decode(signature))
+    # One spelling only: there is no byte that could be changed without being noticed.
+    if encode_signature(found) != raw:
+        raise InvalidInput(text=f"not in the one spelling that version {VERSION} has")
+    return found

@@ -1,0 +1,85 @@
+"""With a key, every block that is committed has its signature beside it; the blocks are the same as without."""
+
+from odf_common.codec.signature import encode_signature
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.keys import generate
+from odf_common.identity.signatures import SignerId, sign_block
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.store import ObjectKind
+from odf_common.runtime.signatures import Standing, judge, stored_signature
+from odf_coordinator.committer import Committer
+from odf_coordinator.datasets import Known
+from odf_coordinator.outcomes import Committed, HeadMoved, Outcome
+from odf_coordinator.testing import Coordinator
+
+KEY = generate()
+
+
+def sign(block: Multihash) -> bytes:
+    return encode_signature(sign_block(KEY, block))
+
+
+def commit(node: Coordinator, known: Known, *texts: str, signed: bool = True) -> Outcome:
+    committer = Committer(
+        blobs=node.blobs,
+        refs=node.refs,
+        states=node.states,
+        locks=NoLocks(),
+        sign=sign if signed else None,
+    )
+    return committer.commit(
+        known.id,
+        expected_head=known.state.head,
+        events=[SetInfo(description=text) for text in texts],
+        system_time=node.clock.now(),
+    )
+
+
+class NoLocks:
+    """Gives every lock."""
+
+    def acquire(self, *_: object) -> "NoLocks":
+        return self
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+
+def signatures(node: Coordinator, known: Known) -> set[Multihash]:
+    return set(node.blobs.names(known.id, ObjectKind.SIGNATURE))
+
+
+def test_each_block_of_a_commit_is_signed(node: Coordinator, root: str) -> None:
+    node.add(root)
+    known = node.find("cities")
+    before = set(node.blobs.names(known.id, ObjectKind.BLOCK))
+
+    assert isinstance(commit(node, known, "one", "two"), Committed)
+
+    new = set(node.blobs.names(known.id, ObjectKind.BLOCK)) - before
+    assert len(new) == 2
+    assert signatures(node, known) == new
+    for block in new:
+        judged = judge(block, stored_signature(node.blobs, known.id, block))
+        assert (judged.standing, judged.signer) == (Standing.VALID, str(SignerId.of_key(KEY)))
+
+
+def test_without_a_key_none_is_written(node: Coordinator, root: str) -> None:
+    node.add(root)
+    known = node.find("cities")
+
+    assert isinstance(commit(node, known, "one", signed=False), Committed)
+
+    assert signatures(node, known) == set()
+    head = node.find("cities").state.head
+    assert judge(head, stored_signature(node.blobs, known.id, head)).standing is Standing.NONE
+
+
+def test_a_stale_proposal_is_not_signed(node: Coordinator, root: str) -> None:
+    node.add(root)
+    known = node.find("cities")
+    node.push("cities", "Oslo")
+
+    assert isinstance(commit(node, known, "late"), HeadMoved)
+
+    assert signatures(node, known) == set()

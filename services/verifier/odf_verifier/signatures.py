@@ -1,0 +1,24 @@
+"""Signatures that lie beside blocks hold for them; a block without one is as good (ARCHITECTURE: Signatures)."""
+
+from collections.abc import Iterable, Iterator
+
+from odf_common.ports.store import ObjectKind
+from odf_common.runtime.signatures import Standing, judge, stored_signature
+from odf_verifier.integrity import Link
+from odf_verifier.report import Damage, Problem
+from odf_verifier.targets import Target
+
+
+def check_signatures(target: Target, links: Iterable[Link]) -> Iterator[Problem]:
+    """Yield a problem for each block whose signature is there and wrong, in chain order."""
+    for link in links:
+        judged = judge(link.hash, stored_signature(target.blobs, target.dataset, link.hash))
+        if judged.standing is Standing.INVALID:
+            claimed = f", claimed by {judged.signer}" if judged.signer else ""
+            yield Problem(
+                kind=Damage.SIGNATURE_INVALID,
+                block=link.hash,
+                sequence_number=link.block.sequence_number,
+                object=link.hash,
+                text=f"{ObjectKind.SIGNATURE}/{link.hash}: {judged.fault}{claimed}",
+            )
