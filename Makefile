@@ -68,6 +68,10 @@ fmt: setup ## format the code and fix what can be fixed safely
 .PHONY: proto
 proto: $(PROTO_OUT)/.stamp ## generate Python from proto/**.proto
 
+.PHONY: schemas
+schemas: setup ## generate docs/schemas from the model
+	@rm -rf docs/schemas && odf schema --folder docs/schemas
+
 .PHONY: up
 up: setup ## start the embedded node in the background
 	@odf up --detach

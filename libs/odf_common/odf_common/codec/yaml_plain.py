@@ -32,7 +32,7 @@ from odf_common.codec.yaml_text import child
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import SetDataSchema, UnknownEvent
+from odf_common.metadata.events import UnknownEvent
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def to_plain(value: object) -> dict[str, Any]:
         return {"kind": "Unknown", "discriminator": value.discriminator, "reason": value.reason}
     cls: type = type(value)
     union = union_with(cls)
-    plain: dict[str, Any] = {"kind": _tag(cls, union)} if union else {}
+    plain: dict[str, Any] = {"kind": tag_of(cls, union)} if union else {}
     for field in fields_of(cls):
         content = getattr(value, field.name)
         if content is not None:
@@ -80,7 +80,9 @@ def from_plain(cls: type[T], plain: object, where: str = "") -> T:
     union = union_with(cls)
     found = _member(union, plain, where) if union else _record(cls, plain, where)
     if not isinstance(found, cls):
-        raise InvalidInput(text=f"expected {_tag(cls, union)}, got {_tag(type(found), union)}", where=where)
+        raise InvalidInput(
+            text=f"expected {tag_of(cls, union)}, got {tag_of(type(found), union)}", where=where
+        )
     return found
 
 
@@ -111,19 +113,27 @@ def _record(cls: type, plain: object, where: str, *, ignoring: str | None = None
 
 
 def _field_for(cls: type, key: str, content: object, where: str) -> Field:
-    """Return the field a key means; until 0.37 `schema` was DDL in read steps, Arrow in SetDataSchema."""
-    known = _keys(cls)
-    if key == "schema" and isinstance(content, list) and "ddlSchema" in known:
-        return known["ddlSchema"]
-    if key == "schema" and isinstance(content, str) and cls is SetDataSchema:
-        return known["rawArrowSchema"]
+    """Return the field that a key means, which for `schema` depends on what it holds."""
+    known = keys_of(cls)
+    former = formerly_schema(cls)
+    if key == "schema" and former is not None:
+        kind = list if isinstance(former.shape, Vector) else str
+        return former if isinstance(content, kind) else known[key]
     if key not in known:
         raise InvalidInput(text=f"unknown key {key!r}{_nearest(key, known)}", where=child(where, key))
     return known[key]
 
 
 @cache
-def _keys(cls: type) -> dict[str, Field]:
+def formerly_schema(cls: type) -> Field | None:
+    """Return the field that the key `schema` meant until 0.37: DDL in read steps, Arrow in SetDataSchema."""
+    known = keys_of(cls)
+    return known.get("ddlSchema") or known.get("rawArrowSchema")
+
+
+@cache
+def keys_of(cls: type) -> dict[str, Field]:
+    """Return the fields of a class by the names they have in text."""
     return {camel(field.name): field for field in fields_of(cls)}
 
 
@@ -143,13 +153,14 @@ def _member(union: OneOf, plain: object, where: str) -> Any:
     return _record(cls, plain, where, ignoring="kind")
 
 
-def _tag(cls: type, union: OneOf | None) -> str:
+def tag_of(cls: type, union: OneOf | None) -> str:
+    """Return the `kind` of a member: its class's name without the union's prefix."""
     return cls.__name__.removeprefix(union.prefix if union else "")
 
 
 @cache
 def _tags(union: OneOf) -> tuple[str, ...]:
-    return tuple(_tag(member, union) for member in union.members)
+    return tuple(tag_of(member, union) for member in union.members)
 
 
 @cache
@@ -157,11 +168,12 @@ def _spellings(union: OneOf) -> dict[str, type]:
     return {
         spelling: member
         for tag, member in zip(_tags(union), union.members, strict=True)
-        for spelling in _ways(tag)
+        for spelling in ways(tag)
     }
 
 
-def _ways(tag: str) -> tuple[str, str, str]:
+def ways(tag: str) -> tuple[str, str, str]:
+    """Return how a tag may be written: as it is, in camelCase, in lower case (RFC-013)."""
     return tag, tag[0].lower() + tag[1:], tag.lower()
 
 
@@ -212,7 +224,7 @@ def _integer(shape: Integer, plain: object, where: str) -> int:
 
 
 def _choice(shape: Choice, plain: object, where: str) -> Any:
-    names = {way: choice for choice in shape.of for way in _ways(choice.name)}
+    names = {way: choice for choice in shape.of for way in ways(choice.name)}
     tag = _expect(str, f"one of {_keys_text(shape.of.__members__)}", plain, where)
     if tag not in names:
         known = _keys_text(shape.of.__members__)

@@ -23,7 +23,7 @@ Int32 = Annotated[int, Width(4, signed=True)]
 
 NANOS: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_RFC3339: Final = re.compile(
+RFC3339: Final = re.compile(
     r"(\d{4,6})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
 
@@ -49,7 +49,7 @@ class Timestamp:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse RFC 3339; any offset is converted to UTC, naive times raise `InvalidInput`."""
-        found = _RFC3339.fullmatch(text)
+        found = RFC3339.fullmatch(text)
         if found is None:
             raise InvalidInput(text=f"expected an RFC 3339 time such as 2020-01-01T12:00:00Z, got {text!r}")
         year, month, day, hour, minute, second, fraction, zone = found.groups()

@@ -1,0 +1,230 @@
+"""JSON Schemas (draft 2020-12) of what people write: derived from the model, as the codecs are.
+
+A schema accepts what `codec/yaml.py` reads: manifests, and events and blocks without one; tags in their three
+spellings, bare tags, null for absent, and what `schema` meant until 0.37. It cannot tell 1.0 from 1, nor what
+hashes and times mean beyond how they are spelt; that is left to the decoder.
+"""
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from odf_common.codec.flatbuffers import VERSIONS
+from odf_common.codec.model import (
+    EVENTS,
+    Boolean,
+    Choice,
+    Field,
+    Integer,
+    Moment,
+    Octets,
+    OneOf,
+    Record,
+    Shape,
+    Text,
+    Vector,
+    fields_of,
+    union_with,
+)
+from odf_common.codec.yaml_plain import camel, formerly_schema, tag_of, ways
+from odf_common.hashing.multibase import FINAL, MAX_TEXT
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.scalars import RFC3339, ExtraAttributes
+from odf_common.metadata.snapshot import DatasetSnapshot
+
+Schema = dict[str, Any]
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_NULL: Final[Schema] = {"type": "null"}
+_MULTIBASE: Final = (
+    f"(?:[fF](?:[0-9a-fA-F]{{2}})+|[{''.join(FINAL).replace('fF', '')}][0-9A-Za-z+/_=-]+)"  # base16 exactly
+)
+_BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_MANIFESTS: Final = ("DatasetSnapshot", "MetadataEvent", "MetadataBlock")
+_EVENTS: Final[Mapping[str, type]] = {tag_of(member, EVENTS): member for member in EVENTS.members}
+NAMES: Final = (*_MANIFESTS, *_EVENTS)
+
+
+def schema_of(name: str) -> Schema:
+    """Return the schema of a kind of manifest, or of the event of that name; `name` is one of `NAMES`."""
+    match name:
+        case "DatasetSnapshot":
+            content: Shape = Record(DatasetSnapshot)
+            accepted = [_manifest(name, (1,), content)]
+        case "MetadataBlock":
+            content = Record(MetadataBlock)
+            accepted = [_manifest(name, VERSIONS, content), _shape(content)]
+        case "MetadataEvent":
+            content = EVENTS
+            accepted = [_manifest(name, (1,), content), _shape(content)]
+        case _:
+            content = Record(_EVENTS[name])
+            accepted = [_manifest("MetadataEvent", (1,), content), *_in_union((_EVENTS[name],))]
+    body = accepted[0] if len(accepted) == 1 else {"anyOf": accepted}
+    return {
+        "$schema": DIALECT,
+        "title": name,
+        "description": about(name),
+        **body,
+        "$defs": _definitions(content),
+    }
+
+
+def text_of(name: str) -> str:
+    """Return a schema as it lies in a file: JSON, indented, one order."""
+    return json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n"
+
+
+def about(name: str) -> str:
+    """Return one sentence on what the schema is of."""
+    match name:
+        case "DatasetSnapshot":
+            return _doc(DatasetSnapshot)
+        case "MetadataBlock":
+            return _doc(MetadataBlock)
+        case "MetadataEvent":
+            return "What a block says: one of the metadata events."
+        case _:
+            return _doc(_EVENTS[name])
+
+
+def _manifest(kind: str, versions: tuple[int, ...], content: Shape) -> Schema:
+    held = _shape(content)
+    if isinstance(content, Record) and union_with(content.of):
+        held = {"anyOf": _in_union((content.of,))}
+    properties = {"kind": {"const": kind}, "version": {"enum": list(versions)}, "content": held}
+    return _object(properties, properties)
+
+
+def _object(properties: Mapping[str, Any], required: Iterable[str]) -> Schema:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _definitions(content: Shape) -> dict[str, Schema]:
+    """Return the tables that a shape leads to, by name."""
+    found: dict[str, type] = {}
+    waiting = list(_classes(content))
+    while waiting:
+        cls = waiting.pop()
+        if cls.__name__ not in found:
+            found[cls.__name__] = cls
+            waiting.extend(inner for field in _fields(cls) for inner in _classes(field.shape))
+    return {name: _table(found[name]) for name in sorted(found)}
+
+
+def _classes(shape: Shape) -> Iterator[type]:
+    match shape:
+        case Record(of=of):
+            yield of
+        case OneOf(members=members):
+            yield from members
+        case Vector(of=inner):
+            yield from _classes(inner)
+        case _:
+            pass
+
+
+def _fields(cls: type) -> tuple[Field, ...]:
+    return () if cls is ExtraAttributes else fields_of(cls)
+
+
+def _table(cls: type) -> Schema:
+    described: Schema = {"title": cls.__name__, "description": _doc(cls)}
+    if cls is ExtraAttributes:
+        return described | {"type": "object"}
+    union = union_with(cls)
+    properties = {"kind": _tags([tag_of(cls, union)])} if union else {}
+    properties |= {camel(field.name): _field(cls, field) for field in fields_of(cls)}
+    optional = {camel(field.name) for field in fields_of(cls) if field.is_optional}
+    required = [key for key in properties if key not in optional]
+    return described | _object(properties, required) | _not_said_twice(cls)
+
+
+def _field(cls: type, field: Field) -> Schema:
+    accepted = [_shape(field.shape)]
+    if field.name == "schema" and (former := formerly_schema(cls)):
+        accepted.append(_shape(former.shape))
+    if field.is_optional:
+        return _or_null(accepted)
+    return accepted[0] if len(accepted) == 1 else {"anyOf": accepted}
+
+
+def _not_said_twice(cls: type) -> Schema:
+    """Refuse what `schema` meant until 0.37 beside the key that means it now."""
+    former = formerly_schema(cls)
+    if former is None:
+        return {}
+    kind = {"type": _shape(former.shape)["type"]}
+    both = ("schema", camel(former.name))
+    return {"not": {"properties": dict.fromkeys(both, kind), "required": list(both)}}
+
+
+def _or_null(accepted: list[Schema]) -> Schema:
+    match accepted:
+        case [{"type": kind, **others}] if "enum" not in others:
+            return {"type": [kind, "null"], **others}
+        case [{"anyOf": members}]:
+            return {"anyOf": [*members, _NULL]}
+        case _:
+            return {"anyOf": [*accepted, _NULL]}
+
+
+def _shape(shape: Shape) -> Schema:
+    match shape:
+        case Integer(width=width):
+            bits = 8 * width.size
+            low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if width.signed else (0, (1 << bits) - 1)
+            return {"type": "integer", "minimum": low, "maximum": high}
+        case Boolean():
+            return {"type": "boolean"}
+        case Text():
+            return {"type": "string"}
+        case Choice(of=of):
+            return _tags(choice.name for choice in of)
+        case Octets(of=of):
+            return _octets(of)
+        case Moment():
+            # No `format`: its checkers refuse some of what RFC 3339 and the decoder allow.
+            return {"type": "string", "pattern": f"^{RFC3339.pattern}$"}
+        case Record(of=of):
+            return {"$ref": f"#/$defs/{of.__name__}"}
+        case OneOf(members=members):
+            return {"anyOf": _in_union(members)}
+        case Vector(of=inner):
+            return {"type": "array", "items": _shape(inner)}
+
+
+def _octets(of: type) -> Schema:
+    if of is Multihash:
+        return {"type": "string", "pattern": f"^{_MULTIBASE}$", "maxLength": MAX_TEXT}
+    if of is DatasetId:
+        pattern = f"^{PREFIX}{_MULTIBASE}$"
+        return {"type": "string", "pattern": pattern, "maxLength": len(PREFIX) + MAX_TEXT}
+    return {"type": "string", "contentEncoding": "base64", "pattern": _BASE64}
+
+
+def _in_union(members: Iterable[type]) -> list[Schema]:
+    """Return the forms of a union: each member, and bare tags of those that need no field."""
+    members = tuple(members)
+    bare = [
+        tag_of(member, union_with(member))
+        for member in members
+        if all(field.is_optional for field in fields_of(member))
+    ]
+    return [*(_shape(Record(member)) for member in members), *([_tags(bare)] if bare else [])]
+
+
+def _tags(tags: Iterable[str]) -> Schema:
+    return {"type": "string", "enum": list(dict.fromkeys(way for tag in tags for way in ways(tag)))}
+
+
+def _doc(cls: type) -> str:
+    return (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
