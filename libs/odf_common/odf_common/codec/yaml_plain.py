@@ -28,7 +28,7 @@ from odf_common.codec.model import (
     fields_of,
     union_with,
 )
-from odf_common.codec.yaml_text import child
+from odf_common.codec.yaml_text import child, json_value
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -70,8 +70,8 @@ def _plain(value: Any) -> Any:
 
 def _attributes(extra: ExtraAttributes) -> Any:
     try:
-        return json.loads(extra.entries)
-    except (ValueError, RecursionError):
+        return json_value(extra.entries, "")
+    except (ValueError, InvalidInput):
         return extra.entries  # a block may hold any text here
 
 

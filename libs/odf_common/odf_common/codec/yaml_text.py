@@ -25,25 +25,45 @@ _CONSTANTS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+_ENDS: Final = ("", ".", "[")  # what may follow a step of a path
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-Places = dict[str, tuple[int, int]]
+@dataclass(slots=True)
+class _Place:
+    """Where a value stands, and those below it by the last step of their paths; paths in full would be quadratic."""
+
+    line: int
+    column: int
+    below: "dict[str, _Place]"
+
+    def nearest(self, path: str) -> "_Place":
+        """Return the place of the value at `path`, or of the innermost one around it."""
+        place = self
+        while path:
+            path = path.removeprefix(".")
+            steps = [step for step in place.below if path.startswith(step) and path[len(step) :][:1] in _ENDS]
+            if not steps:
+                return place
+            step = max(steps, key=len)
+            place, path = place.below[step], path[len(step) :]
+        return place
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document: its value, and on demand line and column (from 1) of each path in it."""
+    """One document: its value, and on demand the places in it."""
 
     value: Any
-    places: Callable[[], Places]
+    root: Callable[[], _Place | None]
 
     def place_of(self, path: str) -> tuple[int, int] | None:
-        """Return line and column of `path`, or of the nearest thing around it, where they are known."""
-        places = self.places()
-        while path and path not in places:
-            path = path[: max(path.rfind("."), path.rfind("["), 0)]
-        return places.get(path)
+        """Return line and column (from 1) of `path`, or of the nearest thing around it, where they are known."""
+        root = self.root()
+        if root is None:
+            return None
+        place = root.nearest(path)
+        return place.line, place.column
 
 
 def documents(text: bytes, name: str) -> tuple[Document, ...]:
@@ -113,32 +133,46 @@ def _json_document(text: str, name: str) -> Document | None:
     if not text.lstrip().startswith(("{", "[")):
         return None
 
+    try:
+        value = json_value(text, name)
+    except ValueError:
+        return None
+    return Document(value, lambda: _place_in_json(text))
+
+
+def json_value(text: str, name: str) -> Any:
+    """Return what JSON text stands for; raises `InvalidInput` where we refuse it, `ValueError` where it is none."""
+
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise InvalidInput(text=f"key {twice!r} is given twice", where=name)
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise InvalidInput(text=f"key {key!r} is given twice", where=name)
+            found[key] = value
         return found
 
     def constant(word: str) -> float:
         raise InvalidInput(text=f"{word} is not JSON", where=name)
 
+    def finite(word: str) -> float:
+        number = float(word)
+        if not math.isfinite(number):
+            raise InvalidInput(text=f"{word[:40]} is too large a number; put it in quotes", where=name)
+        return number
+
     try:
-        value = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_float=finite)
     except RecursionError as error:
         raise InvalidInput(text=f"nested deeper than {MAX_DEPTH}", where=name) from error
-    except ValueError:
-        return None
     _check_depth(value, name)
-    return Document(value, lambda: _places_in_json(text))
+    return value
 
 
-def _places_in_json(text: str) -> Places:
+def _place_in_json(text: str) -> _Place | None:
     try:
-        return _Reader(text, "").read()[0].places()
+        return _Reader(text, "").read()[0].root()
     except (yaml.YAMLError, InvalidInput, IndexError):
-        return {}  # what JSON allows and PyYAML does not
+        return None  # what JSON allows and PyYAML does not
 
 
 def _check_depth(value: object, name: str) -> None:
@@ -162,19 +196,17 @@ class _Reader:
     def __init__(self, text: str, name: str) -> None:
         self._events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
         self._name = name
-        self._places: Places = {}
 
     def read(self) -> list[Document]:
         found = []
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
-                self._places = {}
-                value = self._value(next(self._events), "", 0)
-                found.append(Document(value, partial(dict, self._places)))
+                first = next(self._events)
+                root = _place(first)
+                found.append(Document(self._value(first, root, 0), partial(_same, root)))
         return found
 
-    def _value(self, event: Any, path: str, depth: int) -> Any:
-        self._places.setdefault(path, _place(event))
+    def _value(self, event: Any, place: _Place, depth: int) -> Any:
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             raise self._refused("anchors and aliases are not allowed", event)
         if event.tag is not None:
@@ -184,16 +216,17 @@ class _Reader:
         if isinstance(event, yaml.ScalarEvent):
             return event.value if event.style else scalar_of(event.value)
         if isinstance(event, yaml.SequenceStartEvent):
-            return self._items(path, depth)
-        return self._entries(path, depth)
+            return self._items(place, depth)
+        return self._entries(place, depth)
 
-    def _items(self, path: str, depth: int) -> list[Any]:
+    def _items(self, place: _Place, depth: int) -> list[Any]:
         items: list[Any] = []
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            items.append(self._value(event, child(path, len(items)), depth + 1))
+            below = place.below[child("", len(items))] = _place(event)
+            items.append(self._value(event, below, depth + 1))
         return items
 
-    def _entries(self, path: str, depth: int) -> dict[str, Any]:
+    def _entries(self, place: _Place, depth: int) -> dict[str, Any]:
         entries: dict[str, Any] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent) or event.anchor is not None or event.tag is not None:
@@ -201,15 +234,18 @@ class _Reader:
             key = event.value
             if key in entries:
                 raise self._refused(f"key {key!r} is given twice", event)
-            below = child(path, key)
-            self._places[below] = _place(event)
+            below = place.below[key] = _place(event)
             entries[key] = self._value(next(self._events), below, depth + 1)
         return entries
 
     def _refused(self, text: str, event: Any) -> InvalidInput:
-        line, column = _place(event)
-        return InvalidInput(text=text, where=f"{self._name}:{line}:{column}")
+        place = _place(event)
+        return InvalidInput(text=text, where=f"{self._name}:{place.line}:{place.column}")
 
 
-def _place(event: Any) -> tuple[int, int]:
-    return event.start_mark.line + 1, event.start_mark.column + 1
+def _place(event: Any) -> _Place:
+    return _Place(event.start_mark.line + 1, event.start_mark.column + 1, {})
+
+
+def _same(place: _Place) -> _Place:
+    return place

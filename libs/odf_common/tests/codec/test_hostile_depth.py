@@ -1,15 +1,19 @@
 """What is nested deeply, or is very large, is refused clearly wherever it enters; what is written can be read."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from odf_common.codec import flatbuffers_writer
-from odf_common.codec.flatbuffers import decode_event, encode_event, encode_message
+from odf_common.codec.flatbuffers import decode_event, encode_block, encode_event, encode_message
 from odf_common.codec.model import MAX_DEPTH
-from odf_common.codec.yaml import event_from_text, to_yaml
+from odf_common.codec.yaml import block_to_yaml, event_from_text, to_yaml
+from odf_common.codec.yaml_text import documents
 from odf_common.errors import InvalidInput
+from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import SetDataSchema
+from odf_common.metadata.scalars import ExtraAttributes, Timestamp
 from odf_common.metadata.schema import DataField, DataSchema, DataTypeInt32, DataTypeOption
 
 AROUND = 4  # tables around a column's type: wrapper, event, schema, field
@@ -46,3 +50,40 @@ def test_a_failed_writing_leaves_nothing_behind() -> None:
     with pytest.raises(InvalidInput):
         encode_message(nested(150))
     test_the_deepest_types_come_back()
+
+
+@pytest.mark.parametrize(
+    "entries", ['{"a":' * 400 + "1" + "}" * 400, '{"a":NaN}', '{"a":1e999}', '{"a":1,"a":2}', "["]
+)
+def test_attributes_of_a_block_that_are_no_json_of_ours_are_shown_as_text(entries: str) -> None:
+    event = SetDataSchema(schema=DataSchema(fields=(), extra=ExtraAttributes(entries)))
+    raw = encode_block(MetadataBlock(system_time=Timestamp(0), sequence_number=1, event=event))
+    (document,) = documents(block_to_yaml(raw).encode(), "file")
+    assert document.value["content"]["event"]["schema"]["extra"] == entries
+
+
+def test_a_number_that_no_json_can_hold_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="1e999 is too large a number"):
+        documents(b'{"a": 1e999}', "file")
+
+
+def test_many_keys_of_which_the_last_comes_twice_are_refused_quickly() -> None:
+    keys = ",".join(f'"{n}": 1' for n in range(50_000))
+    with pytest.raises(InvalidInput, match="key '49999' is given twice"):
+        documents(f'{{{keys}, "49999": 1}}'.encode(), "file")
+
+
+def test_places_below_a_very_long_key_take_little_memory() -> None:
+    key = "a" * 50_000
+    tracemalloc.start()
+    (document,) = documents(f"? {key}\n: [{'1,' * 5_000}]".encode(), "file")
+    assert document.place_of(f"{key}[4999]") == (2, 4 + 2 * 4999)
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()
+
+
+def test_places_of_keys_with_dots_and_brackets_are_found() -> None:
+    (document,) = documents(b"a.b:\n  c[0]: [1, 2]\na:\n  b: 3\n", "file")
+    assert document.place_of("a.b.c[0][1]") == (2, 13)
+    assert document.place_of("a.b.d") == (1, 1)
+    assert document.place_of("nothing") == (1, 1)
