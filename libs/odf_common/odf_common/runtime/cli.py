@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "repo": "Name repositories.",
     "login": "Keep a token for a repository.",
     "verify": "Check that data is what the chain says.",
+    "prove": "Prove that a dataset is ours, or check a proof.",
     "sql": "Query datasets.",
     "hash": "Print logical or physical hashes of files.",
     "block": "Encode and decode metadata blocks.",

@@ -12,18 +12,20 @@ def test_nothing_told_gives_the_defaults() -> None:
     assert (settings.kafka, settings.block_version, settings.slice_max_bytes) == (None, 3, 16 * 1024 * 1024)
     assert settings.verify_on_commit
     assert not settings.signed_columns
+    assert not settings.sign_blocks
 
 
 def test_variables_are_parsed() -> None:
     settings = Settings.from_env({
         "ODF_HOME": "data", "ODF_KAFKA": "a:9092, b:9092", "ODF_REDIS": "redis://r:1/0", "ODF_SIGNED_COLUMNS": "1",
-        "ODF_LOG_LEVEL": "DEBUG", "ODF_BLOCK_VERSION": "2", "ODF_ENGINE": "",
+        "ODF_LOG_LEVEL": "DEBUG", "ODF_BLOCK_VERSION": "2", "ODF_ENGINE": "", "ODF_SIGN_BLOCKS": "1",
     })  # fmt: skip
     assert settings.home == Path.cwd() / "data"
     assert settings.kafka == "a:9092,b:9092"
     assert settings.redis == "redis://r:1/0"
     assert (settings.signed_columns, settings.log_level, settings.block_version) == (True, "debug", 2)
     assert settings.engine is None
+    assert settings.sign_blocks
 
 
 def test_all_faults_are_reported_together() -> None:
