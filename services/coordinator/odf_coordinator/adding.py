@@ -8,7 +8,7 @@ import structlog
 from odf_common.errors import AlreadyExists, InvalidInput, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddPushSource, KnownEvent, Seed
+from odf_common.metadata.events import AddPushSource, KnownEvent, Seed, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
@@ -86,6 +86,7 @@ class Adding:
 
     def amend(self, known: Known, events: Sequence[KnownEvent]) -> Known:
         """Append events that say something new of a dataset, and make the topics they need."""
+        self._require_no_cycle(known, events)
         entry = self.make_topics(known, events)
         if entry != known.entry:
             self.datasets.catalog.replace(entry)
@@ -94,6 +95,15 @@ class Adding:
             known.id, expected_head=known.state.head, events=events, system_time=time
         )
         return Known(entry=entry, state=require_committed(known.id, outcome).state)
+
+    def _require_no_cycle(self, known: Known, events: Iterable[KnownEvent]) -> None:
+        """Return unless a new transform reads what is derived of this very dataset; raises `InvalidInput`."""
+        for event in events:
+            for one in event.inputs if isinstance(event, SetTransform) else ():
+                if self.datasets.is_derived_of(DatasetId.parse(one.dataset_ref), known.id):
+                    name = one.alias or one.dataset_ref
+                    text = f"{known.alias} cannot read {name}, which is {known.alias} itself or derived of it"
+                    raise InvalidInput(text=text)
 
     def _existing(self, draft: Draft) -> Known | None:
         entry = self.datasets.catalog.by_alias(draft.name)

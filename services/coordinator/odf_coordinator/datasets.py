@@ -114,6 +114,20 @@ class Datasets:
         """Return the derivatives here that read the dataset directly."""
         return tuple(known for known in self.all() if dataset in known.inputs())
 
+    def is_derived_of(self, dataset: DatasetId, origin: DatasetId) -> bool:
+        """Tell whether a dataset is `origin`, or reads it over any number of steps, as far as this node knows them."""
+        seen: set[DatasetId] = set()
+        waiting = [dataset]
+        while waiting:
+            one = waiting.pop()
+            if one == origin:
+                return True
+            if one not in seen:
+                seen.add(one)
+                known = self.by_id(one)
+                waiting.extend(() if known is None else known.inputs())
+        return False
+
     def nearest(self, ref: str) -> str | None:
         """Return the name most like `ref`, None when none is."""
         names = {entry.alias.lower(): entry.alias for entry in self.catalog.entries()}

@@ -154,6 +154,24 @@ def test_inputs_that_were_read_cannot_be_exchanged(pair: Coordinator, root: str)
         pair.changing.commit_event("cities.copy", event)
 
 
+@pytest.mark.parametrize("ref", ["cities.copy", "third"])
+def test_a_dataset_does_not_come_to_read_itself(
+    node: Coordinator, root: str, derivative: str, ref: str
+) -> None:
+    third = derivative.replace("name: cities.copy", "name: third").replace("Cities", "cities.copy")
+    node.add(root, derivative, third)
+    before = node.find("cities.copy").state
+    transform = TransformSql(engine="spark", query="SELECT 1")
+    event = SetTransform(inputs=(TransformInput(dataset_ref=ref),), transform=transform)
+
+    with pytest.raises(InvalidInput, match=f"cities.copy cannot read {ref}"):
+        node.changing.commit_event("cities.copy", event)
+    with pytest.raises(InvalidInput, match="cities.copy cannot read third|read each other"):
+        node.add(derivative.replace("Cities", ref), replace=True)
+
+    assert node.find("cities.copy").state == before
+
+
 def test_a_watermark_is_raised_on_roots_only_and_never_lowered(pair: Coordinator) -> None:
     raised = pair.changing.set_watermark("cities", Timestamp.from_ms(60_000))
 
