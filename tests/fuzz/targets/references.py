@@ -1,0 +1,40 @@
+"""References to datasets, and patterns over their names."""
+
+from odf_common.errors import OdfError
+from odf_common.identity.refs import (
+    Alias,
+    Name,
+    Pattern,
+    parse_alias,
+    parse_pattern,
+    parse_ref,
+    parse_ref_any,
+    parse_ref_remote,
+    parse_remote_alias,
+)
+
+PARSERS = (parse_alias, parse_remote_alias, parse_ref, parse_ref_remote, parse_ref_any)
+REPEATING = Alias(dataset=Name("a" * 60 + "-b" * 20))
+
+
+def check(raw: bytes) -> None:
+    """Read `raw` by every parser: what is printed reads as the same; a pattern covers each name or not, quickly."""
+    text = raw.decode("utf-8", "surrogateescape")
+    for parse in PARSERS:
+        try:
+            ref = parse(text)
+        except OdfError:
+            continue
+        assert parse(str(ref)) == ref
+    _check_pattern(text)
+
+
+def _check_pattern(text: str) -> None:
+    try:
+        pattern = parse_pattern(text)
+    except OdfError:
+        return
+    pattern.matches(REPEATING)
+    assert Pattern(None, "%").matches(REPEATING)
+    if "%" not in text:
+        assert pattern.matches(parse_alias(text))
