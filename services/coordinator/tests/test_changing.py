@@ -166,7 +166,7 @@ def test_a_dataset_does_not_come_to_read_itself(
 
     with pytest.raises(InvalidInput, match=f"cities.copy cannot read {ref}"):
         node.changing.commit_event("cities.copy", event)
-    with pytest.raises(InvalidInput, match="cities.copy cannot read third|read each other"):
+    with pytest.raises(InvalidInput, match=r"cities\.copy cannot read third|read each other"):
         node.add(derivative.replace("Cities", ref), replace=True)
 
     assert node.find("cities.copy").state == before
