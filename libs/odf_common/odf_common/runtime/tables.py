@@ -1,13 +1,16 @@
 """Datasets and records as rows that people and programs can read."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# Years past 9999, and time zones that this machine does not know.
+_NO_PYTHON_VALUE: Final = (OverflowError, ValueError, KeyError)
 
 
 def summary_row(summary: DatasetSummary) -> dict[str, object]:
@@ -27,9 +30,27 @@ def summary_row(summary: DatasetSummary) -> dict[str, object]:
 
 
 def record_rows(table: "pa.Table") -> Iterator[Mapping[str, object]]:
-    """Iterate over records as mappings, in order."""
+    """Iterate over records as mappings, in order.
+
+    A time that Python has no value for, which a slice may hold all the same, is text: its number and its type.
+    """
     for batch in table.to_batches(max_chunksize=10_000):
-        yield from batch.to_pylist()
+        try:
+            yield from batch.to_pylist()
+        except _NO_PYTHON_VALUE:
+            columns = [[_held(value) for value in column] for column in batch.columns]
+            yield from (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _held(value: "pa.Scalar") -> object:
+    try:
+        return value.as_py()
+    except _NO_PYTHON_VALUE:
+        if hasattr(value, "keys"):
+            return {name: _held(value[name]) for name in value}
+        if hasattr(value, "values"):
+            return [_held(item) for item in value.values]
+        return f"{value.value} {value.type}"
 
 
 def arrow_table(chunks: Iterable[bytes]) -> "pa.Table":
