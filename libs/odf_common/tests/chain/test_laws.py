@@ -5,9 +5,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from odf_common.chain.chain import ChainBroken, ReadBlock, fold
 from odf_common.chain.rules import FIRST_RULES, RULES, admit
+from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.codec.state import state_from_bytes, state_to_bytes
-from odf_common.errors import ChainRuleViolated, InvalidInput
+from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import (
     AddData,
@@ -114,6 +118,44 @@ def test_the_fold_accepts_exactly_what_every_rule_accepts(
             continue
         assert not refused
         assert state_from_bytes(state_to_bytes(state)) == state
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(kind=st.sampled_from(DatasetKind), steps=st.lists(st.tuples(EVENTS, CHANGES), min_size=1, max_size=8))
+def test_the_fold_of_stored_blocks_accepts_exactly_what_every_rule_accepts(
+    kind: DatasetKind, steps: list[tuple[MetadataEvent, dict[str, object]]]
+) -> None:
+    stored: dict[Multihash, bytes] = {}
+
+    def store(block: MetadataBlock) -> Multihash:
+        raw = encode_block(block)
+        stored[block_hash(raw)] = raw
+        return block_hash(raw)
+
+    state = fold(read(stored), store(a_block(None, a_seed(kind))))
+    for event, changes in steps:
+        if isinstance(event, UnknownEvent):
+            continue  # cannot be written
+        block = a_block(state, event, **changes)
+        refused = is_refused(RULES, state, block)
+        try:
+            head = store(block)
+            whole, further = fold(read(stored), head), fold(read(stored), head, state)
+        except (ChainRuleViolated, ChainBroken):
+            assert refused
+            continue
+        assert not refused
+        assert whole == further
+        state = whole
+
+
+def read(stored: dict[Multihash, bytes]) -> ReadBlock:
+    def look_up(name: Multihash) -> bytes:
+        if name not in stored:
+            raise NotFound(what=str(name))
+        return stored[name]
+
+    return look_up
 
 
 STATE_BYTES = state_to_bytes(a_chain().add_data(2).state)
