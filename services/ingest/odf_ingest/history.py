@@ -59,10 +59,11 @@ class DatasetHistory:
         """Take in what was appended to `before`; only that lies between it and `after`."""
         for key, keys in self._keys.items():
             if keys.head == before:
-                fresh = merged.keys
-                if fresh is None:
-                    _, fresh = keys.index.fresh(key_array(merged.records, key))
-                keys.index.add(fresh)
+                if len(merged.records):
+                    fresh = merged.keys
+                    if fresh is None:
+                        _, fresh = keys.index.fresh(key_array(merged.records, key))
+                    keys.index.add(fresh)
                 keys.head = after
         for key, rows in self._rows.items():
             if rows.head == before:

@@ -120,6 +120,14 @@ def test_a_batch_of_bad_and_known_messages_moves_the_position_alone(make_bench: 
     assert position_of(bench.state, "default").topics["topic"].next == {0: 3}
 
 
+def test_nothing_but_bad_messages_moves_the_position_alone_and_the_source_goes_on(make_bench: Any) -> None:
+    bench = make_bench(LEDGER)
+    commit(bench, a_batch({0: [message(1)]}))
+    commit(bench, a_batch({0: [b"junk"]}, start={0: 1}))
+    commit(bench, a_batch({0: [message(1), message(2)]}, start={0: 2}))
+    assert [row["id"] for row in bench.rows()] == [1, 2]
+
+
 def test_bad_messages_are_buried_once_though_the_batch_is_overtaken(make_bench: Any) -> None:
     bench = make_bench()
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))]
