@@ -129,6 +129,12 @@ def _check_declared(parquet: pq.ParquetFile, file: Path) -> None:
     groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
         raise CorruptSlice(file=file.name, why=f"row groups {groups} against {metadata.num_rows} records")
+    widths = {metadata.row_group(index).num_columns for index in range(metadata.num_row_groups)}
+    if widths - {metadata.num_columns}:
+        # Arrow would abort the process when asked for a column that only one of the two has.
+        raise CorruptSlice(
+            file=file.name, why=f"row groups of {widths} columns against {metadata.num_columns}"
+        )
     size, decoded = file.stat().st_size, metadata.num_rows * metadata.num_columns * _VALUE
     if decoded > max(_HARMLESS, size * _INFLATION):
         raise CorruptSlice(file=file.name, why=f"{size} bytes claim to hold {metadata.num_rows} records")

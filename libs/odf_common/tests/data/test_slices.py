@@ -200,3 +200,10 @@ def test_many_different_values_are_read_in_pieces_to_the_same_records(tmp_path: 
     assert table.column("text").num_chunks <= 2
     assert hash_slice(tmp_path / "slice") == logical_hash(table)
     assert read_slice(tmp_path / "slice", ["text"]).column_names == ["text"]
+
+
+def test_a_row_group_of_more_columns_than_the_schema_is_refused() -> None:
+    corpus = Path(__file__).parents[4] / "tests" / "fuzz" / "corpus" / "slices"
+    for read in (read_slice, hash_slice):
+        with pytest.raises(CorruptSlice, match="2} columns against 1"):
+            read(corpus / "group-with-more-columns-than-the-schema")
