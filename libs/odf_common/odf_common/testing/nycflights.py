@@ -45,6 +45,8 @@ def of_days(table: "pd.DataFrame", wanted: list[int]) -> "pd.DataFrame":
 
 def as_messages(table: "pd.DataFrame") -> list[bytes]:
     """Return one JSON object a row, without `local_day`."""
+    if table.empty:
+        return []  # pandas would write one empty line
     text = table.drop(columns="local_day").to_json(orient="records", lines=True, double_precision=15)
     return [line.encode() for line in text.splitlines()]
 
