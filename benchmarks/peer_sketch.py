@@ -1,0 +1,40 @@
+"""The sketch of catching up: what must be done to every record and no more, one step after another in one thread.
+
+Messages of a topic are parsed, hashed and written as Parquet files that are hashed in turn; nothing is checked,
+merged or committed. Arguments: bootstrap server, topic, number of messages, folder that is made. Prints seconds and
+processor seconds from the first request to the last file.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from departures import parse
+from taken import tell_cost, texts
+
+from odf_common.hashing.logical import logical_hash
+
+
+def main() -> None:
+    """Consume, parse, hash, write, hash."""
+    bootstrap, topic, count, name = sys.argv[1:]
+    pa.set_cpu_count(1)
+    folder = Path(name)
+    folder.mkdir()
+
+    def copy() -> None:
+        for number, text in enumerate(texts(bootstrap, topic, int(count))):
+            records = parse(text)
+            logical_hash(records)
+            file = folder / f"{number}.parquet"
+            pq.write_table(records, file)
+            with file.open("rb") as written:
+                hashlib.file_digest(written, "sha3_256")
+
+    tell_cost(copy)
+
+
+if __name__ == "__main__":
+    main()

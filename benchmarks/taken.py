@@ -1,0 +1,52 @@
+"""What the peers of catching up have in common: messages of a topic as texts to parse, and how long a copy takes."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from confluent_kafka import Consumer, TopicPartition
+
+BATCH: Final = 16 * 1024 * 1024  # bytes of messages in a commit, as the node's own
+COUNT: Final = 500  # messages taken at once
+PATIENCE: Final = 30.0
+
+
+def texts(bootstrap: str, topic: str, count: int) -> Iterator[bytes]:
+    """Yield `count` messages from the beginning of a topic, a line each, in texts of `BATCH` bytes."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "benchmark",
+            "enable.auto.commit": False,
+            "queued.min.messages": 200_000,
+            "max.partition.fetch.bytes": 16 * 1024 * 1024,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    taken, waiting, size = 0, list[bytes](), 0
+    deadline = time.monotonic() + PATIENCE
+    while taken < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{taken} of {count} messages came")
+        values = [message.value() or b"" for message in consumer.consume(COUNT, 0.2)]
+        taken += len(values)
+        waiting.append(b"\n".join(values))
+        size += len(waiting[-1])
+        if size >= BATCH or taken >= count:
+            yield b"\n".join(waiting)
+            waiting, size = [], 0
+    consumer.close()
+
+
+def tell_cost(copy: Callable[[], None]) -> None:
+    """Print seconds and processor seconds of a copy, as JSON."""
+    begun, used = time.perf_counter(), _processor()
+    copy()
+    print(json.dumps({"seconds": time.perf_counter() - begun, "cpu": _processor() - used}))
+
+
+def _processor() -> float:
+    times = os.times()
+    return times.user + times.system
