@@ -88,6 +88,7 @@ class HeadMoved(Conflict):
     dataset: str
     expected: str | None
     actual: str | None
+    ref: str | None = None  # where it is not the head
 
 
 @dataclass(eq=False, kw_only=True)

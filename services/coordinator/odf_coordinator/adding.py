@@ -1,13 +1,16 @@
 """Making datasets of manifests, and making them again: each dataset all or nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 
 from odf_common.errors import AlreadyExists, InvalidInput, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.events import AddPushSource, KnownEvent, Seed, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
@@ -24,6 +27,8 @@ from odf_coordinator.topics import PushTopics, topics_for
 from odf_coordinator.validation import Validation
 
 log = structlog.get_logger(__name__)
+
+EVERY_DATASET: Final = DatasetId.of_key(bytes(32))  # the lock around what reads what: nobody's id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +90,39 @@ class Adding:
         return replace(known.entry, push_topics={**known.entry.push_topics, **made})
 
     def amend(self, known: Known, events: Sequence[KnownEvent]) -> Known:
-        """Append events that say something new of a dataset, and make the topics they need."""
-        self._require_no_cycle(known, events)
+        """Append events that say something new of a dataset, and make the topics they need at its head."""
+        with self.inputs_kept(known, events):
+            entry = self.give_topics(known, events) if known.ref == HEAD else known.entry
+            time = max(self.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
+            outcome = self.committer.commit(
+                known.id, expected_head=known.state.head, events=events, system_time=time, ref=known.ref
+            )
+        return replace(known, entry=entry, state=require_committed(known.id, outcome).state)
+
+    @contextmanager
+    def inputs_kept(self, known: Known, events: Iterable[KnownEvent]) -> Iterator[None]:
+        """Keep what datasets read as it is while a new transform is committed, which must not close a circle.
+
+        Raises `InvalidInput` if it would.
+        """
+        transforms = [event for event in events if isinstance(event, SetTransform)]
+        if not transforms:
+            yield
+            return
+        with self.committer.exclusively(EVERY_DATASET):
+            self._require_no_cycle(known, transforms)
+            yield
+
+    def give_topics(self, known: Known, events: Iterable[KnownEvent]) -> CatalogEntry:
+        """Return the dataset's entry, kept with a topic for each push source of `events`."""
         entry = self.make_topics(known, events)
         if entry != known.entry:
             self.datasets.catalog.replace(entry)
-        time = max(self.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
-        outcome = self.committer.commit(
-            known.id, expected_head=known.state.head, events=events, system_time=time
-        )
-        return Known(entry=entry, state=require_committed(known.id, outcome).state)
+        return entry
 
-    def _require_no_cycle(self, known: Known, events: Iterable[KnownEvent]) -> None:
-        """Return unless a new transform reads what is derived of this very dataset; raises `InvalidInput`."""
-        for event in events:
-            for one in event.inputs if isinstance(event, SetTransform) else ():
+    def _require_no_cycle(self, known: Known, transforms: Iterable[SetTransform]) -> None:
+        for transform in transforms:
+            for one in transform.inputs:
                 if self.datasets.is_derived_of(DatasetId.parse(one.dataset_ref), known.id):
                     name = one.alias or one.dataset_ref
                     text = f"{known.alias} cannot read {name}, which is {known.alias} itself or derived of it"

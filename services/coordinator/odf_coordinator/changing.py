@@ -11,6 +11,7 @@ from odf_common.chain.events import add_data_event
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.ref_names import HEAD
 from odf_common.identity.refs import parse_alias
 from odf_common.metadata.events import (
     AddData,
@@ -83,19 +84,16 @@ class Changing:
         log.info("dataset deleted", dataset=known.alias)
 
     def reset(self, ref: str, head: Multihash) -> Known:
-        """Move the head back to a block of the chain; refused if a derivative has read what would be lost."""
-        known = self.datasets.find(ref)
+        """Move a reference back to a block of its chain; the head not if a derivative has read what would be lost."""
+        known = self.datasets.find_at(ref)
         if head == known.state.head:
             return known
         place = self._place(known, head)
-        for dependant in self.datasets.dependants(known.id):
-            read = dependant.state.progress_of(known.id).last_block
-            if read is not None and self._sequence_number(known, read) > place:
-                text = f"{dependant.alias} has read past block {place} of {known.alias}"
-                raise Refused(reason="DatasetInUse", text=text)
+        if known.ref == HEAD:
+            self._require_unread(known, place)
         with self.committer.exclusively(known.id):
-            state = self.datasets.states.at(known.id, head)
-            self.committer.move(known.id, expected=known.state.head, state=state)
+            state = self.datasets.states.aside(known.id, head)
+            self.committer.move(known.id, expected=known.state.head, state=state, ref=known.ref)
         return replace(known, state=state)
 
     def commit_event(self, ref: str, event: KnownEvent) -> Known:
@@ -107,7 +105,7 @@ class Changing:
             kind = type(event).__name__
             text = f"{kind} is written by the node only: {_WRITTEN_WHEN[type(event)]}"
             raise Refused(reason="EventReserved", text=text)
-        return again_when_overtaken(lambda: self._commit_event(self.datasets.find(ref), event))
+        return again_when_overtaken(lambda: self._commit_event(self.datasets.find_at(ref), event))
 
     def set_watermark(self, ref: str, watermark: Timestamp) -> Known:
         """Raise the watermark of a root; nothing happens when it is that already."""
@@ -135,6 +133,14 @@ class Changing:
             raise Refused(reason="WatermarkDecreased", text=text)
         event = add_data_event(state, new_data=None, watermark=watermark, source_state=None)
         return known if event is None else self.adding.amend(known, (event,))
+
+    def _require_unread(self, known: Known, place: int) -> None:
+        """Return if no derivative has read blocks after `place`."""
+        for dependant in self.datasets.dependants(known.id):
+            read = dependant.state.progress_of(known.id).last_block
+            if read is not None and self._sequence_number(known, read) > place:
+                text = f"{dependant.alias} has read past block {place} of {known.alias}"
+                raise Refused(reason="DatasetInUse", text=text)
 
     def _take_name(self, entry: CatalogEntry) -> None:
         try:

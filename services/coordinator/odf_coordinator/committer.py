@@ -1,4 +1,4 @@
-"""The only code that moves a head (design: one writer).
+"""The only code that moves references (design: one writer).
 
 The fence is the compare-and-set of the reference against `expected_head`. The locks around it, one in this process
 and one in Redis, only save wasted work: with either lost, or outlived, an overtaken proposal still changes nothing.
@@ -21,6 +21,7 @@ from odf_common.errors import ChainRuleViolated, InvalidInput
 from odf_common.errors import HeadMoved as HeadMovedError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.events import KnownEvent, Seed
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore
@@ -52,6 +53,9 @@ class States(Protocol):
 
     def at(self, dataset: DatasetId, head: Multihash) -> ChainState:
         """Return the state at a block of the chain."""
+
+    def aside(self, dataset: DatasetId, block: Multihash) -> ChainState:
+        """Return the state at a block that is not the head."""
 
     def current(self, dataset: DatasetId) -> ChainState | None:
         """Return the state at the head."""
@@ -100,35 +104,43 @@ class Committer:
         expected_head: Multihash | None,
         events: Sequence[KnownEvent],
         system_time: Timestamp,
+        ref: str = HEAD,
     ) -> Outcome:
-        """Append events as consecutive blocks in one head move; a repeat of a commit is answered `already`."""
+        """Append events as consecutive blocks in one move of `ref`; a repeat of a commit is answered `already`."""
         with self.exclusively(dataset):
-            head = self._refs.head(dataset)
+            head = self._refs.head(dataset, ref)
             if head != expected_head:
-                return self._overtaken(dataset, expected_head, events, system_time)
+                return self._overtaken(dataset, ref, expected_head, events, system_time)
             try:
-                past = None if head is None else self._states.at(dataset, head)
+                past = None if head is None else self._state(dataset, ref, head)
                 state = self._write(dataset, past, events, system_time)
             except (ChainRuleViolated, InvalidInput) as error:
                 return refusal(error)
             try:
-                self.move(dataset, expected=expected_head, state=state)
+                self.move(dataset, expected=expected_head, state=state, ref=ref)
             except HeadMovedError:
-                return self._overtaken(dataset, expected_head, events, system_time)
+                return self._overtaken(dataset, ref, expected_head, events, system_time)
         return Committed(state=state)
 
-    def move(self, dataset: DatasetId, *, expected: Multihash | None, state: ChainState) -> None:
-        """Move the head to a chain whose blocks and objects are stored and admitted; raises `HeadMoved`."""
-        self._refs.compare_and_set(dataset, expected=expected, new=state.head)
-        self._states.remember(state)
+    def move(
+        self, dataset: DatasetId, *, expected: Multihash | None, state: ChainState, ref: str = HEAD
+    ) -> None:
+        """Move a reference to a chain whose blocks and objects are stored and admitted; raises `HeadMoved`.
+
+        Listeners hear of the head only.
+        """
+        self._refs.compare_and_set(dataset, expected=expected, new=state.head, ref=ref)
         log.info(
-            "head moved",
+            "reference moved",
             dataset=str(dataset),
+            ref=ref,
             block=str(state.head),
             sequence_number=state.sequence_number,
             last_offset=state.last_offset,
         )
-        self.tell(state)
+        if ref == HEAD:
+            self._states.remember(state)
+            self.tell(state)
 
     def tell(self, state: ChainState) -> None:
         """Tell the listeners that a chain's head is at least that of `state`."""
@@ -169,17 +181,22 @@ class Committer:
                 self._blobs.put(dataset, ObjectKind.SIGNATURE, block.hash, self._sign(block.hash))
         return state
 
+    def _state(self, dataset: DatasetId, ref: str, block: Multihash) -> ChainState:
+        return (self._states.at if ref == HEAD else self._states.aside)(dataset, block)
+
     def _overtaken(
         self,
         dataset: DatasetId,
+        ref: str,
         expected: Multihash | None,
         events: Sequence[KnownEvent],
         system_time: Timestamp,
     ) -> Committed | HeadMoved | Refused:
         """Tell a repeat of what has been committed from a proposal that came too late."""
-        state = self._states.current(dataset)
-        if state is None:
+        actual = self._refs.head(dataset, ref)
+        if actual is None:
             return HeadMoved(expected=expected, head=None)
+        state = self._state(dataset, ref, actual)
         blobs = self._blobs
         repeated = is_repeat(
             lambda name: blobs.read(dataset, ObjectKind.BLOCK, name),

@@ -10,9 +10,10 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD, split_ref
 from odf_common.identity.refs import parse_ref
 from odf_common.metadata.events import DatasetKind
-from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind
+from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefReader
 from odf_coordinator.committer import States
 
 log = structlog.get_logger(__name__)
@@ -35,12 +36,24 @@ class DatasetUnknown(NotFound):
         return "`odf list` shows the datasets of this node"
 
 
+@dataclass(eq=False, kw_only=True)
+class ReferenceUnknown(NotFound):
+    """The dataset has no reference of this name."""
+
+    def advice(self) -> str:
+        """Return how to see what there is."""
+        return (
+            "`odf ref list DATASET` shows the references of a dataset, `odf ref set DATASET@NAME` makes one"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A dataset that has a name and blocks."""
+    """A dataset that has a name and blocks, at one of its references."""
 
     entry: CatalogEntry
     state: ChainState
+    ref: str = HEAD
 
     @property
     def id(self) -> DatasetId:
@@ -69,6 +82,7 @@ class Datasets:
     catalog: Catalog
     states: States
     blobs: BlobStore
+    refs: RefReader
 
     def find(self, ref: str) -> Known:
         """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name."""
@@ -76,6 +90,22 @@ class Datasets:
         if known is None:
             raise DatasetUnknown(what=ref)
         return known
+
+    def find_at(self, ref: str) -> Known:
+        """Return the dataset of `DATASET@NAME` at that reference; raises `DatasetUnknown`, `NotFound`."""
+        text, name = split_ref(ref)
+        if name == HEAD:
+            return self.find(text)
+        entry = self.entry(text)
+        block = self.require_ref(entry, name)
+        return Known(entry=entry, state=self.states.aside(entry.dataset_id, block), ref=name)
+
+    def require_ref(self, entry: CatalogEntry, name: str) -> Multihash:
+        """Return where a reference of a dataset is; raises `ReferenceUnknown`."""
+        block = self.refs.head(entry.dataset_id, name)
+        if block is None:
+            raise ReferenceUnknown(what=f"reference {name} of {entry.alias}")
+        return block
 
     def entry(self, ref: str) -> CatalogEntry:
         """Return the catalog entry of this alias or id; raises `DatasetUnknown` with the nearest name."""

@@ -10,6 +10,7 @@ from odf_common.codec.flatbuffers import decode_event
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD, check_ref_name
 from odf_common.metadata.events import KnownEvent, UnknownEvent
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import COORDINATOR_REPLIES
@@ -66,6 +67,7 @@ class Commands:
             expected_head=_hash(body.expected_head),
             new_head=Multihash.from_bytes(body.new_head),
             alias=body.alias,
+            ref=check_ref_name(body.ref or HEAD),
         )
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from odf_common.chain.chain import blocks_between
+from odf_common.chain.chain import blocks_between, common_block, compare
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.errors import AlreadyExists, ChainRuleViolated, InvalidInput, NotFound, VerificationFailed
 from odf_common.errors import HeadMoved as HeadMovedError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
 from odf_coordinator.committer import Committer, States
@@ -28,14 +29,25 @@ class Importer:
     committer: Committer
 
     def import_chain(
-        self, dataset: DatasetId, *, expected_head: Multihash | None, new_head: Multihash, alias: str
+        self,
+        dataset: DatasetId,
+        *,
+        expected_head: Multihash | None,
+        new_head: Multihash,
+        alias: str,
+        ref: str = HEAD,
     ) -> Outcome:
-        """Move the head to `new_head` in one step; a dataset that is new here takes the name `alias`."""
+        """Move a reference to `new_head` in one step; a dataset that is new here takes the name `alias`.
+
+        The head only goes forward; other references of a dataset that is here already go to any block.
+        """
         with self.committer.exclusively(dataset):
             try:
-                return self._import(dataset, expected_head, new_head, alias)
+                if ref == HEAD:
+                    return self._import(dataset, expected_head, new_head, alias)
+                return self._stage(dataset, ref, expected_head, new_head)
             except HeadMovedError:
-                return HeadMoved(expected=expected_head, head=self.refs.head(dataset))
+                return HeadMoved(expected=expected_head, head=self.refs.head(dataset, ref))
             except (ChainRuleViolated, InvalidInput, NotFound, VerificationFailed, AlreadyExists) as error:
                 return refusal(error)
 
@@ -53,9 +65,19 @@ class Importer:
         self.committer.move(dataset, expected=expected, state=state)
         return Committed(state=state)
 
+    def _stage(self, dataset: DatasetId, ref: str, expected: Multihash | None, block: Multihash) -> Committed:
+        head = self.refs.head(dataset)
+        if head is None:
+            raise InvalidInput(text=f"{dataset} has no head to keep reference {ref} beside")
+        read = self._reader(dataset)
+        known = common_block(compare(read, head, read, block), head, block)
+        state = self._admitted(dataset, known, block)
+        self.committer.move(dataset, expected=expected, state=state, ref=ref)
+        return Committed(state=state)
+
     def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:
         """Return the state after the blocks up to `new_head`, whose hashes are right and whose objects are stored."""
-        state = None if expected is None else self.states.at(dataset, expected)
+        state = None if expected is None else self._state(dataset, expected)
         for name, decoded, _ in blocks_between(self._reader(dataset), new_head, expected):
             event = decoded.block.event
             if isinstance(event, Seed) and event.dataset_id != dataset:
@@ -65,6 +87,9 @@ class Importer:
         if state is None:
             raise InvalidInput(text=f"the chain of {dataset} has no blocks")
         return state
+
+    def _state(self, dataset: DatasetId, block: Multihash) -> ChainState:
+        return (self.states.at if block == self.refs.head(dataset) else self.states.aside)(dataset, block)
 
     def _reader(self, dataset: DatasetId) -> Callable[[Multihash], bytes]:
         return lambda name: self.blobs.read(dataset, ObjectKind.BLOCK, name)

@@ -37,7 +37,7 @@ class Reading:
 
     def tail(self, ref: str, records: int) -> pa.Table:
         """Return the last records; without any, an empty table of the schema that is known."""
-        known = self.datasets.find(ref)
+        known = self.datasets.find_at(ref)
         table = self.slices.tail(known, records)
         if table is not None:
             return table

@@ -24,6 +24,7 @@ from odf_coordinator.ownership import Ownership
 from odf_coordinator.publisher import Publisher
 from odf_coordinator.pulling import Pulling
 from odf_coordinator.reading import Reading
+from odf_coordinator.references import References
 from odf_coordinator.scheduler import Scheduler
 from odf_coordinator.servicer import Parts, register
 from odf_coordinator.slices import Slices
@@ -36,7 +37,7 @@ POOL: Final = 2  # transforms at a time
 
 def build(env: Environment) -> Service:
     """Wire the coordinator."""
-    datasets = Datasets(catalog=env.catalog, states=env.states, blobs=env.blobs)
+    datasets = Datasets(catalog=env.catalog, states=env.states, blobs=env.blobs, refs=env.refs)
     keys = KeyFolder(env.settings.home / "keys")
     committer = _committer(env)
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
@@ -57,10 +58,13 @@ def build(env: Environment) -> Service:
         keys=keys,
     )
     ingest = IngestClient(env.settings.ingest_grpc)
+    importer = Importer(
+        blobs=env.blobs, refs=env.refs, catalog=env.catalog, states=env.states, committer=committer
+    )
     return Service(
         name="coordinator",
-        subscriptions=_subscriptions(env, committer, ownership, scheduler),
-        grpc=partial(register, parts=_parts(adding, scheduler, ingest)),
+        subscriptions=_subscriptions(committer, importer, ownership, scheduler),
+        grpc=partial(register, parts=_parts(adding, importer, scheduler, ingest)),
         grpc_address=env.settings.coordinator_grpc,
         background=(ownership.run, publisher.run, *(scheduler.run for _ in range(POOL))),
         on_stop=ingest.close,
@@ -86,11 +90,8 @@ def _signing(key: PrivateKey) -> Sign:
 
 
 def _subscriptions(
-    env: Environment, committer: Committer, ownership: Ownership, scheduler: Scheduler
+    committer: Committer, importer: Importer, ownership: Ownership, scheduler: Scheduler
 ) -> tuple[Subscription, ...]:
-    importer = Importer(
-        blobs=env.blobs, refs=env.refs, catalog=env.catalog, states=env.states, committer=committer
-    )
     commands = Commands(committer=committer, importer=importer).handle
     notifications = Notifications(scheduler=scheduler).handle
     return (
@@ -99,13 +100,16 @@ def _subscriptions(
     )
 
 
-def _parts(adding: Adding, scheduler: Scheduler, ingest: IngestClient) -> Parts:
+def _parts(adding: Adding, importer: Importer, scheduler: Scheduler, ingest: IngestClient) -> Parts:
     datasets, keys = adding.datasets, adding.keys
     changing = Changing(datasets=datasets, committer=adding.committer, adding=adding, keys=keys)
     return Parts(
         datasets=datasets,
         adding=adding,
         changing=changing,
+        references=References(
+            datasets=datasets, refs=importer.refs, importer=importer, adding=adding, keys=keys
+        ),
         reading=Reading(datasets=datasets, slices=Slices(datasets), engine=adding.engine),
         pulling=Pulling(datasets=datasets, scheduler=scheduler, changing=changing, ingest=ingest, keys=keys),
         scheduler=scheduler,

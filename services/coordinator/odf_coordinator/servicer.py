@@ -15,6 +15,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
     CoordinatorServicer,
     add_CoordinatorServicer_to_server,
 )
+from odf_common.runtime.comparison import encode_comparison
 from odf_common.runtime.signatures import stored_signature
 from odf_coordinator.adding import Adding
 from odf_coordinator.changing import Changing
@@ -23,8 +24,9 @@ from odf_coordinator.drafts import Manifest
 from odf_coordinator.handlers import known_event
 from odf_coordinator.pulling import Pulled, Pulling
 from odf_coordinator.reading import Reading, ipc_chunks
+from odf_coordinator.references import Expected, References
 from odf_coordinator.scheduler import Scheduler
-from odf_coordinator.summaries import summary
+from odf_coordinator.summaries import ref_item, summary
 
 NAME = "odf.node.v1.Coordinator"
 
@@ -37,6 +39,7 @@ class Parts:
     adding: Adding
     changing: Changing
     reading: Reading
+    references: References
     pulling: Pulling
     scheduler: Scheduler
 
@@ -66,13 +69,13 @@ class Servicer(CoordinatorServicer):
 
     def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
         """Return one dataset, with the size of its data."""
-        known = self._parts.datasets.find(request.ref)
+        known = self._parts.datasets.find_at(request.ref)
         size = sum(one.size for one in self._parts.reading.slices.all(known))
         return summary(known, problem=self._parts.scheduler.problem(known.id), data_size=size)
 
     def Log(self, request: wire.LogRequest, context: grpc.ServicerContext) -> Iterator[wire.BlockItem]:  # noqa: N802
         """Iterate over blocks, newest first."""
-        known = self._parts.datasets.find(request.ref)
+        known = self._parts.datasets.find_at(request.ref)
         blocks = iterate(self._parts.datasets.reader(known.id), known.state.head)
         for name, _, raw in islice(blocks, request.limit or None):
             signature = None
@@ -126,6 +129,32 @@ class Servicer(CoordinatorServicer):
     ) -> wire.DatasetSummary:
         """Append one metadata event."""
         return self._summary(self._parts.changing.commit_event(request.ref, known_event(request.event)))
+
+    def ListRefs(self, request: wire.ListRefsRequest, context: grpc.ServicerContext) -> wire.ListRefsReply:  # noqa: N802
+        """Return the references of a dataset."""
+        return wire.ListRefsReply(refs=[ref_item(one) for one in self._parts.references.all(request.ref)])
+
+    def SetRef(self, request: wire.SetRefRequest, context: grpc.ServicerContext) -> wire.RefItem:  # noqa: N802
+        """Make or move a reference."""
+        expected = Expected(request.expected) if request.HasField("expected") else None
+        return ref_item(self._parts.references.set(request.ref, request.block, expected))
+
+    def DeleteRef(self, request: wire.DeleteRefRequest, context: grpc.ServicerContext) -> wire.DeleteRefReply:  # noqa: N802
+        """Remove a reference."""
+        expected = Expected(request.expected) if request.HasField("expected") else None
+        self._parts.references.delete(request.ref, expected)
+        return wire.DeleteRefReply()
+
+    def FastForward(  # noqa: N802
+        self, request: wire.FastForwardRequest, context: grpc.ServicerContext
+    ) -> wire.DatasetSummary:
+        """Move the head forward to a reference."""
+        return self._summary(self._parts.references.fast_forward(request.ref))
+
+    def Compare(self, request: wire.CompareRequest, context: grpc.ServicerContext) -> wire.Comparison:  # noqa: N802
+        """Compare two chains."""
+        compared = self._parts.references.compare(request.left, request.right)
+        return encode_comparison(compared.relation, compared.common)
 
     def _summary(self, known: Known) -> wire.DatasetSummary:
         return summary(known, problem=self._parts.scheduler.problem(known.id))

@@ -2,7 +2,9 @@
 
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+from odf_common.runtime.comparison import encode_comparison
 from odf_coordinator.datasets import Known
+from odf_coordinator.references import Reference
 
 
 def summary(known: Known, *, problem: str = "", data_size: int = 0) -> wire.DatasetSummary:
@@ -20,6 +22,16 @@ def summary(known: Known, *, problem: str = "", data_size: int = 0) -> wire.Data
         push_topics=dict(known.entry.push_topics),
         problem=problem,
         data_size=data_size,
+    )
+
+
+def ref_item(reference: Reference) -> wire.RefItem:
+    """Return a reference as the answer to a question."""
+    return wire.RefItem(
+        name=reference.name,
+        block=str(reference.block),
+        sequence_number=reference.sequence_number,
+        compared=encode_comparison(reference.compared.relation, reference.compared.common),
     )
 
 

@@ -42,6 +42,7 @@ from odf_coordinator.outcomes import Outcome, require_committed
 from odf_coordinator.publisher import Publisher
 from odf_coordinator.pulling import Pulling
 from odf_coordinator.reading import Reading
+from odf_coordinator.references import References
 from odf_coordinator.scheduler import Scheduler
 from odf_coordinator.slices import Slices
 from odf_coordinator.transformer import Transformer
@@ -179,7 +180,7 @@ class Coordinator:
         self.blobs = MemoryBlobStore(self.refs)
         self.catalog = MemoryCatalog()
         self.states = ChainStates(self.blobs, self.refs, NoStateCache())
-        self.datasets = Datasets(catalog=self.catalog, states=self.states, blobs=self.blobs)
+        self.datasets = Datasets(catalog=self.catalog, states=self.states, blobs=self.blobs, refs=self.refs)
         self.keys = KeyFolder(self.home / "keys")
         self.committer = self.new_committer()
         self.importer = Importer(
@@ -215,6 +216,13 @@ class Coordinator:
         )
         self.changing = Changing(
             datasets=self.datasets, committer=self.committer, adding=self.adding, keys=self.keys
+        )
+        self.references = References(
+            datasets=self.datasets,
+            refs=self.refs,
+            importer=self.importer,
+            adding=self.adding,
+            keys=self.keys,
         )
         self.reading = Reading(datasets=self.datasets, slices=Slices(self.datasets), engine=self.engine)
         self.pulling = Pulling(

@@ -38,8 +38,9 @@ def datasets_of(settings: Settings) -> Datasets:
     """Return the node's datasets, to be read only."""
     blobs = LocalBlobStore(settings.home)
     cache = RedisStateCache(RedisConnection(settings.redis)) if settings.redis else NoStateCache()
-    states = ChainStates(blobs, LocalRefStore(settings.home), cache)
-    return Datasets(catalog=LocalCatalog(settings.home), states=states, blobs=blobs)
+    refs = LocalRefStore(settings.home)
+    states = ChainStates(blobs, refs, cache)
+    return Datasets(catalog=LocalCatalog(settings.home), states=states, blobs=blobs, refs=refs)
 
 
 def read_heads(board: Board, datasets: Datasets) -> None:

@@ -26,6 +26,7 @@ def odf(
         datasets=node.datasets,
         adding=node.adding,
         changing=node.changing,
+        references=node.references,
         reading=node.reading,
         pulling=node.pulling,
         scheduler=node.scheduler,

@@ -163,6 +163,12 @@ class LateRefs:
         interfere()
         self._refs.compare_and_set(dataset, expected=expected, new=new, ref=ref)
 
+    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash) -> None:
+        self._refs.remove(dataset, ref, expected=expected)
+
+    def names(self, dataset: DatasetId) -> tuple[str, ...]:
+        return self._refs.names(dataset)
+
 
 def test_a_lock_that_was_outlived_meets_the_fence(node: Coordinator, cities: Known) -> None:
     refs = LateRefs(node.refs, lambda: node.push("cities", "Oslo"))

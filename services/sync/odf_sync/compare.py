@@ -1,9 +1,10 @@
 """Which blocks of a repository's chain are missing here (wire-facts §8.2, pull algorithm)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from odf_common.chain.chain import Behind, Diverged, ReadBlock, blocks_between, compare
+from odf_common.chain.chain import Comparison, Diverged, ReadBlock, blocks_between, common_block, compare
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import DecodedBlock
@@ -25,7 +26,7 @@ class ChainsDiverged(Conflict):
 
     def advice(self) -> str:
         """Return what can be done."""
-        return "pull it under another name, or reset the local dataset to the common block first"
+        return "stage it beside the head with --as NAME@REF, or reset the local dataset to the common block first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +38,57 @@ class RemoteBlock:
     decoded: DecodedBlock
 
 
-def missing_blocks(
-    there: Repository, head: Multihash, read_here: ReadBlock, here: Multihash | None
-) -> list[RemoteBlock]:
-    """Return the blocks after `here`, oldest first; none when `here` has them all.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """What is missing here: the blocks after `common`, the last block that both have, oldest first."""
 
-    Raises `ChainsDiverged`, `ChainBroken` for a block that is missing or not what its name says, and `InvalidInput`
-    for a chain too large to take.
+    common: Multihash | None
+    blocks: tuple[RemoteBlock, ...]
+
+
+def missing_blocks(
+    there: Repository,
+    head: Multihash,
+    read_here: ReadBlock,
+    here: Multihash | None,
+    *,
+    may_diverge: bool = False,
+) -> Missing:
+    """Return what the chain here lacks; nothing when it has all blocks.
+
+    Raises `ChainsDiverged` unless chains may, `ChainBroken` for a block that is missing or not what its name says,
+    and `InvalidInput` for a chain too large to take.
     """
+    read_there = _fetching(there)
+    relation = compare(read_here, here, read_there, head)
+    if isinstance(relation, Diverged) and not may_diverge:
+        common = None if relation.ancestor is None else str(relation.ancestor)
+        raise ChainsDiverged(
+            repository=there.url, common_block=common, blocks_here=relation.ours, blocks_there=relation.theirs
+        )
+    last = common_block(relation, here, head)
+    blocks = blocks_between(read_there, head, last)
+    return Missing(
+        common=last,
+        blocks=tuple(RemoteBlock(hash=name, raw=raw, decoded=decoded) for name, decoded, raw in blocks),
+    )
+
+
+def compare_with(
+    there: Repository, read_here: ReadBlock, here: Multihash
+) -> tuple[Comparison, Multihash | None]:
+    """Return how a chain here stands to that of a repository, and the last block that both have."""
+    head = there.head()
+    relation = compare(read_here, here, _fetching(there), head)
+    return relation, common_block(relation, here, head)
+
+
+def _fetching(there: Repository) -> ReadBlock:
+    """Return what reads blocks of a repository, each once, up to a limit of them all."""
     fetched: dict[Multihash, bytes] = {}
     size = 0
 
-    def read_there(name: Multihash) -> bytes:
+    def read(name: Multihash) -> bytes:
         nonlocal size
         if name not in fetched:
             fetched[name] = there.block(name)
@@ -57,21 +97,10 @@ def missing_blocks(
             raise InvalidInput(text=f"the chain has more than {BYTES_LIMIT} bytes of blocks", where=there.url)
         return fetched[name]
 
-    relation = compare(read_here, here, read_there, head)
-    if isinstance(relation, Diverged):
-        common = None if relation.ancestor is None else str(relation.ancestor)
-        raise ChainsDiverged(
-            repository=there.url, common_block=common, blocks_here=relation.ours, blocks_there=relation.theirs
-        )
-    if not isinstance(relation, Behind):
-        return []
-    return [
-        RemoteBlock(hash=name, raw=raw, decoded=decoded)
-        for name, decoded, raw in blocks_between(read_there, head, here)
-    ]
+    return read
 
 
-def admit_all(here: ChainState | None, blocks: list[RemoteBlock]) -> ChainState:
+def admit_all(here: ChainState | None, blocks: Sequence[RemoteBlock]) -> ChainState:
     """Fold the blocks onto the local state; raises `ChainRuleViolated` for the first that does not fit."""
     state = here
     for block in blocks:

@@ -9,11 +9,13 @@ import grpc
 from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.proto.odf.node.v1 import sync_pb2 as pb
 from odf_common.proto.odf.node.v1 import sync_pb2_grpc
+from odf_common.proto.odf.node.v1.coordinator_pb2 import Comparison
+from odf_common.runtime.comparison import encode_comparison
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
 from odf_common.runtime.service import Service
 from odf_sync.server import serve_http
-from odf_sync.simple import Step, pull
+from odf_sync.simple import Step, compare, pull
 
 
 def build(env: Environment) -> Service:
@@ -34,7 +36,7 @@ def build(env: Environment) -> Service:
 
 
 class Servicer(sync_pb2_grpc.SyncServicer):
-    """Answers `Pull`; copies of one dataset wait for each other."""
+    """Answers `Pull` and `Compare`; copies of one dataset wait for each other."""
 
     def __init__(self, env: Environment, replies: Replies) -> None:
         """Copy into this node."""
@@ -49,6 +51,10 @@ class Servicer(sync_pb2_grpc.SyncServicer):
                 if not context.is_active():
                     return
                 yield _message(step)
+
+    def Compare(self, request: pb.SyncCompareRequest, context: grpc.ServicerContext) -> Comparison:  # noqa: N802
+        """Compare a dataset here with one in a repository."""
+        return encode_comparison(*compare(self._env, request.ref, request.url))
 
 
 def _message(step: Step) -> pb.SyncPullItem:

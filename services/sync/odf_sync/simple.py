@@ -6,25 +6,35 @@ leaves nothing but objects that the next attempt finds already there.
 
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlparse
 
+from odf_common.chain.chain import Comparison, ReadBlock
 from odf_common.chain.state import ChainState
 from odf_common.codec.bus import body_of
-from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, Refused, Unavailable, VerificationFailed
+from odf_common.errors import (
+    AlreadyExists,
+    HeadMoved,
+    InvalidInput,
+    NotFound,
+    Refused,
+    Unavailable,
+    VerificationFailed,
+)
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD, split_ref
 from odf_common.metadata.events import AddData, ExecuteTransform
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
-from odf_sync.compare import RemoteBlock, admit_all, missing_blocks
+from odf_sync.compare import Missing, RemoteBlock, admit_all, compare_with, missing_blocks
 from odf_sync.repositories import Repository, repository
 
 DOWNLOADS: Final = 8  # objects at a time
@@ -66,34 +76,63 @@ class RemoteObject:
     block: RemoteBlock
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a copy goes: the name of a dataset here, its state if it is there, and the reference that is moved."""
+
+    name: str
+    ref: str
+    here: ChainState | None
+
+
 def pull(env: Environment, replies: Replies, url: str, alias: str) -> Iterator[Step]:
     """Bring the local copy of `url` up to date; the last step is `updated` or `up-to-date`.
 
-    Raises what `missing_blocks` raises, `ObjectDiffers`, `AlreadyExists` when name and dataset belong to others,
-    and `Unavailable`; then the local head has not moved.
+    `alias` may be `NAME@REF`: the reference beside the head is moved to the chain of `url`, also where that went its
+    own way. Raises what `missing_blocks` raises, `ObjectDiffers`, `AlreadyExists` when name and dataset belong to
+    others, and `Unavailable`; then nothing has moved.
     """
-    name = alias or _last_segment(url)
+    place = _place(env, alias or _last_segment(url))
+    name, here = place.name, place.here
     there = repository(url)
     yield Step(alias=name, state="comparing")
-    here = _local_state(env, name)
     head = there.head()
     yield Step(alias=name, state="blocks")
-    blocks = _missing(env, there, head, here)
-    if not blocks:
-        assert here is not None, "nothing is missing only where something is"
+    missing = _missing(env, there, head, place)
+    if here is not None and (env.refs.head(here.dataset_id, place.ref) == head or _has_all(place, missing)):
         yield Step(alias=name, state="up-to-date", head=here.head)
         return
-    state = admit_all(here, blocks)
+    past = _past(env, here, missing.common)
+    state = admit_all(past, missing.blocks)
     _check_identity(env, state.dataset_id, name)
-    yield from _objects(env, there, state.dataset_id, name, blocks)
+    yield from _objects(env, there, state.dataset_id, name, missing.blocks)
     yield Step(alias=name, state="committing")
-    for block in blocks:
+    for block in missing.blocks:
         env.blobs.put(state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
-    _commit(env, replies, state, None if here is None else here.head, name)
-    records = (state.last_offset + 1 if state.last_offset is not None else 0) - (
-        here.last_offset + 1 if here is not None and here.last_offset is not None else 0
+    _commit(env, replies, state, place)
+    records = state.next_offset - (0 if past is None else past.next_offset)
+    yield Step(
+        alias=name, state="updated", head=state.head, new_blocks=len(missing.blocks), new_records=records
     )
-    yield Step(alias=name, state="updated", head=state.head, new_blocks=len(blocks), new_records=records)
+
+
+def compare(env: Environment, ref: str, url: str) -> tuple[Comparison, Multihash | None]:
+    """Return how a dataset here, perhaps at a reference, stands to that of `url`, and the last block both have."""
+    place = _place(env, ref)
+    if place.here is None:
+        raise NotFound(what=f"dataset {place.name}")
+    here = env.refs.head(place.here.dataset_id, place.ref)
+    if here is None:
+        raise NotFound(what=f"reference {place.ref} of {place.name}")
+    return compare_with(repository(url), _reader(env, place.here), here)
+
+
+def _place(env: Environment, alias: str) -> Place:
+    name, ref = split_ref(alias)
+    here = _local_state(env, name)
+    if here is None and ref != HEAD:
+        raise NotFound(what=f"dataset {name}, to keep reference {ref} beside its head,")
+    return Place(name=name, ref=ref, here=here)
 
 
 def _last_segment(url: str) -> str:
@@ -103,14 +142,28 @@ def _last_segment(url: str) -> str:
     return name
 
 
-def _missing(
-    env: Environment, there: Repository, head: Multihash, here: ChainState | None
-) -> list[RemoteBlock]:
-    def read_here(name: Multihash) -> bytes:
+def _missing(env: Environment, there: Repository, head: Multihash, place: Place) -> Missing:
+    here = place.here
+    at = None if here is None else here.head
+    return missing_blocks(there, head, _reader(env, here), at, may_diverge=place.ref != HEAD)
+
+
+def _reader(env: Environment, here: ChainState | None) -> ReadBlock:
+    def read(name: Multihash) -> bytes:
         assert here is not None, "read only where there is something"
         return env.blobs.read(here.dataset_id, ObjectKind.BLOCK, name)
 
-    return missing_blocks(there, head, read_here, None if here is None else here.head)
+    return read
+
+
+def _past(env: Environment, here: ChainState | None, common: Multihash | None) -> ChainState | None:
+    """Return the state at the last block that both have."""
+    return None if here is None or common is None else env.states.aside(here.dataset_id, common)
+
+
+def _has_all(place: Place, missing: Missing) -> bool:
+    """Tell whether the head need not move: it may be ahead. Other references go where they are sent."""
+    return place.ref == HEAD and not missing.blocks
 
 
 def _local_state(env: Environment, alias: str) -> ChainState | None:
@@ -128,7 +181,7 @@ def _check_identity(env: Environment, dataset: DatasetId, alias: str) -> None:
 
 
 def _objects(
-    env: Environment, there: Repository, dataset: DatasetId, alias: str, blocks: list[RemoteBlock]
+    env: Environment, there: Repository, dataset: DatasetId, alias: str, blocks: Sequence[RemoteBlock]
 ) -> Iterator[Step]:
     """Fetch what is not here yet; the first object that is not as declared ends it."""
     wanted = [one for one in _declared(blocks) if not env.blobs.has(dataset, one.kind, one.name)]
@@ -146,7 +199,7 @@ def _objects(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _declared(blocks: list[RemoteBlock]) -> Iterator[RemoteObject]:
+def _declared(blocks: Sequence[RemoteBlock]) -> Iterator[RemoteObject]:
     seen: set[Multihash] = set()
     for block in blocks:
         event = block.decoded.block.event
@@ -176,21 +229,26 @@ def _fetch(env: Environment, there: Repository, dataset: DatasetId, one: RemoteO
     env.blobs.put_file(dataset, one.kind, one.name, file)
 
 
-def _commit(
-    env: Environment, replies: Replies, state: ChainState, expected: Multihash | None, alias: str
-) -> None:
-    """Have the coordinator admit the chain; an answer that was lost shows in the head."""
+def _commit(env: Environment, replies: Replies, state: ChainState, place: Place) -> None:
+    """Have the coordinator admit the chain; an answer that was lost shows in the reference."""
+    dataset = state.dataset_id
+    expected = place.here.head if place.here is not None else None
+    if place.ref != HEAD:
+        expected = env.refs.head(dataset, place.ref)
     command = bus_pb2.ImportChain(
-        expected_head=b"" if expected is None else expected.raw, new_head=state.head.raw, alias=alias
+        expected_head=b"" if expected is None else expected.raw,
+        new_head=state.head.raw,
+        alias=place.name,
+        ref="" if place.ref == HEAD else place.ref,
     )
     for _ in range(ATTEMPTS):
-        answer = replies.ask(COORDINATOR_COMMANDS, state.dataset_id, command, timeout=ANSWER)
+        answer = replies.ask(COORDINATOR_COMMANDS, dataset, command, timeout=ANSWER)
         body = None if answer is None else body_of(answer)
-        if isinstance(body, bus_pb2.Committed) or env.refs.head(state.dataset_id) == state.head:
+        if isinstance(body, bus_pb2.Committed) or env.refs.head(dataset, place.ref) == state.head:
             return
         if isinstance(body, bus_pb2.HeadMoved):
             actual = str(Multihash.from_bytes(body.head)) if body.head else None
-            raise HeadMoved(dataset=str(state.dataset_id), expected=str(expected), actual=actual)
+            raise HeadMoved(dataset=str(dataset), expected=str(expected), actual=actual)
         if isinstance(body, bus_pb2.Refused):
             raise Refused(reason=body.code, text=body.text)
     raise Unavailable(what="the coordinator", why="no answer to the import")

@@ -60,7 +60,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def seed_of(folder: Path) -> DatasetId:
     there = FolderRepository(folder.as_uri())
-    blocks = missing_blocks(there, there.head(), nothing_here, None)
+    blocks = missing_blocks(there, there.head(), nothing_here, None).blocks
     event = blocks[0].decoded.block.event
     assert isinstance(event, Seed)
     return event.dataset_id
@@ -162,7 +162,7 @@ def test_whole_chain_comes_from_any_repository(served: str, kind: str, name: str
     with static(VECTORS) as base:
         urls = {"node": f"{served}/{name}", "static": f"{base}/{name}/", "folder": (VECTORS / name).as_uri()}
         there = repository(urls[kind])
-        blocks = missing_blocks(there, there.head(), nothing_here, None)
+        blocks = missing_blocks(there, there.head(), nothing_here, None).blocks
         state = admit_all(None, blocks)
         assert state.head == there.head()
         assert [block.decoded.block.sequence_number for block in blocks] == list(range(len(blocks)))
@@ -175,20 +175,20 @@ def test_whole_chain_comes_from_any_repository(served: str, kind: str, name: str
 
 def test_only_new_blocks_are_fetched() -> None:
     there = Counting(FolderRepository((VECTORS / CITIES).as_uri()))
-    whole = missing_blocks(there, there.head(), nothing_here, None)
+    whole = missing_blocks(there, there.head(), nothing_here, None).blocks
     here = whole[-3].hash
     there.asked.clear()
-    new = missing_blocks(there, there.head(), FolderStoreReader(VECTORS / CITIES), here)
+    new = missing_blocks(there, there.head(), FolderStoreReader(VECTORS / CITIES), here).blocks
     assert [block.hash for block in new] == [block.hash for block in whole[-2:]]
     assert set(there.asked) == {block.hash for block in new}
 
 
 def test_nothing_is_missing_when_here_is_ahead() -> None:
     there = FolderRepository((VECTORS / CITIES).as_uri())
-    whole = missing_blocks(there, there.head(), nothing_here, None)
+    whole = missing_blocks(there, there.head(), nothing_here, None).blocks
     read = FolderStoreReader(VECTORS / CITIES)
-    assert missing_blocks(there, whole[-2].hash, read, whole[-1].hash) == []
-    assert missing_blocks(there, whole[-1].hash, read, whole[-1].hash) == []
+    assert missing_blocks(there, whole[-2].hash, read, whole[-1].hash).blocks == ()
+    assert missing_blocks(there, whole[-1].hash, read, whole[-1].hash).blocks == ()
 
 
 def test_another_chain_is_refused_as_diverged() -> None:

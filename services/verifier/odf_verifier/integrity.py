@@ -62,7 +62,7 @@ def check_chain(target: Target, *, since: ChainState | None = None) -> tuple[lis
     With a broken link the blocks above it are returned: their objects can still be looked at.
     """
     try:
-        head = target.refs.head(target.dataset)
+        head = target.refs.head(target.dataset, target.ref)
     except (InvalidInput, VerificationFailed) as error:
         return [], [Problem(kind=Damage.HEAD_UNREADABLE, text=str(error))]
     if head is None:

@@ -14,7 +14,7 @@ from odf_common.proto.odf.node.v1 import verifier_pb2_grpc
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.service import Outgoing, Service, Subscription
 from odf_verifier.report import Problem
-from odf_verifier.targets import Target, targets
+from odf_verifier.targets import Target, of_entry, targets
 from odf_verifier.verification import OnCommit, Scope, Step, Verdict, Verifier
 
 
@@ -27,10 +27,7 @@ def build(env: Environment) -> Service:
         if isinstance(body_of(envelope), Committed):
             entry = env.catalog.by_id(DatasetId.parse(envelope.dataset_id))
             if entry is not None:
-                target = Target(
-                    name=entry.alias, dataset=entry.dataset_id, blobs=env.blobs, refs=env.refs, is_local=True
-                )
-                on_commit.add(target)
+                on_commit.add(of_entry(env, entry))
         return ()
 
     def register(server: grpc.Server) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What is to be verified: datasets of this node by name or id, or a folder anywhere by `file://`."""
+"""What is to be verified: datasets of this node by name or id, perhaps at a reference, or a folder anywhere by `file://`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.identity.ref_names import HEAD, MARK, split_ref
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobReader, CatalogEntry, ObjectKind, RefReader
 from odf_common.runtime.environment import Environment
@@ -17,13 +18,14 @@ from odf_common.runtime.environment import Environment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A dataset to verify: what people call it, its id, and where its bytes are."""
+    """A dataset to verify: what people call it, its id, where its bytes are, and the reference where its chain ends."""
 
     name: str
     dataset: DatasetId
     blobs: BlobReader
     refs: RefReader
     is_local: bool
+    ref: str = HEAD
 
     def read_block(self, name: Multihash) -> bytes:
         """Return a block's bytes, unchecked; raises `NotFound`."""
@@ -33,7 +35,7 @@ class Target:
 def targets(env: Environment, refs: tuple[str, ...], *, every: bool, recursive: bool) -> tuple[Target, ...]:
     """Return what `refs` name, inputs before what is made of them where `recursive`; raises `NotFound`."""
     if every:
-        return tuple(_of_entry(env, entry) for entry in env.catalog.entries())
+        return tuple(of_entry(env, entry) for entry in env.catalog.entries())
     found: dict[str, Target] = {}
     for ref in refs:
         for target in _resolve(env, ref, recursive=recursive):
@@ -45,12 +47,17 @@ def _resolve(env: Environment, ref: str, *, recursive: bool) -> Iterator[Target]
     if ref.startswith("file://"):
         yield _of_folder(ref)
         return
-    entry = env.catalog.by_id(DatasetId.parse(ref)) if ref.startswith(PREFIX) else env.catalog.by_alias(ref)
+    text, name = split_ref(ref)
+    entry = (
+        env.catalog.by_id(DatasetId.parse(text)) if text.startswith(PREFIX) else env.catalog.by_alias(text)
+    )
     if entry is None:
-        raise NotFound(what=f"dataset {ref}")
+        raise NotFound(what=f"dataset {text}")
+    if name != HEAD and env.refs.head(entry.dataset_id, name) is None:
+        raise NotFound(what=f"reference {name} of {entry.alias}")
     if recursive:
         yield from _inputs(env, entry.dataset_id, {entry.dataset_id})
-    yield _of_entry(env, entry)
+    yield of_entry(env, entry, name)
 
 
 def _inputs(env: Environment, dataset: DatasetId, seen: set[DatasetId]) -> Iterator[Target]:
@@ -61,11 +68,13 @@ def _inputs(env: Environment, dataset: DatasetId, seen: set[DatasetId]) -> Itera
             continue
         seen.add(progress.dataset_id)
         yield from _inputs(env, progress.dataset_id, seen)
-        yield _of_entry(env, entry)
+        yield of_entry(env, entry)
 
 
-def _of_entry(env: Environment, entry: CatalogEntry) -> Target:
-    return Target(name=entry.alias, dataset=entry.dataset_id, blobs=env.blobs, refs=env.refs, is_local=True)
+def of_entry(env: Environment, entry: CatalogEntry, ref: str = HEAD) -> Target:
+    """Return a dataset of this node at one of its references."""
+    name = entry.alias if ref == HEAD else f"{entry.alias}{MARK}{ref}"
+    return Target(name=name, dataset=entry.dataset_id, blobs=env.blobs, refs=env.refs, is_local=True, ref=ref)
 
 
 def _of_folder(url: str) -> Target:

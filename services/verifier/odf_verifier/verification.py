@@ -10,6 +10,7 @@ import structlog
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.ref_names import HEAD
 from odf_common.runtime.environment import Environment
 from odf_verifier.integrity import Depth, Link, check_chain, check_objects
 from odf_verifier.replay import Replay
@@ -89,7 +90,7 @@ class Verifier:
                     yield item
         head = links[-1].hash if links else None if since is None else since.head
         verdict = Verdict(head=head, problems=tuple(problems), tally=tally)
-        if verdict.is_valid and target.is_local and head is not None:
+        if verdict.is_valid and self._is_remembered(target) and head is not None:
             phases = (INTEGRITY, REPLAY) if scope.replay else (INTEGRITY,)
             self._verified.remember(target.dataset, dict.fromkeys(phases, head))
         yield verdict
@@ -107,8 +108,12 @@ class Verifier:
                 yield problem
             yield Step(phase=REPLAY, done=done, total=total)
 
+    def _is_remembered(self, target: Target) -> bool:
+        """Tell whether verdicts of the target are kept: those of heads are."""
+        return target.is_local and target.ref == HEAD
+
     def _since(self, target: Target, scope: Scope, phase: str) -> ChainState | None:
-        if not scope.incremental or not target.is_local:
+        if not scope.incremental or not self._is_remembered(target):
             return None
         head = self._verified.head(target.dataset, phase)
         if head is None:

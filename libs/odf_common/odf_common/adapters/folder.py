@@ -7,6 +7,7 @@ from typing import BinaryIO
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD
 from odf_common.ports.store import ObjectKind
 
 REF_LIMIT = 1024  # bytes; a reference is one hash
@@ -21,7 +22,7 @@ class FolderStore:
             raise NotFound(what=f"folder {folder}")
         self.folder = folder
 
-    def head(self, dataset: DatasetId, ref: str = "head") -> Multihash | None:
+    def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
         """Return the reference's hash; raises `InvalidInput` when the file holds anything else."""
         del dataset
         try:

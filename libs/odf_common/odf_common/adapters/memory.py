@@ -9,10 +9,18 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
-from odf_common.errors import AlreadyExists, HeadMoved, NotFound
+from odf_common.errors import AlreadyExists, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
+from odf_common.identity.ref_names import HEAD
+from odf_common.ports.store import (
+    BlobStore,
+    Catalog,
+    CatalogEntry,
+    ObjectKind,
+    RefStore,
+    require_unmoved,
+)
 
 _Key = tuple[ObjectKind, Multihash]
 
@@ -25,23 +33,28 @@ class MemoryRefStore(RefStore):
         self._heads: dict[tuple[DatasetId, str], Multihash] = {}
         self._guard = threading.Lock()
 
-    def head(self, dataset: DatasetId, ref: str = "head") -> Multihash | None:
+    def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
         """Return the hash the reference points to, None while there is none."""
         return self._heads.get((dataset, ref))
 
     def compare_and_set(
-        self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = "head"
+        self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD
     ) -> None:
         """Move the reference. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
         with self._guard:
-            actual = self._heads.get((dataset, ref))
-            if actual != expected:
-                raise HeadMoved(
-                    dataset=str(dataset),
-                    expected=None if expected is None else str(expected),
-                    actual=None if actual is None else str(actual),
-                )
+            require_unmoved(dataset, ref, expected, self._heads.get((dataset, ref)))
             self._heads[dataset, ref] = new
+
+    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash) -> None:
+        """Remove a reference. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+        with self._guard:
+            require_unmoved(dataset, ref, expected, self._heads.get((dataset, ref)))
+            del self._heads[dataset, ref]
+
+    def names(self, dataset: DatasetId) -> tuple[str, ...]:
+        """Return the names of all references of a dataset, ascending."""
+        with self._guard:
+            return tuple(sorted(ref for of, ref in self._heads if of == dataset))
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop all references of a dataset."""

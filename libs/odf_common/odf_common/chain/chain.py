@@ -192,6 +192,17 @@ class Diverged:
 Comparison = Equal | Ahead | Behind | Diverged
 
 
+def common_block(relation: Comparison, ours: Multihash | None, theirs: Multihash | None) -> Multihash | None:
+    """Return the last block that both chains of a comparison have, None when they share nothing."""
+    match relation:
+        case Diverged(ancestor=ancestor):
+            return ancestor
+        case Behind():
+            return ours
+        case Ahead() | Equal():
+            return theirs
+
+
 def compare(
     read_ours: ReadBlock, ours: Multihash | None, read_theirs: ReadBlock, theirs: Multihash | None
 ) -> Comparison:

@@ -6,8 +6,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+from odf_common.errors import HeadMoved
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD
 
 
 class ObjectKind(StrEnum):
@@ -65,19 +67,34 @@ class BlobStore(BlobReader, Protocol):
 
 
 class RefReader(Protocol):
-    """Heads."""
+    """Heads, and other named references."""
 
-    def head(self, dataset: DatasetId, ref: str = "head") -> Multihash | None:
+    def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
         """Return the hash the reference points to, None while there is none."""
 
 
 class RefStore(RefReader, Protocol):
-    """Heads of this node; moved only by compare-and-set."""
+    """References of this node; moved only by compare-and-set."""
 
     def compare_and_set(
-        self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = "head"
+        self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD
     ) -> None:
         """Move the reference, durably. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+
+    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash) -> None:
+        """Remove a reference, durably. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+
+    def names(self, dataset: DatasetId) -> tuple[str, ...]:
+        """Return the names of all references of a dataset, ascending."""
+
+
+def require_unmoved(
+    dataset: DatasetId, ref: str, expected: Multihash | None, actual: Multihash | None
+) -> None:
+    """Return if a reference is where its mover saw it; raises `HeadMoved`."""
+    if actual != expected:
+        was, is_now = (None if one is None else str(one) for one in (expected, actual))
+        raise HeadMoved(dataset=str(dataset), ref=None if ref == HEAD else ref, expected=was, actual=is_now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,8 @@ COMMANDS: Final = {
     "rename": "Give a dataset another name.",
     "delete": "Delete a dataset.",
     "reset": "Move a dataset's head back.",
+    "ref": "Keep references beside a dataset's head.",
+    "compare": "Tell which of two chains is ahead.",
     "ingest": "Append files to a dataset.",
     "pull": "Bring datasets up to date.",
     "push": "Copy a dataset to a repository.",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from odf_common.metadata.scalars import Timestamp
-from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary
+from odf_common.proto.odf.node.v1.coordinator_pb2 import Comparison, DatasetSummary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +26,16 @@ def summary_row(summary: DatasetSummary) -> dict[str, object]:
         "id": summary.dataset_id,
         "head": summary.head,
         "pushTopics": dict(summary.push_topics),
+    }
+
+
+def comparison_row(compared: Comparison, left: str, right: str) -> dict[str, object]:
+    """Return how two chains stand to each other: `left` and `right` name how many blocks only one of them has."""
+    return {
+        "relation": compared.relation,
+        left: compared.left,
+        right: compared.right,
+        "common": compared.common or None,
     }
 
 

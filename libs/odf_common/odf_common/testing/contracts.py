@@ -134,6 +134,20 @@ class RefStoreContract:
         assert refs.head(a_dataset()) is None
         assert refs.head(a_dataset(), "other") == a_hash(1)
 
+    def test_a_reference_is_removed_where_it_was_seen(self, refs: RefStore) -> None:
+        """Others stay; names are told in order."""
+        refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+        refs.compare_and_set(a_dataset(), expected=None, new=a_hash(2), ref="b-1")
+        refs.compare_and_set(a_dataset(), expected=None, new=a_hash(3), ref="a")
+        assert refs.names(a_dataset()) == ("a", "b-1", "head")
+        assert refs.names(a_dataset(2)) == ()
+        with pytest.raises(HeadMoved) as told:
+            refs.remove(a_dataset(), "a", expected=a_hash(1))
+        assert (told.value.ref, told.value.actual) == ("a", str(a_hash(3)))
+        refs.remove(a_dataset(), "a", expected=a_hash(3))
+        assert refs.head(a_dataset(), "a") is None
+        assert refs.names(a_dataset()) == ("b-1", "head")
+
     def test_of_many_movers_exactly_one_wins_each_round(self, refs: RefStore) -> None:
         """Threads here; adapters that outlive a process add processes."""
         movers, rounds = 8, 20

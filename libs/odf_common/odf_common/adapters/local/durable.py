@@ -32,6 +32,12 @@ def write_pending(target: Path, content: bytes) -> Path:
     return pending
 
 
+def remove(file: Path) -> None:
+    """Remove a file, durably; nothing happens when it is not there."""
+    file.unlink(missing_ok=True)
+    sync_folder(file.parent)
+
+
 def move(source: Path, target: Path) -> None:
     """Move a finished file in; over a border between file systems it is copied."""
     make_folder(target.parent)

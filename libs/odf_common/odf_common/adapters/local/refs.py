@@ -1,17 +1,14 @@
-"""Heads as files, moved by compare-and-set under a lock."""
+"""References as files, moved by compare-and-set under a lock."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from odf_common.adapters.local import durable, layout
-from odf_common.errors import HeadMoved, InvalidInput, VerificationFailed
+from odf_common.errors import InvalidInput, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import RefStore
-
-_REF: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}")
+from odf_common.identity.ref_names import HEAD, check_ref_name, is_ref_name
+from odf_common.ports.store import RefStore, require_unmoved
 
 
 @dataclass(eq=False, kw_only=True)
@@ -29,7 +26,7 @@ class LocalRefStore(RefStore):
         """Use `home`, which need not exist yet."""
         self._home = home.absolute()
 
-    def head(self, dataset: DatasetId, ref: str = "head") -> Multihash | None:
+    def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
         """Return the hash, None while there is none; raises `CorruptRef`."""
         file = self._file(dataset, ref)
         try:
@@ -41,21 +38,28 @@ class LocalRefStore(RefStore):
             raise CorruptRef(file=f"{dataset.folder}/refs/{ref}", why=str(error)) from error
 
     def compare_and_set(
-        self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = "head"
+        self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD
     ) -> None:
         """Move the reference, durably. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
         file = self._file(dataset, ref)
         with durable.locked(layout.lock_file(self._home, dataset)):
-            actual = self.head(dataset, ref)
-            if actual != expected:
-                raise HeadMoved(dataset=str(dataset), expected=_text(expected), actual=_text(actual))
+            require_unmoved(dataset, ref, expected, self.head(dataset, ref))
             durable.write(file, str(new).encode())
 
+    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash) -> None:
+        """Remove a reference, durably. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+        file = self._file(dataset, ref)
+        with durable.locked(layout.lock_file(self._home, dataset)):
+            require_unmoved(dataset, ref, expected, self.head(dataset, ref))
+            durable.remove(file)
+
+    def names(self, dataset: DatasetId) -> tuple[str, ...]:
+        """Return the names of all references of a dataset, ascending."""
+        folder = self._file(dataset, HEAD).parent
+        try:
+            return tuple(sorted(file.name for file in folder.iterdir() if is_ref_name(file.name)))
+        except FileNotFoundError:
+            return ()
+
     def _file(self, dataset: DatasetId, ref: str) -> Path:
-        if _REF.fullmatch(ref) is None:
-            raise InvalidInput(text=f"{ref!r} is not the name of a reference")
-        return layout.ref_file(self._home, dataset, ref)
-
-
-def _text(head: Multihash | None) -> str | None:
-    return None if head is None else str(head)
+        return layout.ref_file(self._home, dataset, check_ref_name(ref))

@@ -1,7 +1,5 @@
 """`odf pull`: bring datasets up to date, copy them from a repository, or set a root's watermark."""
 
-from pathlib import Path
-
 import click
 
 from odf_common.errors import Refused
@@ -11,6 +9,7 @@ from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node
 from odf_common.runtime.output import output_option, print_rows, progress, remark
+from odf_common.runtime.urls import absolute_url
 
 FINISHED = ("updated", "up-to-date", "failed")
 COLUMNS = ("dataset", "state", "blocks", "records", "error")
@@ -24,7 +23,10 @@ COLUMNS = ("dataset", "state", "blocks", "records", "error")
     "--set-watermark", metavar="T", help="No record before this time will come any more (RFC 3339); roots."
 )
 @click.option(
-    "--as", "alias", help="Local name of a dataset that is copied; else the last segment of its URL."
+    "--as",
+    "alias",
+    metavar="NAME",
+    help="Local name of a dataset that is copied, else the last segment of its URL; NAME@REF stages it there.",
 )
 @output_option
 def command(
@@ -45,6 +47,7 @@ def command(
       odf pull --all
       odf pull flights --set-watermark 2013-02-01T00:00:00Z
       odf pull https://example.org/flights
+      odf pull https://example.org/flights --as flights@theirs
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     if not datasets and not every:
         raise click.UsageError("name datasets, or give --all")
@@ -84,7 +87,7 @@ def _pull(
 
 def _copy(node: Node, url: str, alias: str) -> dict[str, object]:
     row: dict[str, object] = {}
-    url = Path(url.removeprefix("file://")).absolute().as_uri() if url.startswith("file://") else url
+    url = absolute_url(url)
     with ask.sync(node) as sync, progress() as bars:
         task = bars.add_task(url, total=None)
         for item in sync.Pull(SyncPullRequest(url=url, alias=alias), timeout=ask.WORK):

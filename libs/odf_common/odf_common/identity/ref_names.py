@@ -1,0 +1,29 @@
+"""Named references of a chain: `head`, which everybody follows, and others beside it; `DATASET@NAME` in commands."""
+
+import re
+from typing import Final
+
+from odf_common.errors import InvalidInput
+
+HEAD: Final = "head"
+MARK: Final = "@"
+_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}")
+
+
+def is_ref_name(name: str) -> bool:
+    """Tell whether a reference may bear the name."""
+    return _NAME.fullmatch(name) is not None
+
+
+def check_ref_name(name: str) -> str:
+    """Return the name if it is one a reference may bear; raises `InvalidInput`."""
+    if not is_ref_name(name):
+        expected = "1 to 63 letters, digits, '-' and '_', a letter or digit first"
+        raise InvalidInput(text=f"{name!r} is not the name of a reference; expected {expected}")
+    return name
+
+
+def split_ref(text: str) -> tuple[str, str]:
+    """Return what comes before `@`, and the name of the reference after it; without one, that is `head`."""
+    dataset, mark, name = text.partition(MARK)
+    return dataset, check_ref_name(name) if mark else HEAD

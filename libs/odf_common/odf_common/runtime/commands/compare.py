@@ -1,0 +1,49 @@
+"""`odf compare LEFT RIGHT`: how two chains stand to each other."""
+
+import click
+
+from odf_common.errors import InvalidInput
+from odf_common.proto.odf.node.v1.coordinator_pb2 import CompareRequest, Comparison
+from odf_common.proto.odf.node.v1.sync_pb2 import SyncCompareRequest
+from odf_common.runtime import ask
+from odf_common.runtime.output import output_option, print_object
+from odf_common.runtime.tables import comparison_row
+from odf_common.runtime.urls import absolute_url
+
+URL = "://"
+
+
+@click.command("compare")
+@click.argument("left")
+@click.argument("right")
+@output_option
+def command(*, left: str, right: str, output: str) -> int:
+    """Tell whether LEFT is equal to RIGHT, ahead, behind, or diverged, and the last block that both have.
+
+    Each is a dataset, or a reference of one as DATASET@NAME; RIGHT may be a URL (http, https, file) as `odf pull`
+    takes it. Exit status 0: equal; 1: not.
+
+    \b
+    Example:
+      odf compare flights flights@candidate
+      odf compare flights https://example.org/flights
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    compared = _compared(left, right)
+    print_object(
+        {"left": left, "right": right, **comparison_row(compared, "only_left", "only_right")}, output
+    )
+    return 0 if compared.relation == "equal" else 1
+
+
+def _compared(left: str, right: str) -> Comparison:
+    if URL in left:
+        raise InvalidInput(text="a URL stands on the right; give the dataset of this node first", where=left)
+    found: Comparison
+    if URL in right:
+        request = SyncCompareRequest(ref=left, url=absolute_url(right))
+        with ask.sync() as sync:
+            found = sync.Compare(request, timeout=ask.WORK)
+    else:
+        with ask.coordinator() as coordinator:
+            found = coordinator.Compare(CompareRequest(left=left, right=right), timeout=ask.WORK)
+    return found

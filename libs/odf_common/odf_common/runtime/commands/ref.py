@@ -1,0 +1,110 @@
+"""`odf ref`: named references beside a dataset's head."""
+
+import click
+
+from odf_common.proto.odf.node.v1.coordinator_pb2 import (
+    DeleteRefRequest,
+    FastForwardRequest,
+    ListRefsRequest,
+    RefItem,
+    SetRefRequest,
+)
+from odf_common.runtime import ask
+from odf_common.runtime.output import output_option, print_object, print_rows
+from odf_common.runtime.tables import comparison_row, summary_row
+
+EXPECTED = click.option(
+    "--expected",
+    metavar="BLOCK",
+    help="Only if the reference is at this block; 'none': only if there is none. Else whatever it is at.",
+)
+
+
+@click.group("ref")
+def command() -> None:
+    """Keep references beside the head: stage blocks there, look at them, verify them, then move the head.
+
+    Wherever a command reads a chain, DATASET@NAME stands for the dataset at that reference: log, inspect, tail,
+    verify, compare, commit and reset take it, and `odf pull URL --as DATASET@NAME` copies a chain to it.
+
+    \b
+    Example:
+      odf ref set flights@candidate
+      echo '{kind: SetInfo, description: Departures}' | odf commit flights@candidate -
+      odf verify flights@candidate
+      odf ref fast-forward flights@candidate
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+
+
+@command.command("list")
+@click.argument("dataset")
+@output_option
+def list_refs(*, dataset: str, output: str) -> None:
+    """List a dataset's references, and how each stands to the head.
+
+    \b
+    Example:
+      odf ref list flights
+    """  # noqa: D301
+    with ask.coordinator() as coordinator:
+        answer = coordinator.ListRefs(ListRefsRequest(ref=dataset), timeout=ask.WORK)
+    print_rows([_row(one) for one in answer.refs], output)
+
+
+@command.command("set")
+@click.argument("reference")
+@click.argument("block", required=False)
+@EXPECTED
+@output_option
+def set_ref(*, reference: str, block: str | None, expected: str | None, output: str) -> None:
+    """Make REFERENCE, or move it, to BLOCK: a hash, or another reference's name; the head without one.
+
+    \b
+    Example:
+      odf ref set flights@candidate
+      odf ref set flights@before f1620… --expected none
+    """  # noqa: D301
+    request = SetRefRequest(ref=reference, block=block or "", expected=_expected(expected))
+    with ask.coordinator() as coordinator:
+        item = coordinator.SetRef(request, timeout=ask.WORK)
+    print_object(_row(item), output)
+
+
+@command.command("delete")
+@click.argument("reference")
+@EXPECTED
+def delete_ref(*, reference: str, expected: str | None) -> None:
+    """Remove REFERENCE; its blocks stay.
+
+    \b
+    Example:
+      odf ref delete flights@candidate
+    """  # noqa: D301
+    with ask.coordinator() as coordinator:
+        coordinator.DeleteRef(
+            DeleteRefRequest(ref=reference, expected=_expected(expected)), timeout=ask.ANSWER
+        )
+
+
+@command.command("fast-forward")
+@click.argument("reference")
+@output_option
+def fast_forward(*, reference: str, output: str) -> None:
+    """Move the head of a dataset to REFERENCE; refused unless REFERENCE goes on from the head.
+
+    \b
+    Example:
+      odf ref fast-forward flights@candidate
+    """  # noqa: D301
+    with ask.coordinator() as coordinator:
+        summary = coordinator.FastForward(FastForwardRequest(ref=reference), timeout=ask.WORK)
+    print_object(summary_row(summary), output)
+
+
+def _expected(block: str | None) -> str | None:
+    return "" if block == "none" else block
+
+
+def _row(item: RefItem) -> dict[str, object]:
+    compared = comparison_row(item.compared, "ahead", "behind")
+    return {"name": item.name, "block": item.block, "sequence_number": item.sequence_number, **compared}

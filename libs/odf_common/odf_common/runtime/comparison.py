@@ -1,0 +1,19 @@
+"""How two chains stand to each other, as the answer to a question."""
+
+from odf_common.chain.chain import Ahead, Behind, Comparison, Diverged, Equal
+from odf_common.hashing.multihash import Multihash
+from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+
+
+def encode_comparison(relation: Comparison, common: Multihash | None) -> wire.Comparison:
+    """Return a comparison of a left chain with a right one; `common` is the last block that both have."""
+    last = "" if common is None else str(common)
+    match relation:
+        case Equal():
+            return wire.Comparison(relation="equal", common=last)
+        case Ahead(blocks=blocks):
+            return wire.Comparison(relation="ahead", left=blocks, common=last)
+        case Behind(blocks=blocks):
+            return wire.Comparison(relation="behind", right=blocks, common=last)
+        case Diverged(ours=ours, theirs=theirs):
+            return wire.Comparison(relation="diverged", left=ours, right=theirs, common=last)

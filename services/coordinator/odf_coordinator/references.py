@@ -1,0 +1,146 @@
+"""References beside a dataset's head: a chain is staged at one, looked at and verified, and the head follows it."""
+
+from dataclasses import dataclass
+
+from odf_common.chain.chain import Behind, Comparison, Diverged, common_block, compare
+from odf_common.errors import InvalidInput, NotFound, Refused
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.ref_names import HEAD, MARK, split_ref
+from odf_common.ports.store import ObjectKind, RefStore
+from odf_coordinator.adding import Adding
+from odf_coordinator.changing import again_when_overtaken
+from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.importer import Importer
+from odf_coordinator.keys import KeyFolder
+from odf_coordinator.outcomes import require_committed
+
+Expected = str  # a hash that a reference must have to be moved; empty: it must not be there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """How the left of two chains stands to the right one, and the last block that both have."""
+
+    relation: Comparison
+    common: Multihash | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A reference of a dataset, and how it stands to the head."""
+
+    name: str
+    block: Multihash
+    sequence_number: int
+    compared: Compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """Keeps references; each is moved by compare-and-set."""
+
+    datasets: Datasets
+    refs: RefStore
+    importer: Importer
+    adding: Adding
+    keys: KeyFolder
+
+    def all(self, ref: str) -> tuple[Reference, ...]:
+        """Return all references of a dataset by name, its head first."""
+        head = self.datasets.find(ref)
+        names = [name for name in self.refs.names(head.id) if name != HEAD]
+        others = [self.datasets.find_at(f"{head.id}{MARK}{name}") for name in names]
+        return tuple(self._reference(known, head) for known in (head, *others))
+
+    def set(self, ref: str, block: str, expected: Expected | None) -> Reference:
+        """Make a reference, or move it, to a block given by hash or by another reference; to the head's without one.
+
+        The whole chain of that block is checked, with the objects it needs. Raises `HeadMoved` if the reference is
+        not what is expected, or was moved at the same time.
+        """
+        text, name = self._beside(ref)
+        head = self.datasets.find(text)
+        target = self._block(head, block)
+        outcome = self.importer.import_chain(
+            head.id, expected_head=self._expected(head, name, expected), new_head=target, alias="", ref=name
+        )
+        state = require_committed(head.id, outcome).state
+        return self._reference(Known(entry=head.entry, state=state, ref=name), head)
+
+    def delete(self, ref: str, expected: Expected | None) -> None:
+        """Remove a reference, also one whose chain cannot be read; its blocks stay. Raises `ReferenceUnknown`."""
+        text, name = self._beside(ref)
+        entry = self.datasets.entry(text)
+        block = self.datasets.require_ref(entry, name)
+        self.refs.remove(entry.dataset_id, name, expected=Multihash.parse(expected) if expected else block)
+
+    def fast_forward(self, ref: str) -> Known:
+        """Move the head to where the reference is; nothing happens if it is there, or past it.
+
+        Raises `Refused` where both went on in their own way.
+        """
+        text, name = self._beside(ref)
+        return again_when_overtaken(lambda: self._fast_forward(self.datasets.find(text), name))
+
+    def compare(self, left: str, right: str) -> Compared:
+        """Compare the chains of two datasets, or of two references of one."""
+        return self._compared(self.datasets.find_at(left), self.datasets.find_at(right))
+
+    def _fast_forward(self, head: Known, name: str) -> Known:
+        candidate = self.datasets.find_at(f"{head.id}{MARK}{name}")
+        compared = self._compared(head, candidate)
+        if isinstance(compared.relation, Diverged):
+            text = (
+                f"{head.alias} has {compared.relation.ours} blocks and {name} has {compared.relation.theirs} "
+                f"that the other one lacks; the last that both have is {compared.common}"
+            )
+            raise Refused(reason="NotFastForward", text=text)
+        if not isinstance(compared.relation, Behind):
+            return head
+        entry, transform = head.entry, candidate.state.transform
+        with self.adding.inputs_kept(head, () if transform is None else (transform,)):
+            if self.keys.has(head.id):
+                entry = self.adding.give_topics(head, candidate.state.push_sources.values())
+            outcome = self.importer.import_chain(
+                head.id, expected_head=head.state.head, new_head=candidate.state.head, alias=""
+            )
+        return Known(entry=entry, state=require_committed(head.id, outcome).state)
+
+    def _beside(self, ref: str) -> tuple[str, str]:
+        text, name = split_ref(ref)
+        if name == HEAD:
+            expected = f"write {text or 'DATASET'}{MARK}NAME for a reference beside the head"
+            raise InvalidInput(
+                text=f"{ref} is a head, which commits, fast-forward and reset move; {expected}"
+            )
+        return text, name
+
+    def _block(self, head: Known, block: str) -> Multihash:
+        if not block or block == HEAD:
+            return head.state.head
+        try:
+            name = Multihash.parse(block)
+        except InvalidInput:
+            return self.datasets.find_at(f"{head.id}{MARK}{block}").state.head
+        if not self.datasets.blobs.has(head.id, ObjectKind.BLOCK, name):
+            raise NotFound(what=f"block {block} of {head.alias}")
+        return name
+
+    def _expected(self, known: Known, name: str, expected: Expected | None) -> Multihash | None:
+        if expected is None:
+            return self.refs.head(known.id, name)
+        return Multihash.parse(expected) if expected else None
+
+    def _reference(self, known: Known, head: Known) -> Reference:
+        return Reference(
+            name=known.ref,
+            block=known.state.head,
+            sequence_number=known.state.sequence_number,
+            compared=self._compared(known, head),
+        )
+
+    def _compared(self, left: Known, right: Known) -> Compared:
+        heads = left.state.head, right.state.head
+        readers = self.datasets.reader(left.id), self.datasets.reader(right.id)
+        relation = compare(readers[0], heads[0], readers[1], heads[1])
+        return Compared(relation=relation, common=common_block(relation, *heads))

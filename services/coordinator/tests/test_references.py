@@ -1,0 +1,181 @@
+"""References beside the head: staged, compared, followed by the head, and moved by compare-and-set only."""
+
+import pytest
+
+from odf_common.chain.chain import Ahead, Behind, Diverged, Equal
+from odf_common.errors import ChainRuleViolated, HeadMoved, InvalidInput, NotFound, Refused
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import AddPushSource, SetInfo, SetTransform, TransformInput
+from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
+from odf_coordinator.testing import Coordinator
+
+BRANCH = "cities@next"
+
+
+@pytest.fixture
+def cities(node: Coordinator, root: str) -> Coordinator:
+    node.add(root)
+    node.push("cities", "Oslo")
+    return node
+
+
+def info(text: str) -> SetInfo:
+    return SetInfo(description=text)
+
+
+def test_a_reference_is_made_at_the_head_and_goes_on_by_itself(cities: Coordinator) -> None:
+    head = cities.find("cities").state
+    made = cities.references.set(BRANCH, "", None)
+    assert (made.name, made.block, made.compared.relation) == ("next", head.head, Equal())
+
+    staged = cities.changing.commit_event(BRANCH, info("towns"))
+
+    assert staged.state.info == info("towns")
+    assert cities.find("cities").state == head
+    first, second = cities.references.all("cities")
+    assert (first.name, first.compared.relation) == ("head", Equal())
+    assert (second.name, second.compared.relation, second.compared.common) == (
+        "next",
+        Ahead(blocks=1),
+        head.head,
+    )
+
+
+def test_the_head_follows_a_reference_that_goes_on_from_it(cities: Coordinator) -> None:
+    cities.references.set(BRANCH, "", None)
+    staged = cities.changing.commit_event(BRANCH, info("towns"))
+
+    cities.references.fast_forward(BRANCH)
+
+    assert cities.find("cities").state == staged.state
+    assert cities.references.fast_forward(BRANCH).state == staged.state, "again, nothing happens"
+    cities.push("cities", "Rome", minute=1)
+    assert cities.references.compare(BRANCH, "cities").relation == Behind(blocks=1)
+    assert cities.references.fast_forward(BRANCH).state == cities.find("cities").state, "it is past it"
+
+
+def test_the_head_does_not_follow_a_reference_that_went_its_own_way(cities: Coordinator) -> None:
+    common = cities.references.set(BRANCH, "", None).block
+    cities.changing.commit_event(BRANCH, info("towns"))
+    cities.push("cities", "Rome", minute=1)
+    cities.push("cities", "Bern", minute=2)
+
+    compared = cities.references.compare("cities", BRANCH)
+
+    assert compared.relation == Diverged(ancestor=common, ours=2, theirs=1)
+    with pytest.raises(Refused, match=rf"cities has 2 blocks and next has 1 .* {common}"):
+        cities.references.fast_forward(BRANCH)
+
+
+def test_a_push_source_that_was_staged_gets_its_topic_when_the_head_has_it(cities: Coordinator) -> None:
+    cities.references.set(BRANCH, "", None)
+    other = AddPushSource(source_name="other", read=ReadStepNdJson(), merge=MergeStrategyAppend())
+    cities.changing.commit_event(BRANCH, other)
+    assert cities.topics.names == {"odf.push.cities.default"}
+
+    known = cities.references.fast_forward(BRANCH)
+
+    assert known.entry.push_topics["other"] in cities.topics.names
+    assert cities.find("cities").entry == known.entry
+
+
+def test_a_reference_moves_only_from_where_it_is_expected(cities: Coordinator) -> None:
+    first = cities.references.set(BRANCH, "", "").block
+    head = cities.push("cities", "Rome", minute=1).state.head
+    with pytest.raises(HeadMoved):
+        cities.references.set(BRANCH, "", "")
+    with pytest.raises(HeadMoved):
+        cities.references.set(BRANCH, "", str(head))
+    with pytest.raises(HeadMoved):
+        cities.references.delete(BRANCH, str(head))
+
+    assert cities.references.set(BRANCH, str(head), str(first)).block == head
+    assert cities.references.set("cities@old", str(first), None).compared.relation == Behind(blocks=1)
+    assert cities.references.set("cities@older", "old", None).block == first
+    cities.references.delete(BRANCH, str(head))
+    with pytest.raises(NotFound, match="reference next of cities"):
+        cities.datasets.find_at(BRANCH)
+
+
+def test_a_reference_is_reset_to_a_block_of_its_own_chain(cities: Coordinator) -> None:
+    head = cities.references.set(BRANCH, "", None).block
+    staged = cities.changing.commit_event(BRANCH, info("towns")).state
+    cities.references.set("cities@back", "", None)
+
+    with pytest.raises(InvalidInput, match="not a block of the chain"):
+        cities.changing.reset("cities@back", staged.head)
+    cities.changing.reset(BRANCH, head)
+
+    assert cities.datasets.find_at(BRANCH).state.head == head
+
+
+def test_a_state_beside_the_head_does_not_make_the_head_cold(cities: Coordinator) -> None:
+    first = cities.references.set("cities@old", "", None).block
+    cities.push("cities", "Rome", minute=1)
+    assert cities.datasets.find_at("cities@old").state.head == first
+    read = cities.blobs.read
+    try:
+        cities.blobs.read = lambda *_: pytest.fail("the head's state was forgotten")  # type: ignore[method-assign]
+        assert cities.find("cities").state.last_offset == 1
+    finally:
+        cities.blobs.read = read  # type: ignore[method-assign]
+
+
+def test_what_is_no_reference_or_no_block_is_refused(cities: Coordinator) -> None:
+    head = str(cities.find("cities").state.head)
+    for wrong in ("cities", "cities@head", "cities@", "cities@a/b", "cities@../head"):
+        with pytest.raises(InvalidInput, match="reference"):
+            cities.references.set(wrong, "", None)
+    with pytest.raises(NotFound, match="block"):
+        cities.references.set(BRANCH, str(Multihash.sha3(bytes(32))), None)
+    with pytest.raises(NotFound, match="reference nowhere of cities"):
+        cities.references.set(BRANCH, "nowhere", None)
+    with pytest.raises(NotFound, match="towns"):
+        cities.references.set("towns@next", head, None)
+    with pytest.raises(NotFound, match="reference next"):
+        cities.references.fast_forward(BRANCH)
+    with pytest.raises(InvalidInput):
+        cities.changing.rename(BRANCH, "towns")
+
+
+def test_rules_hold_on_a_reference_too(cities: Coordinator) -> None:
+    cities.references.set(BRANCH, "", None)
+    transform = SetTransform(
+        inputs=(TransformInput(dataset_ref="cities"),),
+        transform=TransformSql(engine="spark", query="SELECT event_time, city FROM cities"),
+    )
+    with pytest.raises((InvalidInput, Refused, ChainRuleViolated)):
+        cities.changing.commit_event(BRANCH, transform)
+
+
+def test_other_datasets_share_no_block(cities: Coordinator, derivative: str) -> None:
+    cities.add(derivative)
+
+    compared = cities.references.compare("cities", "cities.copy")
+
+    assert isinstance(compared.relation, Diverged)
+    assert compared.common is None
+
+
+def test_a_circle_that_was_staged_in_two_datasets_is_never_closed(
+    cities: Coordinator, derivative: str
+) -> None:
+    first = derivative.replace("cities.copy", "first")
+    second = derivative.replace("cities.copy", "second")
+    cities.add(first, second)
+    for name, other in (("first", "second"), ("second", "first")):
+        cities.references.set(f"{name}@next", "", None)
+        source = str(cities.find(other).id)
+        cities.changing.commit_event(
+            f"{name}@next",
+            SetTransform(
+                inputs=(TransformInput(dataset_ref=source, alias="other"),),
+                transform=TransformSql(engine="spark", query="SELECT event_time, city FROM other"),
+            ),
+        )
+    cities.references.fast_forward("first@next")
+
+    with pytest.raises(
+        InvalidInput, match="second cannot read other, which is second itself or derived of it"
+    ):
+        cities.references.fast_forward("second@next")
