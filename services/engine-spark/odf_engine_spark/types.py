@@ -9,7 +9,6 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.types import TIMESTAMP
 from odf_common.errors import InvalidInput, InvalidQuery
 
 MICROSECONDS: Final = pa.timestamp("us", "UTC")
@@ -63,7 +62,7 @@ def spark_schema_of(schema: pa.Schema) -> pa.Schema:
 def output_type(type_: pa.DataType, where: str) -> pa.DataType:
     """Return the type in which a result column is stored; raises `InvalidQuery` for those that cannot be."""
     if kind.is_timestamp(type_):
-        return TIMESTAMP
+        return MICROSECONDS
     if kind.is_null(type_):
         raise InvalidQuery(text=f"column {where} is always null: CAST it to the type that it shall have")
     if kind.is_duration(type_) or kind.is_interval(type_) or kind.is_time(type_):

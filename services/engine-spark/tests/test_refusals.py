@@ -133,7 +133,7 @@ def test_validation_gives_schema_and_kind(engine: EngineClient) -> None:
     assert rows.tables == ("flights",)
     assert not rows.is_stateful
     assert rows.schema is not None
-    assert rows.schema.field("event_time").type == pa.timestamp("ms", "UTC")
+    assert rows.schema.field("event_time").type == pa.timestamp("us", "UTC"), "as Spark has it"
     windows = engine.validate(
         sql(*HOURLY),
         {"flights": FLIGHTS, "weather": WEATHER},
@@ -175,7 +175,7 @@ def test_preprocessing_keeps_order_and_writes_a_file(engine: EngineClient, tmp_p
     assert engine.execute_raw_query(request).num_records == 2
     table = pq.read_table(out)
     assert table.column("a").to_pylist() == [3, 2]
-    assert table.schema.field("t").type == pa.timestamp("ms", "UTC")
+    assert table.schema.field("t").type == pa.timestamp("us", "UTC")
 
 
 @pytest.fixture

@@ -124,13 +124,13 @@ def test_a_null_event_time_is_refused(derive: Make) -> None:
         nulls.pull()
 
 
-def test_dates_are_event_times_and_moments_are_stored_in_milliseconds(derive: Make) -> None:
+def test_dates_are_event_times_and_moments_are_stored_as_spark_has_them(derive: Make) -> None:
     query = "SELECT CAST(time_hour AS DATE) AS event_time, time_hour AS at, flight + 1L AS n FROM flights"
     dates = derive(sql(query), flights=[Block(rows=[flight(25 * HOUR)])])
     dates.pull()
     schema = dates.tables[0].schema
     assert schema.field("event_time").type == pa.date32()
-    assert schema.field("at").type == pa.timestamp("ms", "UTC")
+    assert schema.field("at").type == pa.timestamp("us", "UTC")
     assert schema.field("n").type == pa.int64()
 
 

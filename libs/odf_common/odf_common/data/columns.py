@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.types import TIMESTAMP
+from odf_common.data.types import TIMESTAMP, stored_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
@@ -89,16 +89,16 @@ def with_system_columns(
 
 
 def normalize_timestamps(table: pa.Table) -> pa.Table:
-    """Make every moment a timestamp in whole milliseconds and UTC; those without a zone are taken as UTC."""
+    """Make every moment one in UTC of a unit that is stored as it is; those without a zone are taken as UTC."""
     fields = [column.with_type(_normalized(column.type)) for column in table.schema]
     if all(new.type == old.type for new, old in zip(fields, table.schema, strict=True)):
         return table
-    return table.cast(pa.schema(fields), safe=False)
+    return table.cast(pa.schema(fields))
 
 
 def _normalized(type_: pa.DataType) -> pa.DataType:
     if kind.is_timestamp(type_):
-        return TIMESTAMP
+        return stored_type(type_)
     if kind.is_struct(type_):
         return pa.struct([inner.with_type(_normalized(inner.type)) for inner in type_.fields])
     if kind.is_list(type_):

@@ -59,8 +59,8 @@ def _type(type_: odf.DataType) -> pa.DataType:
             return (pa.decimal128 if precision <= _WIDE_PRECISION else pa.decimal256)(precision, scale)
         case odf.DataTypeStruct(fields=fields):
             return pa.struct([_field(inner) for inner in fields])
-        case odf.DataTypeList(item_type=item):
-            return pa.list_(_of("element", item))
+        case odf.DataTypeList(item_type=item, fixed_length=length):
+            return pa.list_(_of("element", item), -1 if length is None else length)
         case odf.DataTypeMap(key_type=key, value_type=value, keys_sorted=keys_sorted):
             return pa.map_(_type(key), _of("value", value), bool(keys_sorted))
         case odf.DataTypeOption(inner=inner):

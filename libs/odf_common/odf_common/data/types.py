@@ -10,12 +10,12 @@ import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
 
-TIMESTAMP: Final = pa.timestamp("ms", "UTC")
+TIMESTAMP: Final = pa.timestamp("ms", "UTC")  # of system time and event time
 _PLAIN_DECIMAL: Final = 38  # digits; wider ones need 256 bits
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type read back; every moment is in milliseconds and UTC, whatever its unit and zone were."""
+    """Return the type read back; every moment is in UTC, and in milliseconds where it was in seconds."""
     if kind.is_dictionary(type_):
         return stored_type(type_.value_type)
     if kind.is_struct(type_):
@@ -41,11 +41,8 @@ def as_stored(table: pa.Table) -> pa.Table:
 
 
 def _cast(column: pa.ChunkedArray, target: pa.DataType, name: str) -> pa.ChunkedArray:
-    """Cast, cutting moments down to whole milliseconds."""
     try:
-        if kind.is_decimal(column.type):
-            return column.cast(target)
-        return column.cast(target, safe=False)
+        return column.cast(target)
     except pa.ArrowException as error:
         raise InvalidInput(text=f"cannot be stored as {target}: {error}", where=f"column {name}") from error
 
@@ -67,7 +64,7 @@ def _stored_field(column: pa.Field) -> pa.Field:
 
 def _stored_leaf(type_: pa.DataType) -> pa.DataType:
     if kind.is_timestamp(type_):
-        return TIMESTAMP
+        return pa.timestamp("ms" if type_.unit == "s" else type_.unit, "UTC")
     if kind.is_date64(type_):
         return pa.date32()
     if kind.is_large_string(type_) or kind.is_string_view(type_):

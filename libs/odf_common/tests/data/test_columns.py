@@ -1,4 +1,5 @@
 import datetime as dt
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -9,6 +10,7 @@ from odf_common.data.columns import (
     normalize_timestamps,
     with_system_columns,
 )
+from odf_common.data.slices import read_slice, write_slice
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
@@ -107,7 +109,7 @@ def test_an_event_time_is_a_moment_or_a_date(given: pa.Array, kept: pa.DataType)
     assert numbered(table).schema.field("event_time").type == kept
 
 
-def test_every_moment_becomes_milliseconds_in_utc() -> None:
+def test_every_moment_comes_to_be_in_utc_and_keeps_its_fraction() -> None:
     naive, zoned = pa.timestamp("us"), pa.timestamp("s", "America/New_York")
     struct = pa.struct([("at", zoned), ("n", pa.int8())])
     table = pa.table(
@@ -122,9 +124,10 @@ def test_every_moment_becomes_milliseconds_in_utc() -> None:
     normal = normalize_timestamps(table)
     assert normal.schema.field("list").type == pa.list_(MS_UTC)
     assert normal.schema.field("struct").type == pa.struct([("at", MS_UTC), ("n", pa.int8())])
-    assert normal.column("naive").cast(pa.int64()).to_pylist() == [1]
+    assert normal.column("naive").cast(pa.int64()).to_pylist() == [1_999]
     assert normal.column("zoned").cast(pa.int64()).to_pylist() == [2000]
-    assert normal.schema.field("naive").type == normal.schema.field("zoned").type == MS_UTC
+    assert normal.schema.field("naive").type == pa.timestamp("us", "UTC")
+    assert normal.schema.field("zoned").type == MS_UTC
     assert normalize_timestamps(normal) is normal
 
 
@@ -140,3 +143,19 @@ def test_whole_corrections_are_well_formed(ops: list[int]) -> None:
 def test_half_a_correction_is_named(ops: list[int], record: int) -> None:
     with pytest.raises(InvalidInput, match=f"record {record}:"):
         check_corrections(pa.array(ops, pa.uint8()))
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_a_fraction_that_was_declared_is_stored_and_read_back(unit: str, tmp_path: Path) -> None:
+    column = pa.array([1_234_567_891, -1, None], pa.timestamp(unit, "UTC"))
+    table = pa.table({"event_time": pa.array([1, 2, 3], MS_UTC), "at": column})
+    records = with_system_columns(
+        table,
+        ops=None,
+        first_offset=0,
+        system_time=Timestamp.from_ms(0),
+        vocab=DatasetVocabulary(),
+        signed=False,
+    )
+    write_slice(records, tmp_path / "slice")
+    assert read_slice(tmp_path / "slice").column("at").combine_chunks().equals(column)

@@ -58,7 +58,7 @@ def test_what_is_announced_is_what_slices_hold() -> None:
         pa.schema(
             [
                 ("text", pa.string()),
-                ("at", MS_UTC),
+                ("at", pa.timestamp("ns", "UTC")),
                 ("day", pa.date32()),
                 ("list", pa.list_(pa.field("element", pa.string()))),
             ]
