@@ -27,16 +27,13 @@ def schema_stays_compatible(past: ChainState, block: MetadataBlock) -> str | Non
     if not isinstance(event, SetDataSchema) or known is None:
         return None
     # Arrow takes a while to load, and hardly any chain changes its schema.
-    import pyarrow as pa  # noqa: PLC0415
-
-    from odf_common.data.schema import check_evolution, schema_of_event  # noqa: PLC0415
+    from odf_common.data.schema import check_evolution, schema_of_event, with_optionality_of  # noqa: PLC0415
 
     try:
         old, new = schema_of_event(known), schema_of_event(event)
         if event.schema is not None and known.schema is None:
             # Arrow schemas of old chains say little of optionality, so moving to ODF's form may state it afresh.
-            stated = {one.name: one.nullable for one in new}
-            old = pa.schema([one.with_nullable(stated.get(one.name, one.nullable)) for one in old])
+            old = with_optionality_of(old, new)
         check_evolution(old, new)
     except InvalidInput as error:
         return str(error)

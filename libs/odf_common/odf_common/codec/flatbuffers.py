@@ -5,7 +5,7 @@ manifest's bytes, so bytes that came from elsewhere are kept as they are and nev
 """
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -15,7 +15,7 @@ from odf_common.codec.model import EVENTS
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.events import KnownEvent, MetadataEvent, UnknownEvent
+from odf_common.metadata.events import MetadataEvent, UnknownEvent
 from odf_common.metadata.scalars import Int32, Int64
 
 BLOCK_KIND: Final = 0x400000  # multicodec odf-metadata-block
@@ -45,8 +45,9 @@ def encode_block(block: MetadataBlock, version: int = 3) -> bytes:
     if version not in VERSIONS:
         raise InvalidInput(text=f"block version {version} is not supported; expected one of {VERSIONS}")
     if isinstance(block.event, UnknownEvent):
-        raise InvalidInput(text="an event of unknown kind cannot be written anew, only copied")
-    content = _encode(MetadataBlock, block, align_structs=version >= 3)
+        content = _copied(block, block.event, lambda raw: read_root(table_reader(MetadataBlock), raw))
+    else:
+        content = _encode(MetadataBlock, block, align_structs=version >= 3)
     return _encode(Manifest, Manifest(kind=BLOCK_KIND, version=version, content=content))
 
 
@@ -68,10 +69,10 @@ def block_hash(raw: bytes) -> Multihash:
     return Multihash.sha3(hashlib.sha3_256(raw).digest())
 
 
-def encode_event(event: KnownEvent) -> bytes:
+def encode_event(event: MetadataEvent) -> bytes:
     """Return an event alone, as the bus carries it: a `MetadataEventWrapper`."""
     if isinstance(event, UnknownEvent):
-        raise InvalidInput(text="an event of unknown kind cannot be written anew, only copied")
+        return _copied(event, event, decode_event)
     buffer = Buffer()
     return buffer.finish(union_writer(EVENTS)(buffer, event))
 
@@ -91,6 +92,13 @@ def decode_message(cls: type[M], raw: bytes) -> M:
     """Return the `cls` in `raw`; raises `InvalidInput` for broken bytes."""
     message: M = read_root(table_reader(cls), bytes(raw))
     return message
+
+
+def _copied(whole: object, event: UnknownEvent, read: Callable[[bytes], object]) -> bytes:
+    """Return the bytes that an unknown event was found in, if they still say all that is around it."""
+    if not event.raw or read(event.raw) != whole:
+        raise InvalidInput(text="an event of unknown kind cannot be written anew, only copied")
+    return event.raw
 
 
 def _encode(cls: type, value: object, *, align_structs: bool = True) -> bytes:

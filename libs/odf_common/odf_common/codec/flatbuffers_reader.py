@@ -158,7 +158,7 @@ def _event_reader() -> _Read:
                 return member(source, number)(source, at)
             except UnknownMember as unknown:
                 source.depth = depth
-                return UnknownEvent(discriminator=number, reason=str(unknown))
+                return UnknownEvent(discriminator=number, reason=str(unknown), raw=source.raw)
 
         return read
 

@@ -11,9 +11,10 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from odf_common.codec.model import (
+    EVENTS,
     Boolean,
     Choice,
     Field,
@@ -36,12 +37,14 @@ from odf_common.metadata.events import UnknownEvent
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp
 
 T = TypeVar("T")
+UNKNOWN: Final = "Unknown"  # the kind of an event that this version cannot read
 
 
 def to_plain(value: object) -> dict[str, Any]:
     """Return a metadata object as a dict ready for YAML or JSON; a union's member carries its `kind`."""
     if isinstance(value, UnknownEvent):
-        return {"kind": "Unknown", "discriminator": value.discriminator, "reason": value.reason}
+        raw = base64.b64encode(value.raw).decode()
+        return {"kind": UNKNOWN, "discriminator": value.discriminator, "reason": value.reason, "raw": raw}
     cls: type = type(value)
     union = union_with(cls)
     plain: dict[str, Any] = {"kind": tag_of(cls, union)} if union else {}
@@ -146,11 +149,26 @@ def _member(union: OneOf, plain: object, where: str) -> Any:
     if not isinstance(tag, str):
         raise InvalidInput(text=f"'kind' is missing; expected one of {_keys_text(_tags(union))}", where=where)
     cls = _spellings(union).get(tag)
+    if cls is None and tag == UNKNOWN and union is EVENTS:
+        return _unknown(plain, where)
     if cls is None:
         known = _tags(union)
         text = f"unknown kind {tag!r}{_nearest(tag, known)}; expected one of {_keys_text(known)}"
         raise InvalidInput(text=text, where=child(where, "kind"))
     return _record(cls, plain, where, ignoring="kind")
+
+
+def _unknown(plain: Mapping[str, Any], where: str) -> UnknownEvent:
+    discriminator, reason, raw = (plain.get(key) for key in ("discriminator", "reason", "raw"))
+    if not (isinstance(discriminator, int) and isinstance(reason, str) and isinstance(raw, str)):
+        raise InvalidInput(
+            text="an event of kind Unknown is copied with all that was shown of it", where=where
+        )
+    try:
+        content = base64.b64decode(raw, validate=True)
+    except ValueError as error:
+        raise InvalidInput(text=f"not base64: {error}", where=child(where, "raw")) from error
+    return UnknownEvent(discriminator=discriminator, reason=reason, raw=content)
 
 
 def tag_of(cls: type, union: OneOf | None) -> str:

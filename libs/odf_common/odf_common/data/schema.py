@@ -35,6 +35,28 @@ def check_evolution(old: pa.Schema, new: pa.Schema) -> bool:
     return not _is_same(old, new)
 
 
+def with_optionality_of(old: pa.Schema, new: pa.Schema) -> pa.Schema:
+    """Return `old` with columns as optional or required as they are in `new`, inner ones too."""
+    return pa.schema(_as_optional(tuple(old), tuple(new)))
+
+
+def _as_optional(old: Sequence[pa.Field], new: Sequence[pa.Field]) -> list[pa.Field]:
+    stated = {column.name: column for column in new}
+    return [
+        column if column.name not in stated else _as_optional_as(column, stated[column.name])
+        for column in old
+    ]
+
+
+def _as_optional_as(old: pa.Field, new: pa.Field) -> pa.Field:
+    before, after = stored_type(old.type), stored_type(new.type)
+    if kind.is_struct(before) and kind.is_struct(after):
+        before = pa.struct(_as_optional(before.fields, after.fields))
+    elif kind.is_list(before) and kind.is_list(after):
+        before = pa.list_(_as_optional_as(before.value_field, after.value_field))
+    return pa.field(old.name, before, new.nullable)
+
+
 def _is_same(old: pa.Schema, new: pa.Schema) -> bool:
     return bool(stored_schema(old).equals(stored_schema(new), check_metadata=False))
 
@@ -42,6 +64,9 @@ def _is_same(old: pa.Schema, new: pa.Schema) -> bool:
 def _check_fields(old: Sequence[pa.Field], new: Sequence[pa.Field], parent: str) -> None:
     before = {column.name: column for column in old}
     after = {column.name: column for column in new}
+    for column in new if len(after) < len(new) else ():
+        if sum(other.name == column.name for other in new) > 1:
+            raise InvalidInput(text="is there twice", where=f"column {parent}{column.name}")
     for name, column in before.items():
         if name not in after:
             raise InvalidInput(text="cannot be removed from the schema", where=f"column {parent}{name}")

@@ -225,10 +225,15 @@ KnownEvent = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownEvent:
-    """An event this version cannot read: its discriminator and why; the block's own bytes keep the content."""
+    """An event this version cannot read: its discriminator and why, and the buffer that it was found in.
+
+    A table does not say where it ends, so its bytes are those of the whole `MetadataBlock`, or of the wrapper of an
+    event that came alone; with them it can be written again, but only where it was.
+    """
 
     discriminator: int
     reason: str
+    raw: bytes = b""
 
 
 MetadataEvent = KnownEvent | UnknownEvent

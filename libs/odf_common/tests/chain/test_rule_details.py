@@ -19,7 +19,7 @@ from odf_common.metadata.events import (
     TransformInput,
     UnknownEvent,
 )
-from odf_common.metadata.schema import DataTypeInt64, DataTypeOption, DataTypeString
+from odf_common.metadata.schema import DataSchema, DataTypeInt64, DataTypeOption, DataTypeString
 from odf_common.metadata.steps import SqlQueryStep
 from odf_common.testing.builders import (
     a_block,
@@ -75,6 +75,13 @@ def executing(past: ChainState = DERIVED, **first: object) -> ExecuteTransform:
 
 def optional(name: str, kind: type = DataTypeString) -> dict[str, DataTypeOption]:
     return {name: DataTypeOption(inner=kind())}
+
+
+def twice(name: str) -> SetDataSchema:
+    known = a_schema().schema
+    assert known is not None
+    repeated = [field for field in known.fields if field.name == name]
+    return SetDataSchema(schema=DataSchema(fields=(*known.fields, *repeated)))
 
 
 Case = tuple[ChainState | None, MetadataEvent, dict[str, object]]
@@ -181,6 +188,10 @@ REFUSED: dict[str, tuple[str, Callable[[], Case]]] = {
     "a column that becomes required": (
         "schema_stays_compatible",
         lambda: case(ROOT, a_schema(city=DataTypeString())),
+    ),
+    "a column that is there twice": (
+        "schema_stays_compatible",
+        lambda: case(ROOT, twice("city")),
     ),
     "a schema that cannot be read after one that can": (
         "schema_stays_compatible",

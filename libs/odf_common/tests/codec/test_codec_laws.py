@@ -4,6 +4,7 @@ import json
 import random
 import struct
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -319,9 +320,11 @@ def with_other_byte(one: bytes, other: bytes, value: int) -> bytes:
 
 def test_event_of_unknown_kind_is_kept_as_unknown() -> None:
     raw = with_other_byte(encode_event(AddData()), encode_event(DisablePollingSource()), 99)
-    assert decode_event(raw) == UnknownEvent(
-        discriminator=99, reason="MetadataEvent 99 is not known to this version"
+    event = decode_event(raw)
+    assert event == UnknownEvent(
+        discriminator=99, reason="MetadataEvent 99 is not known to this version", raw=raw
     )
+    assert encode_event(event) == raw
 
 
 def test_event_with_an_unknown_member_inside_is_kept_as_unknown() -> None:
@@ -329,18 +332,26 @@ def test_event_with_an_unknown_member_inside_is_kept_as_unknown() -> None:
         encode_event(AddPushSource(source_name="s", read=read, merge=MergeStrategyAppend()))
         for read in (ReadStepGeoJson(), ReadStepParquet())
     )
-    event = decode_event(with_other_byte(geo, parquet, 200))
-    assert event == UnknownEvent(discriminator=11, reason="ReadStep 200 is not known to this version")
+    raw = with_other_byte(geo, parquet, 200)
+    reason = "ReadStep 200 is not known to this version"
+    assert decode_event(raw) == UnknownEvent(discriminator=11, reason=reason, raw=raw)
 
 
-def test_block_with_an_unknown_event_can_be_shown() -> None:
+def test_block_with_an_unknown_event_can_be_shown_and_copied() -> None:
     empty, other = (
         encode_message(MetadataBlock(system_time=Timestamp(0), sequence_number=1, event=event))
         for event in (AddData(), DisablePollingSource())
     )
     content = with_other_byte(empty, other, 99)
-    shown = block_to_yaml(encode_message(Manifest(kind=BLOCK_KIND, version=3, content=content)))
+    raw = encode_message(Manifest(kind=BLOCK_KIND, version=3, content=content))
+    shown = block_to_yaml(raw)
     assert "kind: Unknown" in shown
+    block, version = block_from_text(shown.encode(), "shown.yaml")
+    assert encode_block(block, version or 3) == raw
+    with pytest.raises(InvalidInput, match="only copied"):
+        encode_block(replace(block, sequence_number=2))
+    with pytest.raises(InvalidInput, match="not base64"):
+        block_from_text(shown.replace("raw: ", "raw: '!'  # ").encode(), "shown.yaml")
 
 
 def test_message_with_an_unknown_member_is_refused() -> None:
