@@ -14,19 +14,21 @@ from typing import Final
 from node_under_test import BenchedNode
 from rows import Row, Target, held_against
 
-from odf_common.adapters.local import LocalBlobStore, LocalRefStore
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
 from odf_common.chain.build import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId
+from odf_common.identity.keys import generate
 from odf_common.metadata.events import AddData, DataSlice, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
 from odf_common.runtime.states import ChainStates
-from odf_common.testing.builders import a_chain, a_dataset, a_push_source, a_schema, a_seed, a_source_state
+from odf_common.testing.builders import a_chain, a_push_source, a_schema, a_seed, a_source_state
 from odf_coordinator.committer import Committer
+from odf_coordinator.keys import KeyFolder, Owners
 from odf_coordinator.outcomes import Committed
 
 LENGTHS: Final = (100, 1_000, 10_000)
@@ -53,17 +55,28 @@ class Store:
         """Begin empty."""
         self.blobs = LocalBlobStore(home)
         self.refs = LocalRefStore(home)
+        self._keys = KeyFolder(home / "keys")
+        self._catalog = LocalCatalog(home)
         self._redis = redis
         self._slice = physical_hash_of(SLICE)
 
     def committer(self) -> Committer:
         """Return a committer that has just started."""
         states = ChainStates(self.blobs, self.refs, RedisStateCache(self._redis))
-        return Committer(blobs=self.blobs, refs=self.refs, states=states, locks=RedisLocks(self._redis))
+        owners = Owners(keys=self._keys, catalog=self._catalog)
+        return Committer(
+            blobs=self.blobs,
+            refs=self.refs,
+            states=states,
+            locks=RedisLocks(self._redis),
+            require_owned=owners.require,
+        )
 
     def grow(self, length: int) -> Grown:
         """Store a chain of so many blocks, in no hurry to be durable, and return it."""
-        dataset = a_dataset(f"benchmark {length} {time.time_ns()}")
+        key = generate()
+        self._keys.save(key)
+        dataset = key.dataset_id
         chain = a_chain(a_seed(dataset=dataset), a_push_source(), a_schema())
         blocks, state = list(chain.blocks), chain.state
         while len(blocks) < length:

@@ -75,7 +75,7 @@ class Adding:
         for draft in drafts:
             known = self._existing(draft)
             if known is not None:
-                require_compatible(known, draft, is_replacing=is_replacing)
+                self._require_changeable(known, draft, is_replacing=is_replacing)
             validation.check(draft)
         return tuple(self._make(draft) for draft in drafts)
 
@@ -90,7 +90,11 @@ class Adding:
         return replace(known.entry, push_topics={**known.entry.push_topics, **made})
 
     def amend(self, known: Known, events: Sequence[KnownEvent]) -> Known:
-        """Append events that say something new of a dataset, and make the topics they need at its head."""
+        """Append events that say something new of a dataset, and make the topics they need at its head.
+
+        Raises `NotOwned` before anything is made for a copy.
+        """
+        self.committer.require_owned(known.id)
         with self.inputs_kept(known, events):
             entry = self.give_topics(known, events) if known.ref == HEAD else known.entry
             time = max(self.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
@@ -120,6 +124,11 @@ class Adding:
             self.datasets.catalog.replace(entry)
         return entry
 
+    def make_heard(self, known: Known) -> None:
+        """Give the push sources of a dataset topics where they have none, as after its key was brought here."""
+        if self.give_topics(known, known.state.push_sources.values()) != known.entry:
+            self.committer.tell(known.state)
+
     def _require_no_cycle(self, known: Known, transforms: Iterable[SetTransform]) -> None:
         for transform in transforms:
             for one in transform.inputs:
@@ -127,6 +136,11 @@ class Adding:
                     name = one.alias or one.dataset_ref
                     text = f"{known.alias} cannot read {name}, which is {known.alias} itself or derived of it"
                     raise InvalidInput(text=text)
+
+    def _require_changeable(self, known: Known, draft: Draft, *, is_replacing: bool) -> None:
+        require_compatible(known, draft, is_replacing=is_replacing)
+        if changes(known.state, draft.events):
+            self.committer.require_owned(known.id)
 
     def _existing(self, draft: Draft) -> Known | None:
         entry = self.datasets.catalog.by_alias(draft.name)

@@ -112,11 +112,7 @@ class Changing:
         return again_when_overtaken(lambda: self._set_watermark(self.datasets.find(ref), watermark))
 
     def _commit_event(self, known: Known, event: KnownEvent) -> Known:
-        if not self.keys.has(known.id):
-            text = (
-                f"{known.alias} is a copy of a dataset that is kept elsewhere; only that node commits to it"
-            )
-            raise Refused(reason="NotOwned", text=text)
+        self.committer.require_owned(known.id)
         fitting = self._fitting(known, event)
         if in_force(known.state, fitting) == fitting:
             return known
@@ -124,6 +120,7 @@ class Changing:
         return self.adding.amend(known, (fitting,))
 
     def _set_watermark(self, known: Known, watermark: Timestamp) -> Known:
+        self.committer.require_owned(known.id)
         state = known.state
         if known.is_derivative:
             text = f"{known.alias} is derivative: its watermark follows from its inputs"

@@ -25,6 +25,7 @@ from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.events import KnownEvent, Seed
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore
+from odf_coordinator.keys import NotOwned
 from odf_coordinator.objects import require_objects
 from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
 from odf_coordinator.repeats import is_repeat
@@ -65,6 +66,7 @@ class States(Protocol):
 
 
 Listener = Callable[[ChainState], None]
+RequireOwned = Callable[[DatasetId], None]
 Sign = Callable[[Multihash], bytes]
 
 
@@ -78,15 +80,20 @@ class Committer:
         refs: RefStore,
         states: States,
         locks: Locks,
+        require_owned: RequireOwned,
         block_version: int = 3,
         lock_ttl_ms: int = 10_000,
         sign: Sign | None = None,
     ) -> None:
-        """Use these ports; write blocks of `block_version`, and what `sign` makes of each one's hash beside it."""
+        """Use these ports; write blocks of `block_version`, and what `sign` makes of each one's hash beside it.
+
+        `require_owned` raises `NotOwned` for datasets that are not ours to commit to.
+        """
         self._blobs = blobs
         self._refs = refs
         self._states = states
         self._locks = locks
+        self._require_owned = require_owned
         self._block_version = block_version
         self._lock_ttl_ms = lock_ttl_ms
         self._sign = sign
@@ -107,6 +114,10 @@ class Committer:
         ref: str = HEAD,
     ) -> Outcome:
         """Append events as consecutive blocks in one move of `ref`; a repeat of a commit is answered `already`."""
+        try:
+            self._require_owned(dataset)
+        except NotOwned as error:
+            return refusal(error)
         with self.exclusively(dataset):
             head = self._refs.head(dataset, ref)
             if head != expected_head:
@@ -121,6 +132,10 @@ class Committer:
             except HeadMovedError:
                 return self._overtaken(dataset, ref, expected_head, events, system_time)
         return Committed(state=state)
+
+    def require_owned(self, dataset: DatasetId) -> None:
+        """Return if the dataset is ours to commit to; raises `NotOwned`, before any work that would be in vain."""
+        self._require_owned(dataset)
 
     def move(
         self, dataset: DatasetId, *, expected: Multihash | None, state: ChainState, ref: str = HEAD

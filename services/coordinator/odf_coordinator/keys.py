@@ -1,14 +1,27 @@
-"""The private keys of datasets made here: `$ODF_HOME/keys/<fed01…>`, for the owner's eyes only."""
+"""The private keys of datasets kept here: `$ODF_HOME/keys/<fed01…>`, for the owner's eyes only; and who may commit."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
+from odf_common.adapters.local.keys import keep_dataset_key
+from odf_common.errors import Refused
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey
+from odf_common.ports.store import Catalog
 
-MODE: Final = 0o600
+
+@dataclass(eq=False, kw_only=True)
+class NotOwned(Refused):
+    """The dataset is a copy."""
+
+    reason: str = "NotOwned"
+
+    def advice(self) -> str:
+        """Return what can be done with a copy, and how it ceases to be one."""
+        return (
+            "pull what is new from where it is kept, `odf pull URL`; or, to go on with it here, bring its key: "
+            "`odf key import DATASET FILE`"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +32,10 @@ class KeyFolder:
 
     def save(self, key: PrivateKey) -> None:
         """Store a key, durably."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(self._path(key.dataset_id), os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key.raw)
-            file.flush()
-            os.fsync(file.fileno())
-        listing = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(listing)
-        finally:
-            os.close(listing)
+        keep_dataset_key(self.folder, key)
 
     def has(self, dataset: DatasetId) -> bool:
-        """Tell whether the dataset was made here."""
+        """Tell whether the dataset was made here, or its key was brought here."""
         return self._path(dataset).exists()
 
     def remove(self, dataset: DatasetId) -> None:
@@ -41,3 +44,19 @@ class KeyFolder:
 
     def _path(self, dataset: DatasetId) -> Path:
         return self.folder / dataset.folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owners:
+    """Tells which datasets are ours to commit to."""
+
+    keys: KeyFolder
+    catalog: Catalog
+
+    def require(self, dataset: DatasetId) -> None:
+        """Return if we hold the dataset's key; raises `NotOwned` for a copy."""
+        if not self.keys.has(dataset):
+            entry = self.catalog.by_id(dataset)
+            name = str(dataset) if entry is None else entry.alias
+            text = f"{name} is a copy of a dataset that is kept elsewhere; only that node commits to it"
+            raise NotOwned(text=text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Final, Protocol
 
-from odf_common.errors import OdfError, Refused, Unavailable
+from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
@@ -73,13 +73,13 @@ class Pulling:
             yield self._outcome(known)
 
     def _update(self, known: Known, is_wanted: Callable[[], bool], *, is_explicit: bool) -> Iterator[Pulled]:
-        if not self.keys.has(known.id):
-            if is_explicit:
-                text = f"{known.alias} is a copy of a dataset that is kept elsewhere; pull it from there, by its URL"
-                raise Refused(reason="NotOwned", text=text)
-        elif known.is_derivative:
+        if not is_explicit and not self.keys.has(known.id):
+            return  # a copy is passed over unless it is asked for
+        self.changing.committer.require_owned(known.id)
+        if known.is_derivative:
             yield from self._transform(known, is_wanted)
         elif known.state.push_sources or known.state.polling_source is not None:
+            self.changing.adding.make_heard(known)
             for waiting in self.ingest.drain(known.id):
                 if waiting:
                     yield Pulled(alias=known.alias, state="waiting", head=known.state.head)

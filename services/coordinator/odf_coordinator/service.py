@@ -19,7 +19,7 @@ from odf_coordinator.datasets import Datasets
 from odf_coordinator.handlers import Commands, Notifications
 from odf_coordinator.importer import Importer
 from odf_coordinator.ingest_client import IngestClient
-from odf_coordinator.keys import KeyFolder
+from odf_coordinator.keys import KeyFolder, Owners
 from odf_coordinator.ownership import Ownership
 from odf_coordinator.publisher import Publisher
 from odf_coordinator.pulling import Pulling
@@ -39,7 +39,7 @@ def build(env: Environment) -> Service:
     """Wire the coordinator."""
     datasets = Datasets(catalog=env.catalog, states=env.states, blobs=env.blobs, refs=env.refs)
     keys = KeyFolder(env.settings.home / "keys")
-    committer = _committer(env)
+    committer = _committer(env, Owners(keys=keys, catalog=env.catalog))
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
     ownership = Ownership(datasets=datasets, keys=keys, tell=committer.tell)
     transformer = Transformer(
@@ -71,7 +71,7 @@ def build(env: Environment) -> Service:
     )
 
 
-def _committer(env: Environment) -> Committer:
+def _committer(env: Environment, owners: Owners) -> Committer:
     key = node_key(env.settings.home / "keys")
     log.info("node key", signer=str(SignerId.of_key(key)), signs_blocks=env.settings.sign_blocks)
     return Committer(
@@ -79,6 +79,7 @@ def _committer(env: Environment) -> Committer:
         refs=env.refs,
         states=env.states,
         locks=env.locks,
+        require_owned=owners.require,
         block_version=env.settings.block_version,
         lock_ttl_ms=env.settings.lock_ttl_ms,
         sign=_signing(key) if env.settings.sign_blocks else None,

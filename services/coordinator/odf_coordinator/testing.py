@@ -37,7 +37,7 @@ from odf_coordinator.committer import Committer, Locks
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.drafts import Manifest
 from odf_coordinator.importer import Importer
-from odf_coordinator.keys import KeyFolder
+from odf_coordinator.keys import KeyFolder, Owners
 from odf_coordinator.outcomes import Outcome, require_committed
 from odf_coordinator.publisher import Publisher
 from odf_coordinator.pulling import Pulling
@@ -242,6 +242,7 @@ class Coordinator:
             refs=refs or self.refs,
             states=self.states,
             locks=locks or FreeLocks(),
+            require_owned=Owners(keys=self.keys, catalog=self.catalog).require,
             lock_ttl_ms=lock_ttl_ms,
         )
 

@@ -9,6 +9,7 @@ from odf_common.ports.store import ObjectKind
 from odf_common.runtime.signatures import Standing, judge, stored_signature
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Known
+from odf_coordinator.keys import Owners
 from odf_coordinator.outcomes import Committed, HeadMoved, Outcome
 from odf_coordinator.testing import Coordinator
 
@@ -25,6 +26,7 @@ def commit(node: Coordinator, known: Known, *texts: str, signed: bool = True) ->
         refs=node.refs,
         states=node.states,
         locks=NoLocks(),
+        require_owned=Owners(keys=node.keys, catalog=node.catalog).require,
         sign=sign if signed else None,
     )
     return committer.commit(

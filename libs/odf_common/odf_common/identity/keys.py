@@ -1,13 +1,17 @@
 """Key pairs behind dataset ids (spec: Unique Identifiers) and signers: ed25519, by the `cryptography` package."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from odf_common.errors import InvalidInput
+from odf_common.hashing import multibase
 from odf_common.identity.did import KEY_SIZE, DatasetId
+
+_MULTICODEC: Final = b"\x80\x26"  # ed25519-priv
+_NO_KEY: Final = "expected an ed25519 private key as `odf key export` writes it"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -22,6 +26,21 @@ class PrivateKey:
         if len(raw) != KEY_SIZE:
             raise InvalidInput(text=f"expected an ed25519 private key of {KEY_SIZE} bytes, got {len(raw)}")
         return cls(bytes(raw))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the text that `text` makes, in any multibase; raises `InvalidInput`, which does not repeat it."""
+        try:
+            raw = multibase.decode(text)
+        except InvalidInput:
+            raise InvalidInput(text=_NO_KEY) from None  # whose words may hold a secret
+        if not raw.startswith(_MULTICODEC) or len(raw) != len(_MULTICODEC) + KEY_SIZE:
+            raise InvalidInput(text=_NO_KEY)
+        return cls.from_bytes(raw.removeprefix(_MULTICODEC))
+
+    def text(self) -> str:
+        """Return the secret as multibase text of multicodec `ed25519-priv`: for a file of its owner, nothing else."""
+        return multibase.encode(_MULTICODEC + self.raw)
 
     @property
     def dataset_id(self) -> DatasetId:

@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "repo": "Name repositories.",
     "login": "Keep a token for a repository.",
     "verify": "Check that data is what the chain says.",
+    "key": "Take a dataset's private key to another node.",
     "prove": "Prove that a dataset is ours, or check a proof.",
     "sql": "Query datasets.",
     "hash": "Print logical or physical hashes of files.",

@@ -23,7 +23,10 @@ class NoPrivateKey(NotFound):
 
     def advice(self) -> str:
         """Say where it can be done."""
-        return "ask on the node that made the dataset, or set ODF_HOME to its folder; a copy has no key"
+        return (
+            "ask on the node that made the dataset, or set ODF_HOME to its folder; a copy has no key until one is "
+            "brought with `odf key import`"
+        )
 
 
 def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
@@ -37,18 +40,30 @@ def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
     return key
 
 
+def keep_dataset_key(folder: Path, key: PrivateKey) -> None:
+    """Store a dataset's key, durably and whole; one that is there already stays."""
+    _keep(folder / key.dataset_id.folder, key)
+
+
 def node_key(folder: Path) -> PrivateKey:
     """Return the node's key, made when there is none yet; of several who make it at once, all return the same."""
     file = folder / NODE
     with contextlib.suppress(FileNotFoundError):
         return _read(file)
+    _keep(file, keys.generate())
+    return _read(file)
+
+
+def _keep(file: Path, key: PrivateKey) -> None:
+    """Store a key where none is; of several who do so at once, the first one's stays."""
+    folder = file.parent
     durable.make_folder(folder.parent)
     folder.mkdir(exist_ok=True, mode=0o700)
     pending = folder / f"{durable.PENDING}{uuid.uuid4().hex}"
     descriptor = os.open(pending, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
     try:
         with os.fdopen(descriptor, "wb") as opened:
-            opened.write(keys.generate().raw)
+            opened.write(key.raw)
             opened.flush()
             os.fsync(opened.fileno())
         # A link is taken by the first and never replaced, and it is never seen half written.
@@ -57,7 +72,6 @@ def node_key(folder: Path) -> PrivateKey:
     finally:
         pending.unlink()
     durable.sync_folder(folder)
-    return _read(file)
 
 
 def _read(file: Path) -> PrivateKey:

@@ -1,0 +1,113 @@
+"""A dataset whose private key is not here is a copy: it follows, and nothing is committed to it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from odf_common.codec.bus import envelope
+from odf_common.codec.flatbuffers import encode_event
+from odf_common.errors import Refused
+from odf_common.identity.keys import PrivateKey
+from odf_common.metadata.events import SetInfo
+from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_coordinator.handlers import Commands
+from odf_coordinator.keys import NotOwned
+from odf_coordinator.outcomes import Committed
+from odf_coordinator.testing import Coordinator
+
+WIDER = ("city STRING", "city STRING, people BIGINT")
+WORDS = "cities is a copy of a dataset that is kept elsewhere; only that node commits to it"
+
+
+@pytest.fixture
+def key(node: Coordinator, root: str) -> PrivateKey:
+    """Have `cities` as after a pull from elsewhere, and return its key."""
+    node.add(root)
+    node.push("cities", "Oslo")
+    known = node.find("cities")
+    file = node.home / "keys" / known.id.folder
+    made = PrivateKey.from_bytes(file.read_bytes())
+    node.references.set("cities@next", "", None)
+    for topic in known.entry.push_topics.values():
+        node.topics.delete_topic(topic)
+    node.catalog.replace(type(known.entry)(alias="cities", dataset_id=known.id))
+    node.keys.remove(known.id)
+    return made
+
+
+@pytest.mark.usefixtures("key")
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda node, _: node.changing.commit_event("cities", SetInfo(description="x")),
+        lambda node, _: node.changing.commit_event("cities@next", SetInfo(description="x")),
+        lambda node, _: node.changing.set_watermark("cities", Timestamp.parse("2030-01-01T00:00:00Z")),
+        lambda node, _: node.push("cities", "Rome"),
+        lambda node, root: node.add(root.replace(*WIDER), replace=True),
+    ],
+)
+def test_nothing_writes_to_a_copy(
+    node: Coordinator, root: str, write: Callable[[Coordinator, str], object]
+) -> None:
+    before = node.find("cities")
+
+    with pytest.raises(Refused, match=WORDS) as refused:
+        write(node, root)
+
+    assert refused.value.reason == "NotOwned"
+    assert node.find("cities") == before
+    assert node.refs.head(before.id, "next") == before.state.head
+    assert node.topics.names == set()
+
+
+@pytest.mark.usefixtures("key")
+def test_a_proposal_from_ingest_is_refused_by_its_own_code(node: Coordinator) -> None:
+    state = node.find("cities").state
+    body = bus.Propose(
+        expected_head=state.head.raw,
+        system_time=node.clock.now().ns,
+        events=[encode_event(SetInfo(description="x"))],
+    )
+    commands = Commands(committer=node.committer, importer=node.importer)
+
+    (outgoing,) = commands.handle(envelope(state.dataset_id, body))
+
+    assert outgoing.envelope.refused.code == "NotOwned"
+    assert outgoing.envelope.refused.text == WORDS
+
+
+@pytest.mark.usefixtures("key")
+def test_a_pull_of_all_passes_copies_over_and_one_by_name_says_why(node: Coordinator) -> None:
+    steps = list(node.pulling.pull([], is_all=True, is_recursive=False, is_wanted=lambda: True))
+    assert steps[-1].state == "up-to-date"
+
+    steps = list(node.pulling.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True))
+    assert (steps[-1].state, steps[-1].error) == ("failed", WORDS)
+    assert "odf key import" in NotOwned(text=WORDS).advice()
+
+
+def test_a_copy_follows_is_reset_renamed_and_deleted(node: Coordinator, root: str, key: PrivateKey) -> None:
+    first = node.find("cities").state.head
+    node.keys.save(key)
+    node.changing.commit_event("cities@next", SetInfo(description="as it was staged by a pull"))
+    node.keys.remove(key.dataset_id)
+
+    assert node.references.fast_forward("cities@next").state.info is not None
+    assert node.changing.reset("cities", first).state.head == first
+    assert node.add(root)[0].outcome == "unchanged"
+    node.changing.rename("cities", "towns")
+    node.changing.delete("towns")
+    assert list(node.catalog.entries()) == []
+
+
+def test_with_its_key_a_copy_is_ours_and_a_pull_gives_it_topics(node: Coordinator, key: PrivateKey) -> None:
+    node.keys.save(key)
+
+    steps = list(node.pulling.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True))
+
+    assert steps[-1].state == "up-to-date"
+    assert node.topics.names == {"odf.push.cities.default"}
+    known = node.find("cities")
+    assert known.entry.push_topics == {"default": "odf.push.cities.default"}
+    assert isinstance(node.propose(known, node.ingest_events(known, ["Rome"], 1)), Committed)
