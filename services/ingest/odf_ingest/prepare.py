@@ -4,7 +4,7 @@ Messages that are no records are told apart here; a file is taken as a whole or 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import ReadStepParquet
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.batch import BadRecord, FileBatch, MessageBatch, Part
+from odf_ingest.conform import data_columns
 from odf_ingest.event_time import greatest, with_event_time
 from odf_ingest.merge import key_columns, operation_faults, takes_whole_batches
 from odf_ingest.preprocess import Preprocessor
@@ -30,11 +31,15 @@ from odf_ingest.values import Places
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a source's batches are read: the source, the names of columns, and the schema to read with."""
+    """How a source's batches are read: the source, the names of columns, and the schema to read with.
+
+    `also_required` are columns that the dataset requires and the source does not.
+    """
 
     source: AddPushSource
     vocab: DatasetVocabulary
     schema: pa.Schema | None
+    also_required: tuple[str, ...] = ()
 
     @property
     def takes_whole_batches(self) -> bool:
@@ -52,7 +57,8 @@ class Plan:
     def required(self) -> tuple[str, ...]:
         """Return columns that must have a value in every record."""
         declared = [] if self.schema is None or self.source.preprocess else self.schema
-        return (*key_columns(self.source.merge), *(column.name for column in declared if not column.nullable))
+        own = (column.name for column in declared if not column.nullable)
+        return (*key_columns(self.source.merge), *own, *self.also_required)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +77,17 @@ class Prepared:
 
 def plan_of(state: ChainState, source: AddPushSource) -> Plan:
     """Return how batches of the source are read. Without a declared schema the dataset's own is kept to."""
-    schema = declared_schema(source.read)
-    if schema is None and source.preprocess is None and state.schema is not None:
-        vocab = state.vocabulary
-        system = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
-        fields = [field for field in schema_of_event(state.schema) if field.name not in system]
-        schema = pa.schema([pa.field(field.name, field.type) for field in fields])
-    return Plan(source=source, vocab=state.vocabulary, schema=schema)
+    plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read))
+    if state.schema is None:
+        return plan
+    known = schema_of_event(state.schema)
+    data = data_columns(known, plan.vocab)
+    required = tuple(f.name for f in data if not f.nullable and f.name not in plan.required)
+    if plan.schema is not None or source.preprocess is not None:
+        return replace(plan, also_required=required)
+    own = {*data.names, plan.vocab.event_time_column}
+    fields = [pa.field(column.name, column.type) for column in known if column.name in own]
+    return replace(plan, schema=pa.schema(fields), also_required=required)
 
 
 class Preparer:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from odf_common.chain.build import build_blocks
 from odf_common.data.columns import normalize_timestamps, with_system_columns
+from odf_common.data.continuing import continued
 from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import write_slice
 from odf_common.errors import InvalidInput
@@ -23,6 +24,7 @@ from odf_common.metadata.events import (
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind
+from odf_ingest.conform import conformed
 from odf_ingest.event_time import filled, greatest
 from odf_ingest.merge import History, Merged, merge
 from odf_ingest.position import KIND, SourcePosition
@@ -49,7 +51,7 @@ class Drafter:
     """Writes slices and drafts what announces them."""
 
     def __init__(self, blobs: BlobStore, clock: Clock, *, block_version: int, is_signed: bool) -> None:
-        """Write slices into `blobs`; `is_signed` gives offset and op the reference's signed types."""
+        """Write slices into `blobs`; `is_signed` begins datasets with the reference's signed types."""
         self._blobs = blobs
         self._clock = clock
         self._block_version = block_version
@@ -63,7 +65,11 @@ class Drafter:
         taken = {vocab.offset_column, vocab.system_time_column} & set(prepared.records.column_names)
         if taken:
             raise InvalidInput(where=f"column {min(taken)}", text="the name belongs to a system column")
-        merged = merge(prepared.source.merge, prepared.records, history, vocab)
+        records = prepared.records
+        if state.schema is not None:
+            # Before merging: what is compared and taken back are whole records of the dataset.
+            records = conformed(records, schema_of_event(state.schema), vocab)
+        merged = merge(prepared.source.merge, records, history, vocab)
         records = filled(merged.records, vocab.event_time_column, prepared.moment)
         return Merged(records=records, ops=merged.ops, keys=merged.keys)
 
@@ -105,7 +111,7 @@ class Drafter:
         return Draft(before=state, after=after, events=tuple(events), system_time=system_time, merged=merged)
 
     def _table(self, state: ChainState, merged: Merged, system_time: Timestamp) -> pa.Table:
-        return with_system_columns(
+        table = with_system_columns(
             normalize_timestamps(merged.records),
             ops=merged.ops,
             first_offset=state.next_offset,
@@ -113,6 +119,9 @@ class Drafter:
             vocab=state.vocabulary,
             signed=self._is_signed,
         )
+        if state.schema is None:
+            return table
+        return continued(table, schema_of_event(state.schema), state.vocabulary)
 
     def _write(self, state: ChainState, table: pa.Table) -> DataSlice:
         folder = self._blobs.scratch()

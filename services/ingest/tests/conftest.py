@@ -10,7 +10,7 @@ import pytest
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.build import build_blocks
-from odf_common.chain.chain import iterate
+from odf_common.chain.chain import fold, iterate
 from odf_common.codec.bus import Envelope, envelope
 from odf_common.codec.flatbuffers import decode_event
 from odf_common.data.slices import read_slice
@@ -35,6 +35,7 @@ from odf_ingest.propose import Proposals
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.slices import Drafter
 
+VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
 COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
 
 
@@ -168,31 +169,58 @@ def make_bench(tmp_path: Path) -> Iterator[MakeBench]:
         merge: MergeStrategy | None = None,
         read: ReadStep | None = None,
         *events: KnownEvent,
+        is_signed: bool = False,
     ) -> Bench:
-        dataset = a_dataset()
         source = AddPushSource(
             source_name="default",
             read=read or ReadStepNdJson(ddl_schema=COLUMNS),
             merge=merge or MergeStrategyAppend(),
         )
-        refs = MemoryRefStore()
-        blobs = MemoryBlobStore(refs)
-        states = ChainStates(blobs, refs, NoStateCache())
         chain = a_chain(a_seed(), *events, source)
-        for name, raw in chain.store.items():
-            blobs.put(dataset, ObjectKind.BLOCK, name, raw)
-        refs.compare_and_set(dataset, expected=None, new=chain.state.head)
-        coordinator = Coordinator(blobs, refs, states)
-        coordinator.replies = Replies(coordinator)  # type: ignore[arg-type]
-        coordinator.replies.on_owned(frozenset())
-        clock = Clock()
-        drafter = Drafter(blobs, clock, block_version=3, is_signed=False)
-        pool = ThreadPoolExecutor(4)
+        bench, pool = _bench(a_dataset(), is_signed=is_signed)
         pools.append(pool)
-        lanes = Lanes(blobs, states, BatchCommitter(states, drafter, Proposals(coordinator.replies)), pool)
-        preparer = Preparer(Preprocessor(NoEngine(), blobs.scratch))  # type: ignore[arg-type]
-        return Bench(dataset, coordinator, blobs, refs, states, lanes, preparer, clock, pool)
+        for name, raw in chain.store.items():
+            bench.blobs.put(bench.dataset, ObjectKind.BLOCK, name, raw)
+        bench.refs.compare_and_set(bench.dataset, expected=None, new=chain.state.head)
+        return bench
 
     yield make
     for pool in pools:
         pool.shutdown()
+
+
+@pytest.fixture
+def bench_of() -> Iterator[Callable[[str], Bench]]:
+    """Return what goes on with a dataset that another implementation has written."""
+    pools = []
+
+    def make(name: str) -> Bench:
+        root = VECTORS / name
+        head = Multihash.parse((root / "refs" / "head").read_text().strip())
+        dataset = fold(lambda block: (root / "blocks" / str(block)).read_bytes(), head).dataset_id
+        bench, pool = _bench(dataset, is_signed=False)
+        pools.append(pool)
+        for kind, folder in ((ObjectKind.BLOCK, "blocks"), (ObjectKind.DATA, "data")):
+            for file in (root / folder).iterdir():
+                bench.blobs.put(dataset, kind, Multihash.parse(file.name), file.read_bytes())
+        bench.refs.compare_and_set(dataset, expected=None, new=head)
+        return bench
+
+    yield make
+    for pool in pools:
+        pool.shutdown()
+
+
+def _bench(dataset: DatasetId, *, is_signed: bool) -> tuple[Bench, ThreadPoolExecutor]:
+    refs = MemoryRefStore()
+    blobs = MemoryBlobStore(refs)
+    states = ChainStates(blobs, refs, NoStateCache())
+    coordinator = Coordinator(blobs, refs, states)
+    coordinator.replies = Replies(coordinator)  # type: ignore[arg-type]
+    coordinator.replies.on_owned(frozenset())
+    clock = Clock()
+    drafter = Drafter(blobs, clock, block_version=3, is_signed=is_signed)
+    pool = ThreadPoolExecutor(4)
+    lanes = Lanes(blobs, states, BatchCommitter(states, drafter, Proposals(coordinator.replies)), pool)
+    preparer = Preparer(Preprocessor(NoEngine(), blobs.scratch))  # type: ignore[arg-type]
+    return Bench(dataset, coordinator, blobs, refs, states, lanes, preparer, clock, pool), pool

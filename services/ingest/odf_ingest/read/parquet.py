@@ -29,9 +29,11 @@ def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
         raise InvalidInput(text=f"is not a Parquet file: {error}") from error
     if schema is None:
         return table
-    missing = [name for name in schema.names if name not in table.column_names]
-    if missing:
-        raise InvalidInput(where=f"column {missing[0]}", text="is missing in the Parquet file")
+    missing = [column for column in schema if column.name not in table.column_names]
+    for column in missing:
+        if not column.nullable or len(missing) == len(schema):
+            raise InvalidInput(where=f"column {column.name}", text="is missing in the Parquet file")
+        table = table.append_column(column, pa.nulls(len(table), column.type))
     try:
         return table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:

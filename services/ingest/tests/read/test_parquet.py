@@ -32,6 +32,15 @@ def test_bytes_that_are_no_parquet_are_refused(raw: bytes) -> None:
         read_batch(ReadStepParquet(), raw, None)
 
 
-def test_a_missing_column_is_named() -> None:
+@pytest.mark.parametrize(
+    "columns", [[("z", pa.int64())], [("a", pa.int64()), pa.field("z", pa.int64(), nullable=False)]]
+)
+def test_a_missing_column_is_named(columns: list[pa.Field]) -> None:
     with pytest.raises(InvalidInput, match="column z"):
-        read_batch(ReadStepParquet(), file_of(pa.table({"a": [1]})), pa.schema([("z", pa.int64())]))
+        read_batch(ReadStepParquet(), file_of(pa.table({"a": [1]})), pa.schema(columns))
+
+
+def test_a_missing_column_that_is_optional_is_null() -> None:
+    wanted = pa.schema([("z", pa.int64()), ("a", pa.int64())])
+    table = read_batch(ReadStepParquet(), file_of(pa.table({"a": [1]})), wanted)
+    assert table.to_pylist() == [{"z": None, "a": 1}]

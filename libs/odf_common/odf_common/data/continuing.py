@@ -1,0 +1,96 @@
+"""New records in the form that a dataset has already: it goes on as it began, whoever began it.
+
+Taken from the dataset are what leaves every value as it is: whether a column is required, and the integer types of
+offset and operation; and the unit of moments. Any other difference is left for `check_evolution` to judge.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+
+from odf_common.data.types import as_stored, stored_schema, stored_type
+from odf_common.errors import InvalidInput
+from odf_common.metadata.vocabulary import DatasetVocabulary
+
+
+def continued_schema(found: pa.Schema, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    """Return the stored form of `found` as a dataset of the schema `known` goes on with it; new columns stay."""
+    before = {column.name: column for column in stored_schema(known)}
+    numbers = {vocab.offset_column, vocab.operation_type_column}
+    fields = []
+    for column in stored_schema(found):
+        old = before.get(column.name, column)
+        is_number = column.name in numbers and kind.is_integer(old.type) and kind.is_integer(column.type)
+        fields.append(old if is_number else _continued(column, old))
+    return pa.schema(fields)
+
+
+def continued(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
+    """Return the records as a dataset of the schema `known` goes on with them; finer moments are cut to its unit.
+
+    Raises `InvalidInput` naming a column that has nulls where the dataset requires a value.
+    """
+    target = continued_schema(records.schema, known, vocab)
+    fields, columns = [], []
+    for column, wanted in zip(records.columns, target, strict=True):
+        where = f"column {wanted.name}"
+        made = column
+        if stored_type(column.type) != wanted.type:
+            made = _as(
+                as_stored(pa.table([column], [wanted.name])).column(0).combine_chunks(), wanted.type, where
+            )
+        _check_nulls(made.null_count, wanted, where)
+        columns.append(made)
+        fields.append(wanted.with_type(made.type))
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _continued(new: pa.Field, old: pa.Field) -> pa.Field:
+    return pa.field(new.name, _continued_type(new.type, old.type), old.nullable)
+
+
+def _continued_type(new: pa.DataType, old: pa.DataType) -> pa.DataType:
+    if kind.is_timestamp(new) and kind.is_timestamp(old):
+        return old
+    if kind.is_struct(new) and kind.is_struct(old):
+        before = {inner.name: inner for inner in old.fields}
+        return pa.struct([_continued(inner, before.get(inner.name, inner)) for inner in new.fields])
+    if kind.is_list(new) and kind.is_list(old):
+        return pa.list_(_continued(new.value_field, old.value_field))
+    return new
+
+
+def _as(values: pa.Array, wanted: pa.DataType, where: str) -> pa.Array:
+    """Return stored values as another type of the same shape; Arrow itself makes nothing nested required."""
+    if values.type == wanted:
+        return values
+    if kind.is_struct(wanted):
+        return _as_struct(values, wanted, where)
+    if kind.is_list(wanted):
+        _check_nulls(values.flatten().null_count, wanted.value_field, f"{where}[]")
+        items = _as(values.values, wanted.value_type, f"{where}[]")
+        return pa.Array.from_buffers(
+            wanted, len(values), values.buffers()[:2], offset=values.offset, children=[items]
+        )
+    try:
+        return values.cast(wanted, safe=not kind.is_timestamp(wanted))
+    except pa.ArrowException as error:
+        raise InvalidInput(text=str(error), where=where) from error
+
+
+def _as_struct(values: pa.Array, wanted: pa.StructType, where: str) -> pa.Array:
+    is_there = values.is_valid()
+    children = []
+    for at, inner in enumerate(wanted.fields):
+        child, name = values.field(at), f"{where}.{inner.name}"
+        _check_nulls(pc.sum(pc.and_(child.is_null(), is_there), min_count=0).as_py(), inner, name)
+        children.append(_as(child, inner.type, name))
+    mask = values.is_null() if values.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(wanted.fields), mask=mask)
+
+
+def _check_nulls(count: int, wanted: pa.Field, where: str) -> None:
+    if count and not wanted.nullable:
+        raise InvalidInput(
+            text=f"is required in this dataset, and {count} records have no value", where=where
+        )

@@ -1,0 +1,36 @@
+"""New records beside those that a dataset has: its columns in its order, whichever source they come from."""
+
+import pyarrow as pa
+
+from odf_common.data.continuing import continued
+from odf_common.errors import InvalidInput
+from odf_common.metadata.vocabulary import DatasetVocabulary
+
+
+def data_columns(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    """Return a dataset's schema without the system columns, event time being one of them."""
+    system = {
+        vocab.offset_column,
+        vocab.operation_type_column,
+        vocab.system_time_column,
+        vocab.event_time_column,
+    }
+    return pa.schema([column for column in schema if column.name not in system])
+
+
+def conformed(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
+    """Return the records with every data column of the schema `known`, in its order, then those that are new.
+
+    Optional columns that the records lack are null. Raises `InvalidInput` naming one that is required, or has nulls.
+    """
+    data = data_columns(known, vocab)
+    for column in data:
+        if column.name not in records.column_names:
+            if not column.nullable:
+                raise InvalidInput(
+                    where=f"column {column.name}", text="is required in this dataset and is not there"
+                )
+            records = records.append_column(column, pa.nulls(len(records), column.type))
+    new = [name for name in records.column_names if name not in data.names]
+    order = [*data.names, *new]
+    return continued(records if order == records.column_names else records.select(order), data, vocab)
