@@ -4,12 +4,10 @@ Objects are written before blocks, blocks before the head (spec: Dataset Sharing
 leaves nothing but objects that the next attempt finds already there.
 """
 
-import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlparse
 
@@ -23,34 +21,22 @@ from odf_common.errors import (
     NotFound,
     Refused,
     Unavailable,
-    VerificationFailed,
 )
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.ref_names import HEAD, split_ref
-from odf_common.metadata.events import AddData, ExecuteTransform
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
-from odf_sync.compare import Missing, RemoteBlock, admit_all, compare_with, missing_blocks
+from odf_sync.compare import Missing, admit_all, compare_with, missing_blocks
+from odf_sync.objects import RemoteObject, declared_objects, fetch
 from odf_sync.repositories import Repository, repository
 
 DOWNLOADS: Final = 8  # objects at a time
 ANSWER: Final = 60.0  # seconds for the coordinator to admit a chain, asked again after that
 ATTEMPTS: Final = 10
-
-
-@dataclass(eq=False, kw_only=True)
-class ObjectDiffers(VerificationFailed):
-    """The repository's object is not what its block declares."""
-
-    object: str
-    block: str
-    sequence_number: int
-    actual: str
-    repository: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +50,6 @@ class Step:
     head: Multihash | None = None
     new_blocks: int = 0
     new_records: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteObject:
-    """A slice or checkpoint to fetch; `size` in bytes as declared by its block."""
-
-    kind: ObjectKind
-    name: Multihash
-    size: int
-    block: RemoteBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +81,7 @@ def pull(env: Environment, replies: Replies, url: str, alias: str) -> Iterator[S
     past = _past(env, here, missing.common)
     state = admit_all(past, missing.blocks)
     _check_identity(env, state.dataset_id, name)
-    yield from _objects(env, there, state.dataset_id, name, missing.blocks)
+    yield from _objects(env, there, state.dataset_id, name, declared_objects(past, missing.blocks))
     yield Step(alias=name, state="committing")
     for block in missing.blocks:
         env.blobs.put(state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
@@ -181,14 +157,14 @@ def _check_identity(env: Environment, dataset: DatasetId, alias: str) -> None:
 
 
 def _objects(
-    env: Environment, there: Repository, dataset: DatasetId, alias: str, blocks: Sequence[RemoteBlock]
+    env: Environment, there: Repository, dataset: DatasetId, alias: str, declared: Iterable[RemoteObject]
 ) -> Iterator[Step]:
     """Fetch what is not here yet; the first object that is not as declared ends it."""
-    wanted = [one for one in _declared(blocks) if not env.blobs.has(dataset, one.kind, one.name)]
+    wanted = [one for one in declared if not env.blobs.has(dataset, one.kind, one.name)]
     scratch = env.blobs.scratch()
     try:
         with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="download") as pool:
-            fetched = [pool.submit(_fetch, env, there, dataset, one, scratch) for one in wanted]
+            fetched = [pool.submit(fetch, env, there, dataset, one, scratch) for one in wanted]
             try:
                 for done, one in enumerate(as_completed(fetched), 1):
                     one.result()
@@ -197,36 +173,6 @@ def _objects(
                 pool.shutdown(wait=True, cancel_futures=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _declared(blocks: Sequence[RemoteBlock]) -> Iterator[RemoteObject]:
-    seen: set[Multihash] = set()
-    for block in blocks:
-        event = block.decoded.block.event
-        if not isinstance(event, AddData | ExecuteTransform):
-            continue
-        for kind, one in ((ObjectKind.DATA, event.new_data), (ObjectKind.CHECKPOINT, event.new_checkpoint)):
-            if one is not None and one.physical_hash not in seen:
-                seen.add(one.physical_hash)
-                yield RemoteObject(kind=kind, name=one.physical_hash, size=one.size, block=block)
-
-
-def _fetch(env: Environment, there: Repository, dataset: DatasetId, one: RemoteObject, scratch: Path) -> None:
-    file = scratch / str(one.name)
-    with file.open("w+b") as out:
-        there.fetch(one.kind, one.name, out, one.size)
-        out.seek(0)
-        actual = Multihash.sha3(hashlib.file_digest(out, "sha3_256").digest())
-        size = out.tell()
-    if actual != one.name or size != one.size:
-        raise ObjectDiffers(
-            object=f"{one.kind}/{one.name}",
-            block=str(one.block.hash),
-            sequence_number=one.block.decoded.block.sequence_number,
-            actual=f"{actual}, {size} bytes",
-            repository=there.url,
-        )
-    env.blobs.put_file(dataset, one.kind, one.name, file)
 
 
 def _commit(env: Environment, replies: Replies, state: ChainState, place: Place) -> None:

@@ -10,12 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-import pyarrow.types as kind
+import pyarrow as pa
 
 from odf_common.chain.chain import ChainBroken, iterate
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
-from odf_common.data.columns import OPERATION, check_corrections
+from odf_common.data.checks import RecordsDiffer, check_records
+from odf_common.data.schema import schema_of_event
 from odf_common.data.slices import read_slice
 from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError, VerificationFailed
 from odf_common.hashing.logical import logical_hash
@@ -23,7 +24,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.events import AddData, Checkpoint, DataSlice, ExecuteTransform
+from odf_common.metadata.events import AddData, Checkpoint, DataSlice, ExecuteTransform, SetDataSchema
 from odf_common.ports.store import ObjectKind
 from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.targets import Target
@@ -120,24 +121,53 @@ def check_objects(
     *,
     depth: Depth,
     progress: Progress,
+    since: ChainState | None = None,
 ) -> Iterator[Problem]:
-    """Hash every slice and checkpoint that `links` declare; yields problems in chain order.
+    """Hash every slice and checkpoint that `links`, which follow `since`, declare; yields problems in chain order.
 
     Bytes looked at are added to `tally`; `progress(done, total)` is called once a block with objects.
     """
-    jobs = [(link, event) for link in links if (event := _with_objects(link.block.event)) is not None]
+    jobs = list(_jobs(links, None if since is None else since.schema))
     waiting: list[Future[list[Problem]]] = []
     with ThreadPoolExecutor(HASHERS, thread_name_prefix="hasher") as pool:
+
+        def submit(job: _Job) -> Future[list[Problem]]:
+            return pool.submit(_check_event, target, job, tally, depth)
+
         rest = iter(jobs)
         done = 0
-        for link, event in islice(rest, QUEUED):
-            waiting.append(pool.submit(_check_event, target, link, event, tally, depth))
+        waiting.extend(submit(job) for job in islice(rest, QUEUED))
         while waiting:
             yield from waiting.pop(0).result()
             done += 1
             progress(done, len(jobs))
-            for link, event in islice(rest, 1):
-                waiting.append(pool.submit(_check_event, target, link, event, tally, depth))
+            waiting.extend(submit(job) for job in islice(rest, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A block with objects, and the schema that its slice has to have; None where that cannot be known."""
+
+    link: Link
+    event: AddData | ExecuteTransform
+    schema: pa.Schema | None
+
+
+def _jobs(links: list[Link], set_before: SetDataSchema | None) -> Iterator[_Job]:
+    schema = _schema(set_before)
+    for link in links:
+        event = link.block.event
+        if isinstance(event, SetDataSchema):
+            schema = _schema(event)
+        elif (with_objects := _with_objects(event)) is not None:
+            yield _Job(link, with_objects, schema)
+
+
+def _schema(event: SetDataSchema | None) -> pa.Schema | None:
+    try:
+        return None if event is None else schema_of_event(event)
+    except InvalidInput:
+        return None
 
 
 def _with_objects(event: object) -> AddData | ExecuteTransform | None:
@@ -146,12 +176,11 @@ def _with_objects(event: object) -> AddData | ExecuteTransform | None:
     return None
 
 
-def _check_event(
-    target: Target, link: Link, event: AddData | ExecuteTransform, tally: Tally, depth: Depth
-) -> list[Problem]:
+def _check_event(target: Target, job: _Job, tally: Tally, depth: Depth) -> list[Problem]:
+    link, event = job.link, job.event
     problems: list[Problem] = []
     if event.new_data is not None:
-        problems += _check_slice(target, link, event.new_data, depth)
+        problems += _check_slice(target, link, event.new_data, job.schema, depth)
         tally.bytes += event.new_data.size
     if event.new_checkpoint is not None:
         problems += _check_checkpoint(target, link, event.new_checkpoint)
@@ -159,16 +188,18 @@ def _check_event(
     return problems
 
 
-def _check_slice(target: Target, link: Link, data: DataSlice, depth: Depth) -> list[Problem]:
+def _check_slice(
+    target: Target, link: Link, data: DataSlice, schema: pa.Schema | None, depth: Depth
+) -> list[Problem]:
     """Check bytes, then records; an object that is not what its name says is damage, whatever its records hash to."""
     declared = _Declared(ObjectKind.DATA, data.physical_hash, data.size, Damage.PHYSICAL_HASH_MISMATCH)
     problems = _check_bytes(target, link, declared)
     if problems or not depth.logical:
         return problems
-    return _check_records(target, link, data)
+    return _check_records(target, link, data, schema)
 
 
-def _check_records(target: Target, link: Link, data: DataSlice) -> list[Problem]:
+def _check_records(target: Target, link: Link, data: DataSlice, schema: pa.Schema | None) -> list[Problem]:
     def problem(kind: Damage, text: str) -> Problem:
         return _problem(link, kind, data.physical_hash, text)
 
@@ -181,20 +212,10 @@ def _check_records(target: Target, link: Link, data: DataSlice) -> list[Problem]
         return [
             problem(Damage.LOGICAL_HASH_MISMATCH, f"declared {data.logical_hash}, records hash to {actual}")
         ]
-    interval = data.offset_interval
-    rows = interval.end - interval.start + 1
-    first, last = (
-        (table.column(0)[0].as_py(), table.column(0)[-1].as_py()) if table.num_rows else (None, None)
-    )
-    if (table.num_rows, first, last) != (rows, interval.start, interval.end):
-        return [
-            problem(Damage.OFFSETS_MISMATCH, f"declared {interval.start}–{interval.end}, has {first}–{last}")
-        ]
     try:
-        if table.num_columns > OPERATION and kind.is_integer(table.schema.types[OPERATION]):
-            check_corrections(table.column(OPERATION))
-    except InvalidInput as error:
-        return [problem(Damage.CORRECTION_INCOMPLETE, str(error))]
+        check_records(table, data.offset_interval, schema)
+    except RecordsDiffer as error:
+        return [problem(Damage(error.kind), error.text)]
     return []
 
 

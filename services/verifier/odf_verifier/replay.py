@@ -23,9 +23,10 @@ from odf_common.chain.transforms import (
     build_request,
     input_of,
 )
+from odf_common.data.continuing import continued
 from odf_common.data.schema import schema_of_event
 from odf_common.data.slices import read_slice
-from odf_common.errors import InvalidQuery, NotFound
+from odf_common.errors import InvalidInput, InvalidQuery, NotFound
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
@@ -118,9 +119,14 @@ def _differences(
     if response.new_offset_interval != interval:
         yield None, f"offsets: declared {interval}, replay gives {response.new_offset_interval}"
     elif declared is not None:
-        actual = logical_hash(read_slice(Path(files.new_data)))
-        if actual != declared.logical_hash:
-            yield declared.physical_hash, f"records: declared {declared.logical_hash}, replay gives {actual}"
+        try:
+            actual = _records_hash(state, Path(files.new_data))
+        except InvalidInput as error:
+            yield declared.physical_hash, f"records: replay gives others than the dataset can hold: {error}"
+        else:
+            if actual != declared.logical_hash:
+                text = f"records: declared {declared.logical_hash}, replay gives {actual}"
+                yield declared.physical_hash, text
     watermark = later(state.watermark, response.new_watermark)
     if watermark != event.new_watermark:
         yield None, f"watermark: declared {event.new_watermark}, replay gives {watermark}"
@@ -130,6 +136,14 @@ def _differences(
             event.new_checkpoint.physical_hash,
             f"checkpoint: declared {event.new_checkpoint.physical_hash}, replay gives {checkpoint}",
         )
+
+
+def _records_hash(state: ChainState, file: Path) -> Multihash:
+    """Return the hash of the records in the types of the dataset, which the engine is not told."""
+    records = read_slice(file)
+    if state.schema is not None:
+        records = continued(records, schema_of_event(state.schema), state.vocabulary)
+    return logical_hash(records)
 
 
 def _hash_of(file: Path) -> Multihash | None:

@@ -77,7 +77,7 @@ class Verifier:
         def progress(done: int, total: int) -> None:
             steps.put(Step(phase=INTEGRITY, done=done, total=total))
 
-        for problem in check_objects(target, links, tally, depth=scope.depth, progress=progress):
+        for problem in check_objects(target, links, tally, depth=scope.depth, progress=progress, since=since):
             problems.append(problem)
             yield from _drained(steps)
         yield from _drained(steps)

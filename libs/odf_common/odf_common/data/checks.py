@@ -1,0 +1,96 @@
+"""Whether the records of a slice are what their block and chain declare, beyond their hash.
+
+Spec: Common Data Schema; wire-facts §5.1; RFC-015.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+
+from odf_common.data.columns import OPERATION, Operation, check_corrections
+from odf_common.data.schema import with_optionality_of
+from odf_common.data.types import stored_schema
+from odf_common.errors import InvalidInput, VerificationFailed
+from odf_common.metadata.events import OffsetInterval
+
+SYSTEM_COLUMNS: Final = 4  # offset, operation, system time, event time: all required
+SCHEMA: Final = "schema-mismatch"
+OFFSETS: Final = "offsets-mismatch"
+OPERATIONS: Final = "operation-invalid"
+CORRECTION: Final = "correction-incomplete"
+NULL: Final = "system-column-null"
+
+
+@dataclass(eq=False, kw_only=True)
+class RecordsDiffer(VerificationFailed):
+    """The records of a slice are not what is declared; `kind` is one of the constants above."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        """Return what differs."""
+        return self.text
+
+
+def check_records(table: pa.Table, interval: OffsetInterval, schema: pa.Schema | None) -> None:
+    """Return if the records have the schema in force and consecutive offsets, and are whole; raises `RecordsDiffer`.
+
+    Whether a column is optional is not compared: files of other implementations say more than their schemas.
+    """
+    if schema is not None:
+        _check_schema(table.schema, schema)
+    _check_offsets(table, interval)
+    for column, name in zip(table.columns[:SYSTEM_COLUMNS], table.column_names, strict=False):
+        if column.null_count:
+            raise RecordsDiffer(kind=NULL, text=f"column {name} has {column.null_count} nulls")
+    if table.num_columns > OPERATION:
+        _check_operations(table.column(OPERATION))
+
+
+def _check_schema(actual: pa.Schema, declared: pa.Schema) -> None:
+    found, wanted = stored_schema(actual), stored_schema(declared)
+    if stored_schema(with_optionality_of(wanted, found)).equals(found, check_metadata=False):
+        return
+    for have, want in zip(found, wanted, strict=False):
+        if have.name != want.name or have.type != want.type:
+            raise RecordsDiffer(
+                kind=SCHEMA, text=f"column {have.name} {have.type} where {want.name} {want.type} is declared"
+            )
+    raise RecordsDiffer(kind=SCHEMA, text=f"has {len(found)} columns, {len(wanted)} are declared")
+
+
+def _check_offsets(table: pa.Table, interval: OffsetInterval) -> None:
+    start, end = interval.start, interval.end
+    declared = f"declared {start}–{end}"
+    if table.num_columns == 0 or table.num_rows != end - start + 1:
+        raise RecordsDiffer(kind=OFFSETS, text=f"{declared}, has {table.num_rows} records")
+    offsets = table.column(0)
+    if not kind.is_integer(offsets.type) or offsets.null_count:
+        raise RecordsDiffer(
+            kind=OFFSETS, text=f"{declared}, but column {table.column_names[0]} has no numbers"
+        )
+    values = offsets.to_numpy()
+    if end > np.iinfo(values.dtype).max:
+        raise RecordsDiffer(kind=OFFSETS, text=f"{declared}, but offsets are {offsets.type}")
+    # In their own type: compared as floats, large numbers would be equal to their neighbours.
+    wrong = np.flatnonzero(values != np.arange(start, end + 1, dtype=values.dtype))
+    if len(wrong):
+        row = int(wrong[0])
+        raise RecordsDiffer(kind=OFFSETS, text=f"{declared}, record {row + 1} has {offsets[row]}")
+
+
+def _check_operations(operations: pa.ChunkedArray) -> None:
+    if not kind.is_integer(operations.type):
+        raise RecordsDiffer(kind=OPERATIONS, text=f"operations are {operations.type}")
+    low, high = pc.min_max(operations).values()
+    if low.as_py() < min(Operation) or high.as_py() > max(Operation):
+        raise RecordsDiffer(kind=OPERATIONS, text=f"operations from {low} to {high}, which are not all known")
+    try:
+        check_corrections(operations)
+    except InvalidInput as error:
+        raise RecordsDiffer(kind=CORRECTION, text=str(error)) from error

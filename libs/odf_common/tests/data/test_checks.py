@@ -1,0 +1,72 @@
+"""Records that are not what their block declares are named, whatever they hash to."""
+
+import pyarrow as pa
+import pytest
+
+from odf_common.data.checks import CORRECTION, NULL, OFFSETS, OPERATIONS, SCHEMA, RecordsDiffer, check_records
+from odf_common.data.types import TIMESTAMP
+from odf_common.metadata.events import OffsetInterval
+
+WHOLE = {
+    "offset": pa.array([3, 4, 5], pa.uint64()),
+    "op": pa.array([0, 2, 3], pa.uint8()),
+    "system_time": pa.array([1, 1, 1], TIMESTAMP),
+    "event_time": pa.array([1, 2, 3], TIMESTAMP),
+    "text": pa.array(["a", None, "c"]),
+}
+INTERVAL = OffsetInterval(start=3, end=5)
+DECLARED = pa.table(WHOLE).schema
+
+
+def with_column(name: str, values: pa.Array) -> pa.Table:
+    return pa.table({**WHOLE, name: values})
+
+
+def test_records_that_are_as_declared_are_accepted_in_every_layout() -> None:
+    check_records(pa.table(WHOLE), INTERVAL, DECLARED)
+    check_records(pa.table(WHOLE), INTERVAL, None)
+    signed = {"offset": pa.array([3, 4, 5], pa.int64()), "op": pa.array([0, 0, 1], pa.int32())}
+    check_records(pa.table({**WHOLE, **signed}), INTERVAL, None)
+    view = with_column("text", pa.array(["a", None, "c"]).dictionary_encode())
+    check_records(view, INTERVAL, DECLARED)
+    required = pa.schema([field.with_nullable(False) for field in DECLARED])
+    check_records(pa.table(WHOLE), INTERVAL, required)
+
+
+@pytest.mark.parametrize(
+    ("table", "kind", "text"),
+    [
+        (with_column("offset", pa.array([3, 9, 5], pa.uint64())), OFFSETS, "record 2 has 9"),
+        (with_column("offset", pa.array([3, 3, 5], pa.uint64())), OFFSETS, "record 2 has 3"),
+        (with_column("offset", pa.array([3, -4, 5], pa.int64())), OFFSETS, "record 2 has -4"),
+        (with_column("offset", pa.array([3, None, 5], pa.uint64())), OFFSETS, "no numbers"),
+        (with_column("offset", pa.array(["3", "4", "5"])), OFFSETS, "no numbers"),
+        (pa.table(WHOLE).slice(1), OFFSETS, "has 2 records"),
+        (with_column("op", pa.array([0, 7, 0], pa.uint8())), OPERATIONS, "from 0 to 7"),
+        (with_column("op", pa.array([0, -1, 0], pa.int32())), OPERATIONS, "from -1 to 0"),
+        (with_column("op", pa.array([0.0, 0.0, 0.0])), OPERATIONS, "double"),
+        (with_column("op", pa.array([0, None, 0], pa.uint8())), NULL, "column op has 1 nulls"),
+        (with_column("system_time", pa.array([1, None, 1], TIMESTAMP)), NULL, "system_time"),
+        (with_column("event_time", pa.array([None, 1, 1], TIMESTAMP)), NULL, "event_time"),
+        (with_column("op", pa.array([0, 2, 0], pa.uint8())), CORRECTION, "record 2: a -C without"),
+    ],
+)
+def test_what_differs_is_named(table: pa.Table, kind: str, text: str) -> None:
+    with pytest.raises(RecordsDiffer) as told:
+        check_records(table, INTERVAL, None)
+    assert told.value.kind == kind
+    assert text in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        (with_column("text", pa.array([1, 2, 3])), "text int64 where text string is declared"),
+        (pa.table(WHOLE).drop_columns(["text"]), "has 4 columns, 5 are declared"),
+        (pa.table(WHOLE).rename_columns(["offset", "op", "system_time", "event_time", "t"]), "column t"),
+    ],
+)
+def test_another_schema_than_the_one_in_force_is_named(table: pa.Table, text: str) -> None:
+    with pytest.raises(RecordsDiffer, match=text) as told:
+        check_records(table, INTERVAL, DECLARED)
+    assert told.value.kind == SCHEMA

@@ -1,0 +1,93 @@
+"""Slices whose bytes have the right name, but whose records are not those that the block declares."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pyarrow as pa
+import pytest
+
+from odf_common.adapters.memory import MemoryBlobStore
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.data.schema import schema_to_event
+from odf_common.data.slices import SliceFile, write_slice
+from odf_common.data.types import TIMESTAMP
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import AddData, DataSlice, KnownEvent, OffsetInterval
+from odf_common.ports.store import ObjectKind
+from odf_common.runtime.environment import Environment
+from odf_common.testing.builders import a_chain, a_seed
+from odf_sync.compare import RemoteBlock
+from odf_sync.objects import RecordsRefused, RemoteObject, declared_objects, fetch
+from odf_sync.repositories import FolderRepository
+
+COLUMNS = {
+    "offset": pa.array([0, 1], pa.uint64()),
+    "op": pa.array([0, 0], pa.uint8()),
+    "system_time": pa.array([1, 1], TIMESTAMP),
+    "event_time": pa.array([1, 1], TIMESTAMP),
+    "city": pa.array(["Oslo", "Rome"]),
+}
+WHOLE = pa.table(COLUMNS)
+
+
+def remote(folder: Path, table: pa.Table, logical: Multihash | None = None) -> RemoteObject:
+    """Write a repository's slice and the blocks that declare it with the schema of `WHOLE`."""
+    (folder / "data").mkdir(parents=True)
+    written: SliceFile = write_slice(table, folder / "slice")
+    (folder / "slice").rename(folder / "data" / str(written.physical_hash))
+    data = DataSlice(
+        logical_hash=logical or written.logical_hash,
+        physical_hash=written.physical_hash,
+        offset_interval=OffsetInterval(start=0, end=1),
+        size=written.size,
+    )
+    events: tuple[KnownEvent, ...] = (a_seed(), schema_to_event(WHOLE.schema), AddData(new_data=data))
+    blocks = [
+        RemoteBlock(hash=one.hash, raw=one.raw, decoded=decode_block(one.raw))
+        for one in a_chain(*events).blocks
+    ]
+    (found,) = declared_objects(None, blocks)
+    return found
+
+
+def fetched(folder: Path, one: RemoteObject) -> MemoryBlobStore:
+    blobs = MemoryBlobStore()
+    scratch = blobs.scratch()
+    env = cast("Environment", SimpleNamespace(blobs=blobs))
+    try:
+        fetch(env, FolderRepository(folder.as_uri()), a_seed().dataset_id, one, scratch)
+    except RecordsRefused:
+        assert not blobs.has(a_seed().dataset_id, ObjectKind.DATA, one.name)
+        raise
+    return blobs
+
+
+def test_a_slice_that_is_as_declared_is_stored(tmp_path: Path) -> None:
+    one = remote(tmp_path, WHOLE)
+    assert fetched(tmp_path, one).has(a_seed().dataset_id, ObjectKind.DATA, one.name)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "why"),
+    [
+        ("op", pa.array([0, 2], pa.uint8()), "a -C without its"),
+        ("op", pa.array([0, 9], pa.uint8()), "operations from 0 to 9"),
+        ("offset", pa.array([0, 5], pa.uint64()), "record 2 has 5"),
+        ("city", pa.array([1, 2]), "column city int64"),
+    ],
+)
+def test_records_that_are_not_as_declared_are_refused(
+    tmp_path: Path, column: str, values: pa.Array, why: str
+) -> None:
+    one = remote(tmp_path, pa.table({**COLUMNS, column: values}))
+    with pytest.raises(RecordsRefused, match=why) as told:
+        fetched(tmp_path, one)
+    assert told.value.sequence_number == 2
+    assert str(one.name) in str(told.value)
+
+
+def test_records_with_another_logical_hash_are_refused(tmp_path: Path) -> None:
+    one = remote(tmp_path, WHOLE, logical=Multihash.arrow0(bytes(32)))
+    with pytest.raises(RecordsRefused, match="records hash to"):
+        fetched(tmp_path, one)
