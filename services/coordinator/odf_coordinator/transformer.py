@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
@@ -27,8 +28,9 @@ from odf_common.chain.transforms import (
     plan_inputs,
 )
 from odf_common.data.columns import OPERATION, check_corrections
+from odf_common.data.continuing import continued, continued_schema
 from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
-from odf_common.data.slices import read_slice, slice_schema
+from odf_common.data.slices import read_slice, slice_schema, write_slice
 from odf_common.data.types import stored_schema
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.logical import logical_hash
@@ -45,6 +47,7 @@ from odf_common.metadata.events import (
     SetDataSchema,
 )
 from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobStore, ObjectKind
@@ -197,13 +200,31 @@ class Transformer:
 
 
 def examine(state: ChainState, response: TransformResponseSuccess, scratch: Path) -> Written:
-    """Return what the engine wrote, read back and hashed; raises `InvalidInput` when it breaks its contract."""
+    """Return what the engine wrote, read back and hashed; raises `InvalidInput` when it breaks its contract.
+
+    Requests do not say which types the dataset began with, so records that have others are written anew.
+    """
     data, checkpoint = scratch / "data", scratch / "checkpoint"
+    if data.exists() and state.schema is not None:
+        _go_on(data, schema_of_event(state.schema), state.vocabulary)
     return Written(
         data=_slice(data, response.new_offset_interval),
         checkpoint=_checkpoint(checkpoint) if checkpoint.exists() else None,
         schema=_new_schema(state, data) if data.exists() else None,
     )
+
+
+def _go_on(file: Path, known: pa.Schema, vocab: DatasetVocabulary) -> None:
+    """Write the records anew if the dataset has them in another form; without any, its schema is all that counts."""
+    found = slice_schema(file)
+    if continued_schema(found, known, vocab).equals(found):
+        return
+    records = continued(read_slice(file), known, vocab)
+    file.unlink()
+    if len(records):
+        write_slice(records, file)
+    else:
+        pq.write_table(records, file, store_schema=False)
 
 
 def _slice(file: Path, interval: OffsetInterval | None) -> DataSlice | None:

@@ -1,10 +1,19 @@
 import threading
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from odf_common.chain.chain import iterate
+from odf_common.data.columns import offset_type, operation_type
+from odf_common.data.schema import schema_to_event
+from odf_common.data.slices import slice_schema
 from odf_common.errors import InvalidQuery, Unavailable
-from odf_common.metadata.events import SetInfo
+from odf_common.metadata.engine import TransformResponseSuccess
+from odf_common.metadata.events import ExecuteTransform, SetInfo
+from odf_common.ports.store import ObjectKind
 from odf_coordinator.testing import Coordinator
+from odf_coordinator.transformer import examine
 
 
 @pytest.fixture
@@ -154,3 +163,67 @@ def test_pull_tells_why_a_derivative_failed_and_goes_on_with_others(chain: Coord
     last = {one.alias: one for one in steps}
     assert last["cities.copy"].error == "no such column"
     assert {one.state for one in last.values()} <= {"failed", "up-to-date"}
+
+
+def its_schema(*, signed: bool, city: pa.Field) -> pa.Schema:
+    moment = pa.timestamp("ms", "UTC")
+    names = {
+        "offset": offset_type(signed=signed),
+        "op": operation_type(signed=signed),
+        "system_time": moment,
+        "event_time": moment,
+    }
+    return pa.schema([*(pa.field(name, kind, nullable=False) for name, kind in names.items()), city])
+
+
+def slices_of(node: Coordinator, alias: str) -> list[pa.Schema]:
+    known = node.find(alias)
+    events = [
+        decoded.block.event for _, decoded, _ in iterate(node.datasets.reader(known.id), known.state.head)
+    ]
+    names = [
+        one.new_data.physical_hash for one in events if isinstance(one, ExecuteTransform) and one.new_data
+    ]
+    return [slice_schema(node.blobs.local_path(known.id, ObjectKind.DATA, name)) for name in names]
+
+
+def test_a_derivative_goes_on_with_the_types_it_began_with(chain: Coordinator) -> None:
+    begun = its_schema(signed=True, city=pa.field("city", pa.string(), nullable=False))
+    chain.propose(chain.find("cities.copy"), [schema_to_event(begun)])
+    before = chain.find("cities.copy").state.schema
+
+    chain.push("cities", "Oslo")
+    chain.work()
+
+    state = chain.find("cities.copy").state
+    assert state.schema == before, "no other schema is announced"
+    assert state.last_offset == 0
+    assert slices_of(chain, "cities.copy") == [begun]
+    assert slices_of(chain, "copy.copy") == [
+        its_schema(signed=False, city=pa.field("city", pa.string(), nullable=False))
+    ]
+
+
+def test_a_step_without_records_keeps_a_required_column(chain: Coordinator) -> None:
+    begun = its_schema(signed=True, city=pa.field("city", pa.string(), nullable=False))
+    chain.propose(chain.find("cities.copy"), [schema_to_event(begun)])
+    state = chain.find("cities.copy").state
+    scratch = chain.blobs.scratch()
+    found = its_schema(signed=False, city=pa.field("city", pa.string()))
+    pq.write_table(found.empty_table(), scratch / "data", store_schema=False)
+
+    written = examine(state, TransformResponseSuccess(), scratch)
+
+    assert written.schema is None
+    assert written.data is None
+
+
+def test_a_null_where_a_derivative_requires_a_value_is_refused(chain: Coordinator) -> None:
+    begun = its_schema(signed=False, city=pa.field("city", pa.string(), nullable=False))
+    chain.propose(chain.find("cities.copy"), [schema_to_event(begun)])
+
+    chain.push("cities", None)  # type: ignore[arg-type]  # what is pushed is a column of Arrow
+    chain.work()
+
+    assert chain.find("cities.copy").state.last_offset is None
+    assert "column city: is required" in chain.scheduler.problem(chain.find("cities.copy").id)
