@@ -32,13 +32,18 @@ def key_array(table: pa.Table, columns: Sequence[str]) -> Keys:
     missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise InvalidInput(where=f"column {missing[0]}", text="is a primary key and is missing")
-    key = [table.column(name).combine_chunks() for name in columns]
+    key = [plain(table.column(name).combine_chunks()) for name in columns]
     for name, column in zip(columns, key, strict=True):
         if column.null_count:
             raise InvalidInput(where=f"column {name}", text="is a primary key and must not be null")
     if len(key) == 1 and (numbers := _whole_numbers(key[0])) is not None:
         return numbers
     return _sortable(_as_bytes(key))
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """Return a UUID column as the bytes it is stored as, which have an order; any other as it is."""
+    return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 
 def _whole_numbers(column: pa.Array) -> Keys | None:
@@ -79,6 +84,8 @@ def _as_bytes(key: list[pa.Array]) -> pa.Array:
 
 
 def _variable(column: pa.Array) -> pa.Array:
+    if kind.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
     if not (kind.is_binary(column.type) or kind.is_large_binary(column.type)):
         try:
             column = column.cast(pa.large_string())

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from odf_ingest.merge_keys import plain
+
 
 def by_event_time(records: pa.Table, column: str) -> pa.Table:
     """Return the records by event time, nulls first, equal ones in their order; as they are when already so."""
@@ -22,7 +24,7 @@ def by_event_time(records: pa.Table, column: str) -> pa.Table:
 
 def by_key(records: pa.Table, ops: pa.Array, key: Sequence[str]) -> tuple[pa.Table, pa.Array]:
     """Return records and operations by key, then operation, equal ones in their order."""
-    columns = [records.column(name) for name in key]
+    columns = [plain(records.column(name).combine_chunks()) for name in key]
     names = [str(number) for number in range(len(columns) + 1)]
     table = pa.Table.from_arrays([*columns, ops], names=names)
     order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.times import MOMENT, to_dates, to_moments
+from odf_ingest.read.times import MOMENT, to_dates, to_moments, to_times
+from odf_ingest.read.uuids import UUID, to_uuids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,15 @@ def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool =
 def _parsed(wanted: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> pa.DataType:
     if kind.is_timestamp(wanted):
         return pa.string() if is_lenient or formats.timestamp is not None else MOMENT
-    if kind.is_date(wanted) or kind.is_time(wanted) or kind.is_duration(wanted):
+    if kind.is_date(wanted) or kind.is_time(wanted) or kind.is_duration(wanted) or wanted == UUID:
         return pa.string()
+    if kind.is_struct(wanted):
+        parts = [(f, _parsed(f.type, formats, is_lenient=is_lenient)) for f in wanted.fields]
+        return pa.struct([inner.with_type(parsed) for inner, parsed in parts])
+    if kind.is_list(wanted):
+        return pa.list_(
+            wanted.value_field.with_type(_parsed(wanted.value_type, formats, is_lenient=is_lenient))
+        )
     return wanted
 
 
@@ -49,12 +57,35 @@ def _converted(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeFormats) 
     if column.type == wanted.type:
         return column
     try:
-        if kind.is_string(column.type):
-            if kind.is_timestamp(wanted.type):
-                column = to_moments(column.combine_chunks(), formats.timestamp)
-            elif kind.is_date(wanted.type):
-                column = to_dates(column.combine_chunks(), formats.date)
-        made = column.cast(wanted.type, safe=not kind.is_timestamp(wanted.type))
+        is_plain = not (kind.is_string(column.type) or kind.is_nested(column.type))
+        made = _as(column if is_plain else column.combine_chunks(), wanted.type, formats)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, InvalidInput) as error:
         raise InvalidInput(where=f"column {wanted.name}", text=str(error)) from error
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
+
+
+def _as(values: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array:
+    if values.type == wanted:
+        return values
+    if kind.is_struct(wanted):
+        parts = [_as(values.field(at), inner.type, formats) for at, inner in enumerate(wanted.fields)]
+        mask = values.is_null() if values.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(wanted.fields), mask=mask)
+    if kind.is_list(wanted):
+        items = _as(values.values, wanted.value_type, formats)
+        buffers = values.buffers()[:2]
+        return pa.Array.from_buffers(wanted, len(values), buffers, offset=values.offset, children=[items])
+    if kind.is_string(values.type):
+        values = _of_text(values, wanted, formats)
+    return values if values.type == wanted else values.cast(wanted, safe=not kind.is_timestamp(wanted))
+
+
+def _of_text(texts: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array:
+    """Return values of about the type that is wanted, texts where Arrow makes it of them."""
+    if kind.is_timestamp(wanted):
+        return to_moments(texts, formats.timestamp)
+    if kind.is_date(wanted):
+        return to_dates(texts, formats.date)
+    if kind.is_time(wanted):
+        return to_times(texts, wanted)
+    return to_uuids(texts) if wanted == UUID else texts

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pcsv
+import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
@@ -72,10 +73,17 @@ def _parse(step: ReadStepCsv, text: bytes, schema: pa.Schema | None, *, has_head
     try:
         if schema is None:
             return _read(step, text, None, has_header=has_header)
-        parsed = parsed_schema(schema, formats, is_lenient=True)
+        parsed = _readable(parsed_schema(schema, formats, is_lenient=True))
         return converted(_read(step, text, parsed, has_header=has_header), schema, formats)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInput(text=str(error)) from error
+
+
+def _readable(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with text where Arrow reads no such numbers from Csv."""
+    return pa.schema(
+        [column.with_type(pa.string()) if kind.is_decimal256(column.type) else column for column in schema]
+    )
 
 
 def _read(step: ReadStepCsv, text: bytes, schema: pa.Schema | None, *, has_header: bool) -> pa.Table:

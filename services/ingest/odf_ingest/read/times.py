@@ -1,4 +1,4 @@
-"""Columns of text → columns of moments and dates. Offsets are converted to UTC; naive moments are taken as UTC."""
+"""Columns of text → moments, dates and times of day. Offsets are converted to UTC; naive moments are taken as UTC."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -12,6 +12,7 @@ from odf_ingest.read.time_format import TimeFormat, time_format
 MOMENT: Final = pa.timestamp("us", "UTC")
 _NAIVE: Final = pa.timestamp("us")
 _ZONE: Final = r"[Tt :]\d\d(?:\.\d+)?\s*(?:[Zz]|[+-]\d\d:?\d\d)$"
+_TIME: Final = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?$"
 
 
 def to_moments(texts: pa.Array, format_text: str | None) -> pa.Array:
@@ -29,6 +30,18 @@ def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
     how = time_format(format_text)
     moments = _one_by_one(texts, how) if how.regex is None else _by_regex(texts, how, has_time=False)
     return moments.cast(pa.date32(), safe=False)
+
+
+def to_times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return times of day: `HH:MM`, or with seconds, or with a fraction, which is cut to the unit of `wanted`."""
+    is_time = pc.match_substring_regex(texts, _TIME)
+    if pc.any(pc.invert(is_time), min_count=0).as_py():
+        first = texts.filter(pc.invert(is_time))[0].as_py()
+        raise InvalidInput(text=f"{first!r} is not a time of day, such as 23:59:59.999")
+    clock = pc.replace_substring_regex(texts, r"(\.\d{9})\d+", r"\1")
+    day = pa.scalar("1970-01-01", pa.string())
+    moments = _cast(pc.binary_join_element_wise(day, clock, "T"), pa.timestamp("ns"))
+    return moments.cast(wanted, safe=False)
 
 
 def _rfc3339(texts: pa.Array) -> pa.Array:

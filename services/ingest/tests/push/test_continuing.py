@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -197,4 +198,20 @@ def test_nullability_inside_lists_and_structs_goes_on_too(make_bench: Any, tmp_p
         push(bench, tmp_path, line % "null" + line % '{"b":[3]}', key="c", source="loose")
     with pytest.raises(InvalidInput, match=r"column s\.b\[\]: is required"):
         push(bench, tmp_path, line % '{"a":1,"b":[3,null]}', key="d", source="loose")
+    check_integrity(bench)
+
+
+def test_a_uuid_is_a_key_like_any_other(make_bench: Any, tmp_path: Path) -> None:
+    merge = MergeStrategySnapshot(primary_key=("u",))
+    columns = ("u UUID NOT NULL", "n UUID", "event_time TIMESTAMP")
+    bench = make_bench(merge, ReadStepNdJson(ddl_schema=columns))
+    one, two = (f"123e4567-e89b-12d3-a456-42661417400{digit}" for digit in "ab")
+
+    def line(key: str, value: str) -> str:
+        return f'{{"u":"{key}","n":"{value}","event_time":"2020-01-01T00:00:00Z"}}\n'
+
+    push(bench, tmp_path, line(two, one) + line(one, one), key="a")
+    push(bench, tmp_path, line(one, two), key="b")
+    a, b = UUID(one), UUID(two)
+    assert bench.values("op", "u", "n") == [(0, a, a), (0, b, a), (2, a, a), (3, a, b), (1, b, a)]
     check_integrity(bench)

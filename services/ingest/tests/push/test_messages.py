@@ -1,14 +1,15 @@
 from collections.abc import Mapping
 from concurrent.futures import Future
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
 
 from odf_common.metadata.events import SetVocab
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyLedger
+from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.batch import MessageBatch, Part
 from odf_ingest.commit import Outcome, position_of
 from odf_ingest.errors import PositionMoved, TopicReplaced
@@ -94,6 +95,31 @@ def test_a_topic_that_was_made_anew_is_noticed(make_bench: Any) -> None:
     commit(bench, a_batch({0: [message(1)]}))
     with pytest.raises(TopicReplaced):
         commit(bench, a_batch({0: [message(2)]}, start={0: 1}, topic_id="two"))
+
+
+@pytest.mark.parametrize(
+    ("step", "form"),
+    [
+        (ReadStepNdJson, b'{"u":"%s","t":"%s"}'),
+        (ReadStepJson, b'{"u":"%s","t":"%s"}'),
+        (ReadStepCsv, b"%s,%s"),
+    ],
+)
+def test_what_is_no_uuid_or_time_of_day_is_a_dead_letter(make_bench: Any, step: Any, form: bytes) -> None:
+    bench = make_bench(None, step(ddl_schema=("u UUID", "t TIME")))
+    one = b"123e4567-e89b-12d3-a456-426614174000"
+    values: list[bytes | None] = [
+        form % (one, b"12:34"),
+        form % (b"123", b"12:34"),
+        form % (one, b"noon"),
+        form % (one, b"12:35"),
+    ]
+    commit(bench, a_batch({0: values}))
+    assert bench.values("u", "t") == [(UUID(one.decode()), time(12, 34)), (UUID(one.decode()), time(12, 35))]
+    assert [(letter.offset, letter.reason.split(",")[0]) for letter in bench.coordinator.letters] == [
+        (1, "column u: '123' is not a UUID"),
+        (2, "column t: 'noon' is not a time of day"),
+    ]
 
 
 def test_bad_messages_are_dead_letters_and_their_neighbours_go_on(make_bench: Any) -> None:

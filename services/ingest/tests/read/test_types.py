@@ -1,0 +1,116 @@
+"""Types of the specification's DDL table that text has no literals for, at any depth, from every text format."""
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+from odf_common.data.ddl import ddl_to_schema
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_ingest.read import read_batch, read_records
+from odf_ingest.read.declared import declared_schema
+from odf_ingest.read.uuids import to_uuids
+
+ID = "123e4567-e89b-12d3-a456-426614174000"
+MOMENT = dt.datetime(2020, 1, 1, 0, 0, 0, 123_000, dt.UTC)
+FLAT = [
+    ("UUID", ID, UUID(ID)),
+    ("UUID", ID.upper(), UUID(ID)),
+    ("TIME", "12:34:56.7891", dt.time(12, 34, 56, 789_000)),
+    ("TIME(0)", "12:34", dt.time(12, 34)),
+    ("TIME(6)", "23:59:59.999999999999", dt.time(23, 59, 59, 999_999)),
+    ("DECIMAL(50, 2)", "1.25", Decimal("1.25")),
+    ("DATE", "0868-01-01", dt.date(868, 1, 1)),
+]
+NESTED = [
+    ("UUID[]", [ID, None], [UUID(ID), None]),
+    ("TIME[]", ["12:34"], [dt.time(12, 34)]),
+    ("DATE[]", ["2020-01-02"], [dt.date(2020, 1, 2)]),
+    ("TIMESTAMP[]", ["2020-01-01T02:00:00.123+02:00"], [MOMENT]),
+    ("DATE[][]", [["2020-01-02"], None, []], [[dt.date(2020, 1, 2)], None, []]),
+    (
+        "STRUCT<u: UUID, t: TIME, l: ARRAY<DATE>, s: STRUCT<d: DATE>>",
+        {"u": ID, "t": "01:02", "l": ["2020-01-02"], "s": {"d": "2020-01-03"}},
+        {"u": UUID(ID), "t": dt.time(1, 2), "l": [dt.date(2020, 1, 2)], "s": {"d": dt.date(2020, 1, 3)}},
+    ),
+]
+
+
+def schema_of(type_: str) -> pa.Schema:
+    return ddl_to_schema([f"c {type_}"])
+
+
+@pytest.mark.parametrize("step", [ReadStepNdJson(), ReadStepJson()])
+@pytest.mark.parametrize(("type_", "given", "expected"), [*FLAT, *NESTED])
+def test_json_has_them_as_text(step: ReadStep, type_: str, given: object, expected: object) -> None:
+    values = [json.dumps({"c": one}).encode() for one in (given, None, given)]
+    schema = schema_of(type_)
+    for table in (
+        read_records(step, values, schema),
+        read_batch(
+            step, (b"[%s]" if isinstance(step, ReadStepJson) else b"%s") % _join(step, values), schema
+        ),
+    ):
+        assert table.schema.equals(schema)
+        table.validate(full=True)
+        assert table.column("c").to_pylist() == [expected, None, expected]
+
+
+def _join(step: ReadStep, values: list[bytes]) -> bytes:
+    return (b"," if isinstance(step, ReadStepJson) else b"\n").join(values)
+
+
+@pytest.mark.parametrize(("type_", "given", "expected"), FLAT)
+def test_csv_has_them_as_text(type_: str, given: str, expected: object) -> None:
+    schema = ddl_to_schema(["n INT", f"c {type_}"])
+    values = [f"1,{given}".encode(), b"2,", f"3,{given}".encode()]
+    for table in (
+        read_records(ReadStepCsv(), values, schema),
+        read_batch(ReadStepCsv(), b"\n".join(values), schema),
+    ):
+        assert table.column("c").to_pylist() == [expected, None, expected]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "text"),
+    [
+        ("UUID", ID.replace("-", ""), "is not a UUID"),
+        ("UUID", f"{ID}0", "is not a UUID"),
+        ("UUID", "", "is not a UUID"),
+        ("TIME", "24:00", "is not a time of day"),
+        ("TIME", "12:34:60", "is not a time of day"),
+        ("TIME", "12:34Z", "is not a time of day"),
+        ("UUID[]", ["x"], "'x' is not a UUID"),
+        ("DATE[]", ["2020-02-30"], "2020-02-30"),
+        ("TIMESTAMP[]", ["soon"], "soon"),
+    ],
+)
+def test_other_texts_are_refused_by_column_and_value(type_: str, value: Any, text: str) -> None:
+    lines = b"%s\n%s" % (json.dumps({"c": None}).encode(), json.dumps({"c": value}).encode())
+    with pytest.raises(InvalidInput, match=rf"^line 2: column c: .*{text}"):
+        read_batch(ReadStepNdJson(), lines, schema_of(type_))
+
+
+@pytest.mark.parametrize(("type_", "value"), [("UUID", "x"), ("TIME", "x"), ("DECIMAL(50, 2)", "x")])
+def test_csv_names_the_line_too(type_: str, value: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^line 2: column c: "):
+        read_batch(ReadStepCsv(), f"1,\n2,{value}".encode(), ddl_to_schema(["n INT", f"c {type_}"]))
+
+
+def test_csv_with_nested_columns_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(InvalidInput, match="column c: Csv has no values of type"):
+        declared_schema(ReadStepCsv(ddl_schema=("n INT", "c INT[]")))
+    with pytest.raises(InvalidInput, match="list"):
+        read_batch(ReadStepCsv(), b"1", schema_of("INT[]"))
+
+
+def test_uuids_are_taken_from_their_place_in_a_column() -> None:
+    texts = pa.array(["x", ID, None, ID.upper()])
+    assert to_uuids(texts.slice(1)).to_pylist() == [UUID(ID), None, UUID(ID)]
+    assert to_uuids(texts.slice(4)).to_pylist() == []
+    assert to_uuids(pa.nulls(2, pa.string())).to_pylist() == [None, None]
