@@ -3,29 +3,65 @@
 Rates are beside what the node needs, long chains beside a short one, memory beside what a walk may hold.
 """
 
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
 
+from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.build import build_blocks
 from odf_common.chain.chain import fold
 from odf_common.chain.rules import admit
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.codec.state import state_from_bytes, state_to_bytes
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
-from odf_common.metadata.events import AddData
-from odf_common.testing.builders import AChain, a_chain, a_slice, a_source_state, a_time
+from odf_common.metadata.events import AddData, SetInfo
+from odf_common.ports.store import ObjectKind
+from odf_common.runtime.states import ChainStates
+from odf_common.testing.builders import (
+    AChain,
+    a_chain,
+    a_push_source,
+    a_schema,
+    a_seed,
+    a_slice,
+    a_source_state,
+    a_time,
+)
 
 Row = dict[str, str | float]
 _BLOCKS = 10_000
 _CHAINS = (1_000, 10_000, 100_000)
+_PURE = ("chain", "codec", "data", "errors", "hashing", "identity", "metadata", "ports")
+_IMPORT = f"""
+import importlib, pkgutil, time
+names = []
+for part in {_PURE!r}:
+    found = importlib.util.find_spec("odf_common." + part)
+    names += ["odf_common." + part]
+    names += [one.name for one in pkgutil.walk_packages(found.submodule_search_locations or (), names[-1] + ".")]
+begun = time.perf_counter()
+for name in names:
+    importlib.import_module(name)
+print(time.perf_counter() - begun)
+"""
 _POSITION = '{"v":1,"topics":{"odf.push.sensors.default":{"id":"mVQf5vDnQd6zv1bTKOhmMw","next":{"0":%d}}}}'
 
 
 def run() -> list[Row]:
     """Return the rows; takes about a minute."""
     chain = _grown(a_chain(), _BLOCKS)
-    return [*_single_steps(chain), *_verification(), *_memory(), *_states(chain.state)]
+    return [
+        *_single_steps(chain),
+        *_verification(),
+        *_memory(),
+        *_last_event(),
+        *_states(chain.state),
+        _imports(),
+    ]
 
 
 def _single_steps(chain: AChain) -> list[Row]:
@@ -68,6 +104,69 @@ def _memory() -> list[Row]:
     case = f"more memory to verify {_CHAINS[1]:,} blocks than {_CHAINS[0]:,}, less is better"
     # A name in memory for each run of blocks; whole blocks would be megabytes.
     return [_row(case, peaks[1] - peaks[0], "KiB", 256, target=1.0)]
+
+
+def _last_event() -> list[Row]:
+    """How long it takes to find the last SetInfo, which lies at the bottom of the chain, when its index is warm.
+
+    The index is the state at the head: kept by the process, or as bytes by a cache that outlives it.
+    """
+    rows: list[Row] = []
+    first: float | None = None
+    chain = a_chain(a_seed(), SetInfo(description="departures"), a_schema(), a_push_source())
+    for size in _CHAINS:
+        _grown(chain, size - len(chain.store))
+        chain.blocks.clear()
+        blobs, refs, cache = _NoBlocks(), MemoryRefStore(), _Cache()
+        dataset = chain.state.dataset_id
+        refs.compare_and_set(dataset, expected=None, new=chain.state.head)
+        cache.put(dataset, state_to_bytes(chain.state))
+
+        def look(blobs: _NoBlocks = blobs, refs: MemoryRefStore = refs, cache: _Cache = cache) -> None:
+            for _ in range(200):
+                state = ChainStates(blobs, refs, cache).current(chain.state.dataset_id)
+                assert state is not None
+                assert state.info is not None
+
+        seconds = 1 / _rate(200, look)
+        first = first or seconds
+        rows.append(
+            _row(
+                f"last SetInfo of {size:,} blocks, process just started",
+                1e6 * seconds,
+                "µs",
+                1e6 * first,
+                target=1.5,
+            )
+        )
+    return rows
+
+
+class _NoBlocks(MemoryBlobStore):
+    """Reads no block: with a warm index none is needed."""
+
+    def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
+        """Raise."""
+        raise AssertionError(f"{kind} {name} of {dataset} was read though the index is warm")
+
+
+class _Cache:
+    """Keeps states as bytes, as Redis does."""
+
+    def __init__(self) -> None:
+        self._kept: dict[DatasetId, bytes] = {}
+
+    def get(self, dataset: DatasetId) -> bytes | None:
+        return self._kept.get(dataset)
+
+    def put(self, dataset: DatasetId, state: bytes) -> None:
+        self._kept[dataset] = state
+
+
+def _imports() -> Row:
+    """How long a fresh interpreter takes to import all of the pure part: the best of some tries."""
+    best = min(float(subprocess.check_output([sys.executable, "-c", _IMPORT])) for _ in range(5))
+    return _row("import the whole pure part, best of 5", best, "s", 0.5, target=1.0)
 
 
 def _states(state: ChainState) -> list[Row]:

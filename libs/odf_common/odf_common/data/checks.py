@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.data.columns import OPERATION, Operation, check_corrections
@@ -87,8 +86,9 @@ def _check_offsets(table: pa.Table, interval: OffsetInterval) -> None:
 def _check_operations(operations: pa.ChunkedArray) -> None:
     if not kind.is_integer(operations.type):
         raise RecordsDiffer(kind=OPERATIONS, text=f"operations are {operations.type}")
-    low, high = pc.min_max(operations).values()
-    if low.as_py() < min(Operation) or high.as_py() > max(Operation):
+    values = operations.to_numpy()
+    low, high = values.min(initial=0), values.max(initial=0)
+    if low < min(Operation) or high > max(Operation):
         raise RecordsDiffer(kind=OPERATIONS, text=f"operations from {low} to {high}, which are not all known")
     try:
         check_corrections(operations)

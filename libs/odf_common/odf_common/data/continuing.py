@@ -5,7 +5,6 @@ offset and operation; and the unit of moments. Any other difference is left for 
 """
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.data.types import as_stored, stored_schema, stored_type
@@ -83,7 +82,7 @@ def _as_struct(values: pa.Array, wanted: pa.StructType, where: str) -> pa.Array:
     children = []
     for at, inner in enumerate(wanted.fields):
         child, name = values.field(at), f"{where}.{inner.name}"
-        _check_nulls(pc.sum(pc.and_(child.is_null(), is_there), min_count=0).as_py(), inner, name)
+        _check_nulls(child.filter(is_there).null_count, inner, name)
         children.append(_as(child, inner.type, name))
     mask = values.is_null() if values.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(wanted.fields), mask=mask)

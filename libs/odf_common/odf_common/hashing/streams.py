@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as kind
 from numpy.typing import NDArray
 
@@ -166,6 +165,8 @@ def _prefixed(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask
 
 def _with_gaps(data: Bytes, offsets: Offsets) -> Bytes:
     """Return the rows, each behind 8 zero bytes: joined by a gap, behind one more row that is empty."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - slow to load, and only text that is hashed needs it
+
     led = np.empty(len(offsets) + 1, offsets.dtype)
     led[0], led[1:] = offsets[0], offsets
     rows = _rows(data, led, None)
@@ -175,6 +176,8 @@ def _with_gaps(data: Bytes, offsets: Offsets) -> Bytes:
 
 
 def _with_gaps_and_nulls(data: Bytes, offsets: Offsets, valid: Mask) -> Bytes:
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
     rows = _rows(data, offsets, pa.py_buffer(np.packbits(valid, bitorder="little")))
     filled = pc.coalesce(pc.binary_replace_slice(rows, 0, 0, _GAP), pa.scalar(b"\0", rows.type))
     ends = _offsets(filled.buffers()[1], filled.offset, len(filled), wide=kind.is_large_binary(rows.type))

@@ -23,6 +23,8 @@ Int32 = Annotated[int, Width(4, signed=True)]
 
 NANOS: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)  # second that has a date
+_LAST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
 RFC3339: Final = re.compile(
     r"(\d{4,6})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
@@ -62,6 +64,8 @@ class Timestamp:
             hours, minutes = int(zone[1:3]), int(zone[4:6])
             offset = (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
         seconds = (whole - _EPOCH) // timedelta(seconds=1) - offset
+        if not _FIRST <= seconds <= _LAST:
+            raise InvalidInput(text=f"{text!r} is not a time: in UTC it is outside the years 1 to 9999")
         return cls(seconds * NANOS + int((fraction or "").ljust(9, "0")))
 
     @property
