@@ -193,4 +193,4 @@ def require_compatible(known: Known, draft: Draft, *, is_replacing: bool) -> Non
     try:
         require_replaceable(known.state, draft.snapshot.kind, draft.events)
     except InvalidInput as error:
-        raise InvalidInput(text=str(error), where=f"{draft.where}: {draft.name}") from error
+        raise draft.refused(error) from error

@@ -8,6 +8,7 @@ import structlog
 
 from odf_common.chain.chain import iterate
 from odf_common.chain.events import add_data_event
+from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
@@ -21,17 +22,21 @@ from odf_common.metadata.events import (
     KnownEvent,
     Seed,
     SetTransform,
+    SetVocab,
 )
 from odf_common.metadata.normalize import normalize
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.snapshot import DatasetSnapshot
+from odf_common.metadata.vocabulary import vocabulary_of
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.adding import Adding
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.declarations import require_possible
 from odf_coordinator.definitions import in_force, require_settable
 from odf_coordinator.drafts import resolve
 from odf_coordinator.keys import KeyFolder
+from odf_coordinator.schemas import sources_of
 from odf_coordinator.validation import Validation
 
 log = structlog.get_logger(__name__)
@@ -175,8 +180,19 @@ class Changing:
             resolved = resolve(normal, {}, self.datasets.catalog)
             validation.output(resolved, known.state.vocabulary)
             return resolved
-        validation.schema((normal,))
+        _require_possible(normal, known.state)
+        validation.preprocessing(normal, known.state.vocabulary)
         return normal
+
+
+def _require_possible(event: KnownEvent, state: ChainState) -> None:
+    """Return if there can be records of what the event declares, and under other names of what was declared before."""
+    if isinstance(event, SetVocab):
+        require_possible(event, state.vocabulary)
+        for source in sources_of(state):
+            require_possible(source, vocabulary_of(event))
+    else:
+        require_possible(event, state.vocabulary)
 
 
 def again_when_overtaken(change: Callable[[], Known]) -> Known:

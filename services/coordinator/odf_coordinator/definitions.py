@@ -1,8 +1,11 @@
 """How a manifest's events compare with what a chain says: nothing new, a change, or what cannot be."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from odf_common.chain.state import ChainState
+from odf_common.data.schema import schema_of_event
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import (
     AddPushSource,
@@ -16,7 +19,11 @@ from odf_common.metadata.events import (
     SetTransform,
     SetVocab,
 )
+from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_coordinator.datasets import inputs_of
+from odf_coordinator.declarations import require_possible
+from odf_coordinator.evolution import require_continuing
+from odf_coordinator.schemas import vocabulary_of_events
 
 ADVICE = "delete the dataset and add it again, or add it under another name"
 
@@ -49,6 +56,16 @@ def changes(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent
     return tuple(event for event in events if in_force(state, event) != event)
 
 
+@contextmanager
+def event_at(number: int) -> Iterator[None]:
+    """Put the path of an event of a snapshot before that of each complaint about it."""
+    try:
+        yield
+    except InvalidInput as error:
+        below = f".{error.where}" if error.where else ""
+        raise replace(error, where=f"content.metadata[{number}]{below}") from error
+
+
 def dropped_sources(state: ChainState, events: Sequence[KnownEvent]) -> tuple[str, ...]:
     """Return the sources of a chain that the events do not define."""
     kept = {event.source_name for event in events if isinstance(event, AddPushSource)}
@@ -56,6 +73,36 @@ def dropped_sources(state: ChainState, events: Sequence[KnownEvent]) -> tuple[st
     if state.polling_source is not None and not any(isinstance(event, SetPollingSource) for event in events):
         dropped.append("polling")
     return tuple(dropped)
+
+
+def require_whole(snapshot: DatasetSnapshot) -> None:
+    """Return if a dataset can be made of the snapshot's events alone; raises `InvalidInput` with the whole path."""
+    events = snapshot.metadata
+    if snapshot.kind is DatasetKind.Derivative and not any(
+        isinstance(event, SetTransform) for event in events
+    ):
+        text = "a derivative dataset needs a SetTransform; add one, or make its kind Root"
+        raise InvalidInput(text=text, where="content.metadata")
+    vocabulary = vocabulary_of_events(events)
+    for number, event in enumerate(events):
+        with event_at(number):
+            _require_alone(event, events[:number])
+            require_possible(event, vocabulary)
+    schema = next((event for event in events if isinstance(event, SetDataSchema)), None)
+    for number, event in enumerate(events):
+        if schema is not None and isinstance(event, AddPushSource | SetPollingSource):
+            with event_at(number):
+                require_continuing(schema_of_event(schema), event, None, vocabulary)
+
+
+def _require_alone(event: KnownEvent, before: Sequence[KnownEvent]) -> None:
+    """Return if a source may stand beside those before it."""
+    names = [one.source_name for one in before if isinstance(one, AddPushSource)]
+    if isinstance(event, AddPushSource) and event.source_name in names:
+        raise InvalidInput(text=f"source {event.source_name} is defined twice", where="sourceName")
+    other = {AddPushSource: SetPollingSource, SetPollingSource: AddPushSource}.get(type(event))
+    if other is not None and any(isinstance(one, other) for one in before):
+        raise InvalidInput(text="a dataset takes pushes or is polled, not both; remove one source")
 
 
 def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[KnownEvent]) -> None:
@@ -66,7 +113,8 @@ def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[K
     if dropped:
         raise InvalidInput(text=f"sources cannot be taken away: {', '.join(dropped)}; {ADVICE}")
     for event in changes(state, events):
-        require_settable(state, event)
+        with event_at(events.index(event)):
+            require_settable(state, event)
 
 
 def require_settable(state: ChainState, event: KnownEvent) -> None:
@@ -74,6 +122,10 @@ def require_settable(state: ChainState, event: KnownEvent) -> None:
     match event:
         case SetVocab() if state.last_offset is not None or state.schema is not None:
             raise InvalidInput(text=f"the vocabulary cannot change once there is data; {ADVICE}")
+        case AddPushSource() | SetPollingSource() if state.schema is not None:
+            before = in_force(state, event)
+            assert before is None or isinstance(before, AddPushSource | SetPollingSource)
+            require_continuing(schema_of_event(state.schema), event, before, state.vocabulary)
         case SetTransform() if state.input_progress:
             old = inputs_of(state)
             new = tuple(one.dataset_ref for one in event.inputs)

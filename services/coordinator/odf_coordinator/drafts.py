@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
-from odf_common.codec.yaml import snapshots_from_text
+from odf_common.codec.yaml import Written, written_snapshots
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey, generate
@@ -14,6 +14,7 @@ from odf_common.metadata.normalize import normalize
 from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.ports.store import Catalog
 from odf_coordinator.datasets import DatasetUnknown
+from odf_coordinator.definitions import require_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Manifest:
 class Draft:
     """A dataset as a manifest wants it. `key` is new; it is not used where the name exists already."""
 
-    where: str
+    written: Written
     snapshot: DatasetSnapshot
     dataset_id: DatasetId
     key: PrivateKey
@@ -43,6 +44,10 @@ class Draft:
         """Return what the dataset is to say of itself."""
         return self.snapshot.metadata
 
+    def refused(self, error: InvalidInput) -> InvalidInput:
+        """Return a complaint whose `where` is a path with the place in the file and the dataset's name before it."""
+        return _refused(self.written, error)
+
 
 def drafts_of(manifests: Sequence[Manifest], catalog: Catalog) -> tuple[Draft, ...]:
     """Return the datasets of all manifests, inputs before those who read them.
@@ -52,10 +57,10 @@ def drafts_of(manifests: Sequence[Manifest], catalog: Catalog) -> tuple[Draft, .
     """
     drafts: dict[str, Draft] = {}
     for manifest in manifests:
-        for snapshot in snapshots_from_text(manifest.text, manifest.name):
-            draft = _draft(manifest.name, snapshot, catalog)
+        for written in written_snapshots(manifest.text, manifest.name):
+            draft = _draft(written, catalog)
             if draft.name.lower() in drafts:
-                raise InvalidInput(text=f"{draft.name} is defined twice", where=manifest.name)
+                raise draft.refused(InvalidInput(text="is defined twice", where="content.name"))
             drafts[draft.name.lower()] = draft
     return tuple(_resolved(drafts[name], drafts, catalog) for name in _in_order(drafts))
 
@@ -71,15 +76,22 @@ def resolve(event: SetTransform, ids: Mapping[str, DatasetId], catalog: Catalog)
     return replace(event, inputs=inputs)
 
 
-def _draft(where: str, snapshot: DatasetSnapshot, catalog: Catalog) -> Draft:
+def _draft(written: Written, catalog: Catalog) -> Draft:
     try:
-        normal = normalize(snapshot)
+        normal = normalize(written.snapshot)
+        require_whole(normal)
     except InvalidInput as error:
-        raise InvalidInput(text=f"{snapshot.name}: {error}", where=where) from error
+        raise _refused(written, error) from error
     key = generate()
     entry = catalog.by_alias(str(parse_alias(normal.name)))
     dataset_id = key.dataset_id if entry is None else entry.dataset_id
-    return Draft(where=where, snapshot=normal, dataset_id=dataset_id, key=key)
+    return Draft(written=written, snapshot=normal, dataset_id=dataset_id, key=key)
+
+
+def _refused(written: Written, error: InvalidInput) -> InvalidInput:
+    path = error.where or ""
+    where = ": ".join(part for part in (written.place(path), written.snapshot.name, path) if part)
+    return replace(error, where=where)
 
 
 def _in_order(drafts: Mapping[str, Draft]) -> tuple[str, ...]:

@@ -21,10 +21,13 @@ def schema_of(state: ChainState) -> pa.Schema | None:
     """Return the schema of a dataset's records with system columns, None while nobody can know it."""
     if state.schema is not None:
         return schema_of_event(state.schema)
-    sources: list[Source] = list(state.push_sources.values())
-    if state.polling_source is not None:
-        sources.append(state.polling_source)
-    return _of_sources(sources, state.vocabulary)
+    return _of_sources(sources_of(state), state.vocabulary)
+
+
+def sources_of(state: ChainState) -> tuple[Source, ...]:
+    """Return the sources that a chain takes records from."""
+    polled = () if state.polling_source is None else (state.polling_source,)
+    return (*state.push_sources.values(), *polled)
 
 
 def schema_of_events(events: Sequence[KnownEvent]) -> pa.Schema | None:
@@ -69,23 +72,24 @@ def _of_sources(sources: Sequence[Source], vocabulary: DatasetVocabulary) -> pa.
     """Return what sources agree on; with preprocessing, or without a declared schema, that is unknown."""
     found: list[pa.Schema] = []
     for source in sources:
-        declared = None if source.preprocess is not None else _declared(source.read)
+        declared = None if source.preprocess is not None else declared_schema(source.read)
         if declared is None:
             return None
-        found.append(_without_operations(declared, source, vocabulary))
+        found.append(without_operations(declared, source, vocabulary))
     if not found or any(not schema.equals(found[0]) for schema in found):
         return None
     return with_system(found[0], vocabulary)
 
 
-def _without_operations(schema: pa.Schema, source: Source, vocabulary: DatasetVocabulary) -> pa.Schema:
+def without_operations(schema: pa.Schema, source: Source, vocabulary: DatasetVocabulary) -> pa.Schema:
     """Leave out the column in which records of a changelog carry their own operation type."""
     at = schema.get_field_index(vocabulary.operation_type_column)
     carries = isinstance(source.merge, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
     return schema.remove(at) if carries and at >= 0 else schema
 
 
-def _declared(read: ReadStep) -> pa.Schema | None:
+def declared_schema(read: ReadStep) -> pa.Schema | None:
+    """Return the columns of a read step's schema, None when it has none; raises `InvalidInput`."""
     if read.schema is not None:
         return schema_of_event(SetDataSchema(schema=read.schema))
     return ddl_to_schema(read.ddl_schema) if read.ddl_schema else None

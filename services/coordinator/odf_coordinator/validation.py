@@ -1,6 +1,7 @@
 """Asking the engine whether transforms can run, before anything is committed."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from odf_common.metadata.events import AddPushSource, KnownEvent, SetPollingSour
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import Engine
 from odf_coordinator.datasets import Datasets
+from odf_coordinator.definitions import event_at
 from odf_coordinator.drafts import Draft
 from odf_coordinator.schemas import (
     known_schemas,
@@ -40,33 +42,29 @@ class Validation:
 
     def check(self, draft: Draft) -> None:
         """Return if the draft's queries can run; raises `InvalidQuery` with the engine's words and position."""
-        try:
-            schema = self.schema(draft.events)
-        except InvalidQuery as error:
-            raise InvalidQuery(text=str(error), where=f"{draft.where}: {draft.name}") from error
-        except InvalidInput as error:
-            raise InvalidInput(text=str(error), where=f"{draft.where}: {draft.name}") from error
-        shape = Shape(schema=schema, vocabulary=vocabulary_of_events(draft.events))
-        self._drafted[draft.dataset_id] = shape
+        vocabulary = vocabulary_of_events(draft.events)
+        schema = schema_of_events(draft.events)
+        for number, event in enumerate(draft.events):
+            with _of(draft), event_at(number):
+                if isinstance(event, SetTransform):
+                    schema = self.output(event, vocabulary)
+                self.preprocessing(event, vocabulary)
+        self._drafted[draft.dataset_id] = Shape(schema=schema, vocabulary=vocabulary)
 
-    def schema(self, events: Sequence[KnownEvent]) -> pa.Schema | None:
-        """Return the schema of a dataset that says this of itself, None while nobody can know it."""
-        vocabulary = vocabulary_of_events(events)
-        transform = next((event for event in events if isinstance(event, SetTransform)), None)
-        if transform is not None:
-            return self.output(transform, vocabulary)
-        for event in events:
-            if isinstance(event, AddPushSource | SetPollingSource) and event.preprocess is not None:
+    def preprocessing(self, event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
+        """Return if the SQL of a source, where it has some, can run; raises `InvalidQuery`."""
+        if isinstance(event, AddPushSource | SetPollingSource) and event.preprocess is not None:
+            with _at("preprocess"):
                 self._engine.validate(event.preprocess, {}, {}, vocabulary)
-        return schema_of_events(events)
 
     def output(self, event: SetTransform, vocabulary: DatasetVocabulary) -> pa.Schema | None:
         """Return the output schema of a transform, None when that of an input is unknown."""
         shapes = {one.alias or one.dataset_ref: self._shape(one.dataset_ref) for one in event.inputs}
         schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
         vocabularies = {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {}
-        validated = self._engine.validate(event.transform, schemas, vocabularies, vocabulary)
-        require_inputs(validated.tables, shapes)
+        with _at("transform"):
+            validated = self._engine.validate(event.transform, schemas, vocabularies, vocabulary)
+            require_inputs(validated.tables, shapes)
         return None if validated.schema is None else with_system(validated.schema, vocabulary)
 
     def _shape(self, ref: str) -> Shape:
@@ -75,6 +73,24 @@ class Validation:
             return self._drafted[dataset]
         known = self._datasets.find(ref)
         return Shape(schema=schema_of(known.state), vocabulary=known.state.vocabulary)
+
+
+@contextmanager
+def _of(draft: Draft) -> Iterator[None]:
+    """Put place and name of the dataset before each complaint, whose `where` is a path in its manifest."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise draft.refused(error) from error
+
+
+@contextmanager
+def _at(path: str) -> Iterator[None]:
+    """Say of complaints about SQL in which field of an event it stands."""
+    try:
+        yield
+    except InvalidQuery as error:
+        raise InvalidQuery(text=str(error), where=path) from error
 
 
 def require_inputs(tables: Iterable[str], inputs: Collection[str]) -> None:

@@ -85,7 +85,10 @@ def test_datasets_that_read_each_other_are_refused(node: Coordinator, derivative
 def test_bad_sql_is_refused_with_the_engines_words_and_nothing_is_added(
     node: Coordinator, root: str, derivative: str
 ) -> None:
-    with pytest.raises(InvalidQuery, match=r"m1.yaml: cities\.copy: syntax error at line 1, column 1"):
+    with pytest.raises(
+        InvalidQuery,
+        match=r"m1.yaml:10:7: cities\.copy: content\.metadata\[0\]\.transform: syntax error at line 1, column 1",
+    ):
         node.add(root, derivative.replace("query: SELECT", "query: SELEKT"))
     assert list(node.catalog.entries()) == []
 

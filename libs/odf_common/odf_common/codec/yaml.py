@@ -3,7 +3,9 @@
 A manifest is `kind`, `version` and `content`. Text is for people: the hash of a block is never taken from it.
 """
 
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from odf_common.codec.flatbuffers import VERSIONS, decode_block
@@ -16,6 +18,7 @@ from odf_common.metadata.events import KnownEvent
 from odf_common.metadata.snapshot import DatasetSnapshot
 
 __all__ = [
+    "Written",
     "block_from_text",
     "block_to_yaml",
     "event_from_text",
@@ -23,15 +26,38 @@ __all__ = [
     "snapshots_from_text",
     "to_plain",
     "to_yaml",
+    "written_snapshots",
 ]
 
 T = TypeVar("T")
 _ENVELOPE: Final = ("kind", "version", "content")
+_FORMERLY_SCHEMA: Final = ("ddlSchema", "rawArrowSchema")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A snapshot as it stands in a text called `name`."""
+
+    name: str
+    snapshot: DatasetSnapshot
+    document: Document
+
+    def place(self, path: str) -> str:
+        """Return `name:line:column` of a path such as `content.metadata[0].read`, or of what is around it."""
+        return _place(self.document, self.name, path)
+
+
+def written_snapshots(text: bytes, name: str) -> tuple[Written, ...]:
+    """Return every snapshot in `text`; raises `InvalidInput` with file, line, column and path of a fault."""
+    return tuple(
+        Written(name=name, snapshot=_placed(_snapshot, document, name), document=document)
+        for document in _some(text, name)
+    )
 
 
 def snapshots_from_text(text: bytes, name: str) -> tuple[DatasetSnapshot, ...]:
-    """Return every snapshot in `text`; raises `InvalidInput` with file, line, column and path of a fault."""
-    return tuple(_placed(_snapshot, document, name) for document in _some(text, name))
+    """Return every snapshot in `text` without its places; raises as `written_snapshots` does."""
+    return tuple(written.snapshot for written in written_snapshots(text, name))
 
 
 def event_from_text(text: bytes, name: str) -> KnownEvent:
@@ -116,11 +142,20 @@ def _only(text: bytes, name: str) -> Document:
     return first
 
 
+def _place(document: Document, name: str, path: str) -> str:
+    """Return where a path stands; fields that had other names once may be written by those."""
+    former = re.sub(rf"\.({'|'.join(_FORMERLY_SCHEMA)})\b", ".schema", path)
+    places = [place for place in map(document.place_of, (path, former)) if place is not None]
+    if not places:
+        return name
+    line, column = max(places)  # what is inside stands behind
+    return f"{name}:{line}:{column}"
+
+
 def _placed(read: Callable[[Any], T], document: Document, name: str) -> T:
     """Return what `read` makes of the document; its complaints get file, line and column before the path."""
     try:
         return read(document.value)
     except InvalidInput as error:
-        place = document.place_of(error.where or "")
-        at = f"{name}:{place[0]}:{place[1]}" if place else name
+        at = _place(document, name, error.where or "")
         raise InvalidInput(text=error.text, where=f"{at}: {error.where}" if error.where else at) from error

@@ -5,6 +5,7 @@ are text, and a plain scalar is null, a boolean or a number only in the spelling
 are text). Every value's line and column is remembered, so that a complaint about a path can say where it is.
 """
 
+import contextlib
 import json
 import math
 import re
@@ -137,6 +138,9 @@ def _json_document(text: str, name: str) -> Document | None:
         value = json_value(text, name)
     except ValueError:
         return None
+    except InvalidInput:
+        _refuse_as_yaml(text, name)
+        raise
     return Document(value, lambda: _place_in_json(text))
 
 
@@ -166,6 +170,12 @@ def json_value(text: str, name: str) -> Any:
         raise InvalidInput(text=f"nested deeper than {MAX_DEPTH}", where=name) from error
     _check_depth(value, name)
     return value
+
+
+def _refuse_as_yaml(text: str, name: str) -> None:
+    """Raise `InvalidInput` with line and column where JSON that is refused is no YAML of ours either."""
+    with contextlib.suppress(yaml.YAMLError):
+        _Reader(text, name).read()
 
 
 def _place_in_json(text: str) -> _Place | None:

@@ -11,6 +11,7 @@ from odf_common.codec.yaml import (
     snapshots_from_text,
     to_plain,
     to_yaml,
+    written_snapshots,
 )
 from odf_common.codec.yaml_text import documents, scalar_of
 from odf_common.errors import InvalidInput
@@ -267,3 +268,30 @@ def test_json_with_tabs_and_escaped_surrogates_is_read() -> None:
 def test_half_a_surrogate_pair_is_not_text() -> None:
     with pytest.raises(InvalidInput, match="surrogate"):
         event_from_text(b'{"kind": "SetInfo", "description": "\\ud83d"}', "f")
+
+
+@pytest.mark.parametrize("text", ['{"kind": "x",\n "kind": "y"}', "kind: x\nkind: y"])
+def test_a_repeated_key_is_found_in_json_as_in_yaml(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^my\.yaml:2:\d: key 'kind' is given twice"):
+        snapshots(text)
+
+
+def test_a_snapshot_knows_where_its_parts_stand() -> None:
+    text = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: a
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: NdJson, schema: [a INT,
+                                    b INT]}
+      merge: {kind: Append}
+"""
+    (written,) = written_snapshots(text.encode(), "a.yaml")
+
+    assert written.place("content.name") == "a.yaml:5:3"
+    assert written.place("content.metadata[0].read.ddlSchema[1]") == "a.yaml:11:37"
+    assert written.place("content.metadata[0].preprocess") == "a.yaml:8:7"

@@ -1,0 +1,283 @@
+"""What cannot be is refused where it is said: with file, line, column, source and column."""
+
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.events import AddPushSource, SetDataSchema, SetVocab
+from odf_common.metadata.schema import DataField, DataSchema, DataTypeDuration, DataTypeInt32, DataTypeUInt64
+from odf_common.metadata.steps import (
+    MergeStrategyAppend,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    ReadStepNdJson,
+    TransformSql,
+)
+from odf_coordinator.testing import Coordinator
+
+COLUMNS = "ddlSchema: [event_time TIMESTAMP, city STRING]"
+
+
+def source(*columns: str, name: str = "default", key: tuple[str, ...] | None = None) -> AddPushSource:
+    merge = MergeStrategyAppend() if key is None else MergeStrategyLedger(primary_key=key)
+    return AddPushSource(source_name=name, read=ReadStepNdJson(ddl_schema=columns), merge=merge)
+
+
+@pytest.fixture
+def filled(node: Coordinator, root: str) -> Coordinator:
+    """Have `cities` with data: event_time, and city, which is optional."""
+    node.add(root)
+    node.push("cities", "Oslo")
+    return node
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ('schema: ["x ARRAY<STRUCT<a: INT>>"]', r"column x: type list<.*> has no logical hash"),
+        (
+            "schema: {fields: [{name: m, type: {kind: Map, keyType: String, valueType: Int32}}]}",
+            "column m: .*hash",
+        ),
+        (
+            "schema: {fields: [{name: m, type: Duration}]}",
+            "column m: type duration.* no logical hash",
+        ),
+        ('schema: {fields: [{name: m, type: "Null"}]}', "column m: type null has no logical hash"),
+        (
+            "schema: {fields: [{name: m, type: {kind: List, itemType: {kind: Decimal, precision: 5, scale: -2}}}]}",
+            "column m: a decimal cannot have the negative scale -2",
+        ),
+        ('schema: ["x STRUCT<a: INT, A: INT>"]', "column x: its struct has two fields called a"),
+        ("schema: [offset BIGINT]", "column offset: the name belongs to system column offset"),
+        ("schema: [a INT, OP INT]", "column OP: the name belongs to system column op"),
+        ("schema: [system_time TIMESTAMP]", "column system_time: the name belongs to"),
+        ("schema: [a INT, a INT]", "column a: is declared twice"),
+        ("schema: [a INT, A INT]", "column A: SQL cannot tell it from a"),
+        ("schema: {fields: [{name: a, type: Int32}, {name: a, type: Int32}]}", "column a: is declared twice"),
+        ("schema: [event_time STRING]", "column event_time: the event time has to be a TIMESTAMP or DATE"),
+        ("schema: [a INT, b FOOBAR]", "column b: unknown type FOOBAR"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(
+    node: Coordinator, root: str, columns: str, complaint: str
+) -> None:
+    with pytest.raises(
+        InvalidInput,
+        match=rf"^m0\.yaml:10:\d+: cities: content\.metadata\[0\]\.read\.\S+: source default: {complaint}",
+    ):
+        node.add(root.replace(COLUMNS, columns))
+    assert list(node.catalog.entries()) == []
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        '["x ARRAY<INT>", "y STRUCT<a: INT, b: STRUCT<a: INT>>", u UUID, t TIME, d DATE]',
+        '["x DECIMAL(50, 2)", "event_time DATE"]',
+        "{fields: [{name: b, type: {kind: Option, inner: {kind: Binary, fixedLength: 4}}}]}",
+    ],
+)
+def test_columns_that_can_be_are_taken(node: Coordinator, root: str, columns: str) -> None:
+    assert node.add(root.replace(COLUMNS, f"schema: {columns}"))[0].outcome == "added"
+
+
+@pytest.mark.parametrize(
+    ("merge", "complaint"),
+    [
+        (
+            "Ledger, primaryKey: [town]",
+            r"primaryKey\[0\]: source default: primary key town is not a declared column",
+        ),
+        ("Ledger, primaryKey: [City]", "primary key City is not a declared column; did you mean city"),
+        ("Ledger, primaryKey: []", "primaryKey is empty"),
+        ("UpsertStream, primaryKey: [offset]", "primary key offset is not a declared column"),
+        (
+            "Snapshot, primaryKey: [city], compareColumns: [people]",
+            "column to compare people is not a declared",
+        ),
+        ("ChangelogStream, primaryKey: [city]", "takes operations from column op; declare it"),
+    ],
+)
+def test_merging_needs_columns_that_are_declared(
+    node: Coordinator, root: str, merge: str, complaint: str
+) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        node.add(root.replace("kind: Append", f"kind: {merge}"))
+
+
+def test_a_changelog_declares_its_operations(node: Coordinator, root: str) -> None:
+    text = root.replace("city STRING", "city STRING, op INT").replace(
+        "kind: Append", "kind: ChangelogStream, primaryKey: [city, event_time]"
+    )
+    assert node.add(text)[0].outcome == "added"
+
+
+def test_sql_may_make_the_columns_that_are_not_declared(node: Coordinator, root: str) -> None:
+    text = root.replace("kind: Append", "kind: Ledger, primaryKey: [id]").replace(
+        "city STRING", "offset STRING"
+    )
+    text += "      preprocess: {kind: Sql, engine: spark, query: SELECT 1 AS id}\n"
+
+    assert node.add(text)[0].outcome == "added"
+    with pytest.raises(InvalidInput, match="primaryKey is empty"):
+        node.add(text.replace("[id]", "[]").replace("name: cities", "name: towns"))
+
+
+PUSH = """
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: NdJson}
+      merge: {kind: Append}
+"""
+POLLING = """
+    - kind: SetPollingSource
+      fetch: {kind: Url, url: "http://example.org"}
+      read: {kind: NdJson}
+      merge: {kind: Append}
+"""
+SCHEMA = """
+    - kind: SetDataSchema
+      schema: {fields: [{name: offset, type: UInt64}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "place", "complaint"),
+    [
+        (PUSH, "13:7", r"metadata\[1\]\.sourceName: source default is defined twice"),
+        (PUSH.replace("default", "''"), "13:7", r"metadata\[1\]\.sourceName: .*its name is empty"),
+        (POLLING, "12:7", r"metadata\[1\]: a dataset takes pushes or is polled, not both"),
+        (
+            SCHEMA,
+            "13:7",
+            r"metadata\[1\]\.schema: column op is missing; a data schema has the system columns",
+        ),
+        (
+            SCHEMA.replace("UInt64", "Duration"),
+            "13:25",
+            r"metadata\[1\]\.schema\.fields\[0\]: column offset: .* no logical hash",
+        ),
+    ],
+)
+def test_events_that_do_not_go_together_are_refused_where_they_stand(
+    node: Coordinator, root: str, more: str, place: str, complaint: str
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"^m0\.yaml:{place}: cities: content\.{complaint}"):
+        node.add(root + more.removeprefix("\n"))
+
+
+def test_a_derivative_without_transform_is_refused(node: Coordinator) -> None:
+    text = "{kind: DatasetSnapshot, version: 1, content: {name: a, kind: Derivative, metadata: []}}"
+    with pytest.raises(
+        InvalidInput, match=r"^m0\.yaml:1:\d+: a: content\.metadata: a derivative dataset needs"
+    ):
+        node.add(text)
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        (("event_time TIMESTAMP", "city BIGINT"), "column city: was string and cannot become int64"),
+        (("event_time TIMESTAMP",), "column city: cannot be removed"),
+        (
+            ("event_time TIMESTAMP", "city STRING NOT NULL"),
+            "column city: was optional and cannot become required",
+        ),
+        (("event_time TIMESTAMP", "city STRING", "n INT NOT NULL"), "column n: is new and required"),
+        (("event_time DATE", "city STRING"), "column event_time: was timestamp.* and cannot become date32"),
+        (("event_time TIMESTAMP", "City STRING"), "column City: the dataset spells it city"),
+    ],
+)
+def test_a_source_goes_on_with_the_columns_that_the_dataset_has(
+    filled: Coordinator, root: str, columns: tuple[str, ...], complaint: str
+) -> None:
+    before = filled.find("cities").state
+
+    with pytest.raises(InvalidInput, match=rf"^m0\.yaml:10:\d+: cities: \S+: source default: {complaint}"):
+        filled.add(root.replace(COLUMNS, f"schema: [{', '.join(columns)}]"), replace=True)
+    with pytest.raises(InvalidInput, match=rf"^read\S*: source default: {complaint}"):
+        filled.changing.commit_event("cities", source(*columns))
+
+    assert filled.find("cities").state == before
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        source("event_time TIMESTAMP", "city STRING", "people BIGINT"),
+        source("city STRING"),
+        source("event_time TIMESTAMP", "people BIGINT", name="second"),
+        source("city STRING NOT NULL", name="second"),
+        source(name="second"),
+    ],
+)
+def test_columns_may_be_added_and_other_sources_may_lack_optional_ones(
+    filled: Coordinator, more: AddPushSource
+) -> None:
+    made = filled.changing.commit_event("cities", more)
+
+    assert made.state.push_sources[more.source_name] == more
+
+
+def test_a_definition_that_no_batch_could_follow_can_be_mended(filled: Coordinator, root: str) -> None:
+    known = filled.find("cities")
+    filled.propose(known, [source("event_time TIMESTAMP", "city BIGINT")])
+
+    assert filled.add(root, replace=True)[0].outcome == "replaced"
+
+
+def test_what_comes_of_sql_is_known_only_when_it_comes(filled: Coordinator) -> None:
+    sql = TransformSql(engine="spark", query="SELECT 'Oslo' AS city")
+    made = AddPushSource(
+        source_name="default",
+        read=ReadStepNdJson(ddl_schema=("city BIGINT",)),
+        preprocess=sql,
+        merge=MergeStrategyAppend(),
+    )
+    assert filled.changing.commit_event("cities", made).state.push_sources["default"].preprocess is not None
+
+
+def test_single_events_are_looked_at_as_those_of_manifests(node: Coordinator, root: str) -> None:
+    node.add(root)
+    offset = DataField(name="offset", type=DataTypeUInt64())
+    for event, complaint in (
+        (source("offset BIGINT", name="s"), "^read.ddlSchema.0.: source s: column offset"),
+        (source("a INT", name="s", key=("b",)), "source s: primary key b"),
+        (source("a INT", name=" "), "^sourceName: .* its name is empty"),
+        (
+            SetVocab(offset_column="city"),
+            "source default: column city: the name belongs to system column city",
+        ),
+        (SetVocab(offset_column="op"), "two system columns are called op"),
+        (SetVocab(offset_column=""), "a system column needs a name"),
+        (SetDataSchema(raw_arrow_schema=b"garbage"), "^rawArrowSchema: "),
+        (SetDataSchema(schema=DataSchema(fields=(offset, offset))), "column offset: is declared twice"),
+        (
+            SetDataSchema(schema=DataSchema(fields=(DataField(name="a", type=DataTypeDuration()),))),
+            "column a: type duration.* has no logical hash",
+        ),
+        (
+            SetDataSchema(schema=DataSchema(fields=(DataField(name="a", type=DataTypeInt32()),))),
+            "column offset is missing",
+        ),
+    ):
+        with pytest.raises(InvalidInput, match=complaint):
+            node.changing.commit_event("cities", event)
+
+
+def test_the_names_of_system_columns_are_those_of_the_dataset(node: Coordinator, root: str) -> None:
+    vocab = "    - {kind: SetVocab, offsetColumn: nr}\n"
+    with pytest.raises(InvalidInput, match="column nr: the name belongs to system column nr"):
+        node.add(root.replace("city STRING", "nr STRING") + vocab)
+    node.add(root.replace("city STRING", "offset STRING") + vocab)
+
+    with pytest.raises(InvalidInput, match="column nr: the name belongs to"):
+        node.changing.commit_event("cities", source("nr INT", name="second"))
+
+
+def test_comparing_needs_declared_columns_in_single_events_too(node: Coordinator, root: str) -> None:
+    node.add(root)
+    merge = MergeStrategySnapshot(primary_key=("a",), compare_columns=("b",))
+    event = AddPushSource(source_name="s", read=ReadStepNdJson(ddl_schema=("a INT",)), merge=merge)
+    with pytest.raises(InvalidInput, match=r"^merge\.compareColumns\[0\]: source s: column to compare b"):
+        node.changing.commit_event("cities", event)
