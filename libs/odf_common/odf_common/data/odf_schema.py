@@ -1,13 +1,15 @@
-"""The ODF data schema of later versions in Arrow's terms (wire-facts §1.6)."""
+"""The ODF data schema of later versions ⇄ Arrow's terms (wire-facts §1.6)."""
 
 from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.types as kind
 
 from odf_common.data.types import TIMESTAMP
 from odf_common.errors import InvalidInput
 from odf_common.metadata import schema as odf
+from odf_common.metadata.scalars import UInt64
 
 _PLAIN: Final[Mapping[type, pa.DataType]] = {
     odf.DataTypeBool: pa.bool_(),
@@ -26,6 +28,7 @@ _PLAIN: Final[Mapping[type, pa.DataType]] = {
     odf.DataTypeNull: pa.null(),
     odf.DataTypeString: pa.string(),
 }
+_OF_PLAIN: Final[Mapping[pa.DataType, type]] = {plain: of for of, plain in _PLAIN.items()}
 _UNITS: Final = ("s", "ms", "us", "ns")
 _WIDE_PRECISION: Final = 38  # digits
 
@@ -87,3 +90,67 @@ def _of_time(type_: odf.DataType) -> pa.DataType:
 
 def _unit(unit: odf.TimeUnit | None) -> str:
     return _UNITS[odf.TimeUnit.Millisecond if unit is None else unit]
+
+
+def from_arrow(schema: pa.Schema) -> odf.DataSchema:
+    """Return the schema in ODF's terms; layouts of the same values are one type. Raises `InvalidInput`."""
+    return odf.DataSchema(fields=tuple(_data_field(column, column.name) for column in schema))
+
+
+def _data_field(column: pa.Field, where: str) -> odf.DataField:
+    return odf.DataField(name=column.name, type=_optional(column, where))
+
+
+def _optional(column: pa.Field, where: str) -> odf.DataType:
+    type_ = _data_type(column.type, where)
+    is_plain = not column.nullable or isinstance(type_, odf.DataTypeNull)
+    return type_ if is_plain else odf.DataTypeOption(inner=type_)
+
+
+def _data_type(type_: pa.DataType, where: str) -> odf.DataType:
+    plain = _OF_PLAIN.get(type_)
+    if plain is not None:
+        made: odf.DataType = plain()
+        return made
+    if isinstance(type_, pa.BaseExtensionType):
+        return _data_type(type_.storage_type, where)
+    if kind.is_dictionary(type_):
+        return _data_type(type_.value_type, where)
+    if kind.is_large_string(type_) or kind.is_string_view(type_):
+        return odf.DataTypeString()
+    if kind.is_fixed_size_binary(type_):
+        return odf.DataTypeBinary(fixed_length=UInt64(type_.byte_width))
+    if kind.is_binary(type_) or kind.is_large_binary(type_) or kind.is_binary_view(type_):
+        return odf.DataTypeBinary()
+    if kind.is_decimal(type_):
+        return odf.DataTypeDecimal(precision=type_.precision, scale=type_.scale)
+    return _nested(type_, where)
+
+
+def _nested(type_: pa.DataType, where: str) -> odf.DataType:
+    if kind.is_struct(type_):
+        fields = tuple(_data_field(inner, f"{where}.{inner.name}") for inner in type_.fields)
+        return odf.DataTypeStruct(fields=fields)
+    if kind.is_map(type_):
+        return odf.DataTypeMap(
+            key_type=_data_type(type_.key_type, f"{where}.key"),
+            value_type=_optional(type_.item_field, f"{where}.value"),
+            keys_sorted=type_.keys_sorted or None,
+        )
+    if kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_):
+        length = UInt64(type_.list_size) if kind.is_fixed_size_list(type_) else None
+        return odf.DataTypeList(item_type=_optional(type_.value_field, f"{where}[]"), fixed_length=length)
+    return _data_time(type_, where)
+
+
+def _data_time(type_: pa.DataType, where: str) -> odf.DataType:
+    unit = odf.TimeUnit(_UNITS.index(type_.unit)) if hasattr(type_, "unit") else None
+    if kind.is_date64(type_):
+        return odf.DataTypeDate()
+    if kind.is_timestamp(type_):
+        return odf.DataTypeTimestamp(unit=unit, timezone=type_.tz)
+    if kind.is_time(type_):
+        return odf.DataTypeTime(unit=unit)
+    if kind.is_duration(type_):
+        return odf.DataTypeDuration(unit=unit)
+    raise InvalidInput(text=f"type {type_} has no counterpart in ODF", where=f"column {where}")
