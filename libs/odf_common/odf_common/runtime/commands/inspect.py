@@ -1,17 +1,22 @@
 """`odf inspect schema|lineage|query|block`: one aspect of a dataset, read from its chain."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import click
 
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.codec.yaml import block_to_yaml
-from odf_common.errors import NotFound
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetDataSchema, SetTransform
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, DescribeRequest, LogRequest
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.runtime import ask
 from odf_common.runtime.output import output_option, print_rows
+
+PART: Final = 8  # characters of a hash
+SHOWN: Final = 5  # hashes, where several may be meant
 
 
 @click.group("inspect")
@@ -71,14 +76,47 @@ def lineage(*, dataset: str, output: str) -> None:
 @click.argument("dataset")
 @click.argument("block")
 def block(*, dataset: str, block: str) -> None:
-    """Show one block as YAML; BLOCK is a hash, its last characters, or a sequence number."""
+    """Show one block as YAML; BLOCK is a sequence number, a hash, or its first or last 8 characters or more.
+
+    \b
+    Example:
+      odf inspect block flights 5
+      odf inspect block flights 3fd51a2c
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    is_number = block.isascii() and block.isdecimal()
+    if not is_number and len(block) < PART:
+        raise click.BadParameter(
+            f"{block!r} is no sequence number, and part of a hash has to have {PART} characters",
+            param_hint="BLOCK",
+        )
     with ask.coordinator() as coordinator:
-        for item in coordinator.Log(LogRequest(ref=dataset), timeout=ask.WORK):
-            number = str(decode_block(item.content).block.sequence_number)
-            if item.hash.endswith(block) or number == block:
-                click.echo(f"# Block: {item.hash}\n{block_to_yaml(item.content)}", nl=False)
-                return
-    raise NotFound(what=f"block {block} in {dataset}")
+        item = _block(coordinator.Log(LogRequest(ref=dataset), timeout=ask.WORK), dataset, block)
+    click.echo(f"# Block: {item.hash}\n{block_to_yaml(item.content)}", nl=False)
+
+
+def _block(items: Iterable[BlockItem], dataset: str, block: str) -> BlockItem:
+    """Return the block of this number, else that of this hash or part of one, if there is one only."""
+    number, part = block.lstrip("0") or "0", _canonical(block)
+    found: list[BlockItem] = []
+    for item in items:
+        if part == item.hash or number == str(decode_block(item.content).block.sequence_number):
+            return item
+        if len(part) >= PART and (item.hash.startswith(part) or item.hash.endswith(part)):
+            found.append(item)
+    if not found:
+        raise NotFound(what=f"block {block} in {dataset}")
+    if len(found) > 1:
+        text = f"{block} is part of {len(found)} hashes: {', '.join(item.hash for item in found[:SHOWN])}"
+        raise InvalidInput(text=text + (", …" if len(found) > SHOWN else ""))
+    return found[0]
+
+
+def _canonical(block: str) -> str:
+    """Return a hash as it is shown, anything else in lower case as its part would be."""
+    try:
+        return str(Multihash.parse(block))
+    except InvalidInput:
+        return block.lower()
 
 
 def _last(coordinator: CoordinatorStub, dataset: str, kind: type) -> object:

@@ -1,28 +1,51 @@
 """`odf log DATASET`: the metadata chain, newest block first."""
 
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from itertools import islice
 
 import click
 
 from odf_common.codec.flatbuffers import decode_block
+from odf_common.codec.model import EVENTS
 from odf_common.codec.yaml import block_to_yaml, to_plain
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, ExecuteTransform
+from odf_common.metadata.events import AddData, ExecuteTransform, UnknownEvent
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
 from odf_common.runtime import ask
 from odf_common.runtime.output import output_option, print_rows
 from odf_common.runtime.signatures import judge
 
 SIGNED = ("signature", "signer")
+KINDS = (*(kind.__name__ for kind in EVENTS.members), UnknownEvent.__name__)
 COLUMNS = ("block", "systemTime", "event", "offsets", "watermark", "hash")
+
+
+class EventKind(click.ParamType):
+    """A kind of metadata event, in any case."""
+
+    name = "event"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the kind as it is spelled in lists; anything else is misuse."""
+        kinds = {kind.lower(): kind for kind in KINDS}
+        if value.lower() not in kinds:
+            near = get_close_matches(value.lower(), kinds, n=1)
+            hint = f"did you mean {kinds[near[0]]}?" if near else f"there are {', '.join(KINDS)}"
+            self.fail(f"{value!r} is no kind of event; {hint}", param, ctx)
+        return kinds[value.lower()]
 
 
 @click.command("log")
 @click.argument("dataset")
 @click.option("--limit", type=click.IntRange(min=1), help="So many blocks at most.")
 @click.option(
-    "--filter", "kinds", multiple=True, metavar="EVENT", help="Only events of this kind; may be repeated."
+    "--filter",
+    "kinds",
+    multiple=True,
+    type=EventKind(),
+    metavar="EVENT",
+    help="Only events of this kind, in any case; may be repeated.",
 )
 @click.option("--signatures", is_flag=True, help="Who signed each block, and whether the signature holds.")
 @output_option
@@ -58,9 +81,8 @@ def command(
 
 
 def _of_kinds(items: Iterable[BlockItem], kinds: tuple[str, ...]) -> Iterator[BlockItem]:
-    wanted = {kind.lower() for kind in kinds}
     for item in items:
-        if not wanted or type(decode_block(item.content).block.event).__name__.lower() in wanted:
+        if not kinds or type(decode_block(item.content).block.event).__name__ in kinds:
             yield item
 
 
