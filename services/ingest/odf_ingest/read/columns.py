@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.times import MOMENT, to_dates, to_moments, to_times
+from odf_ingest.read.times import read_as, to_dates, to_moments, to_times
 from odf_ingest.read.uuids import UUID, to_uuids
 
 
@@ -30,7 +30,7 @@ def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool =
 
 def _parsed(wanted: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> pa.DataType:
     if kind.is_timestamp(wanted):
-        return pa.string() if is_lenient or formats.timestamp is not None else MOMENT
+        return pa.string() if is_lenient or formats.timestamp is not None else read_as(wanted)
     if kind.is_date(wanted) or kind.is_time(wanted) or kind.is_duration(wanted) or wanted == UUID:
         return pa.string()
     if kind.is_struct(wanted):
@@ -77,13 +77,14 @@ def _as(values: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array
         return pa.Array.from_buffers(wanted, len(values), buffers, offset=values.offset, children=[items])
     if kind.is_string(values.type):
         values = _of_text(values, wanted, formats)
+    # Fractions finer than declared are cut.
     return values if values.type == wanted else values.cast(wanted, safe=not kind.is_timestamp(wanted))
 
 
 def _of_text(texts: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array:
     """Return values of about the type that is wanted, texts where Arrow makes it of them."""
     if kind.is_timestamp(wanted):
-        return to_moments(texts, formats.timestamp)
+        return to_moments(texts, formats.timestamp, wanted)
     if kind.is_date(wanted):
         return to_dates(texts, formats.date)
     if kind.is_time(wanted):

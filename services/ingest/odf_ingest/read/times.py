@@ -10,17 +10,23 @@ from odf_common.errors import InvalidInput
 from odf_ingest.read.time_format import TimeFormat, time_format
 
 MOMENT: Final = pa.timestamp("us", "UTC")
-_NAIVE: Final = pa.timestamp("us")
+_DIGITS: Final = {"us": 6, "ns": 9}  # of a fraction
 _ZONE: Final = r"[Tt :]\d\d(?:\.\d+)?\s*(?:[Zz]|[+-]\d\d:?\d\d)$"
 _TIME: Final = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?$"
 
 
-def to_moments(texts: pa.Array, format_text: str | None) -> pa.Array:
-    """Return timestamps (us, UTC); RFC 3339 unless a format is given. Raises `InvalidInput` naming a wrong text."""
+def read_as(wanted: pa.DataType) -> pa.DataType:
+    """Return the type to read moments in that shall be `wanted`: no coarser, and of a wide range if that may be."""
+    return pa.timestamp("ns", "UTC") if wanted.unit == "ns" else MOMENT
+
+
+def to_moments(texts: pa.Array, format_text: str | None, wanted: pa.DataType = MOMENT) -> pa.Array:
+    """Return timestamps of `read_as(wanted)`; RFC 3339 unless a format is given. Raises `InvalidInput`."""
+    made = read_as(wanted)
     if format_text is None:
-        return _rfc3339(texts)
+        return _rfc3339(texts, made)
     how = time_format(format_text)
-    return _one_by_one(texts, how) if how.regex is None else _by_regex(texts, how, has_time=True)
+    return _cast(_one_by_one(texts, how), made) if how.regex is None else _by_regex(texts, how, made)
 
 
 def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
@@ -28,7 +34,7 @@ def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
     if format_text is None:
         return _cast(texts, pa.date32())
     how = time_format(format_text)
-    moments = _one_by_one(texts, how) if how.regex is None else _by_regex(texts, how, has_time=False)
+    moments = _one_by_one(texts, how) if how.regex is None else _by_regex(texts, how, None)
     return moments.cast(pa.date32(), safe=False)
 
 
@@ -44,20 +50,21 @@ def to_times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
     return moments.cast(wanted, safe=False)
 
 
-def _rfc3339(texts: pa.Array) -> pa.Array:
+def _rfc3339(texts: pa.Array, made: pa.DataType) -> pa.Array:
     try:
-        return texts.cast(MOMENT)
+        return texts.cast(made)
     except pa.ArrowInvalid:
-        # Some are naive, or finer than a microsecond.
-        short = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
+        # Some are naive, or finer than can be read.
+        short = pc.replace_substring_regex(texts, rf"(\.\d{{{_DIGITS[made.unit]}}})\d+", r"\1")
     has_zone = pc.match_substring_regex(short, _ZONE)
     none = pa.scalar(None, pa.string())
-    aware = _cast(pc.if_else(has_zone, pc.replace_substring_regex(short, "z$", "Z"), none), MOMENT)
-    naive = _cast(pc.if_else(has_zone, none, short), _NAIVE)
-    return pc.coalesce(aware, naive.cast(MOMENT))
+    aware = _cast(pc.if_else(has_zone, pc.replace_substring_regex(short, "z$", "Z"), none), made)
+    naive = _cast(pc.if_else(has_zone, none, short), pa.timestamp(made.unit))
+    return pc.coalesce(aware, naive.cast(made))
 
 
-def _by_regex(texts: pa.Array, how: TimeFormat, *, has_time: bool) -> pa.Array:
+def _by_regex(texts: pa.Array, how: TimeFormat, made: pa.DataType | None) -> pa.Array:
+    """Return moments of the type `made`, days without one."""
     found = pc.extract_regex(texts, pattern=how.regex)
     if found.null_count > texts.null_count:
         _refuse(texts, found, how)
@@ -68,13 +75,18 @@ def _by_regex(texts: pa.Array, how: TimeFormat, *, has_time: bool) -> pa.Array:
     }
     year = groups.get("y", "1970")
     day = pc.binary_join_element_wise(year, two["m"], two["d"], "-")
-    if not has_time:
-        return _cast(day, pa.date32()).cast(MOMENT)
+    if made is None:
+        return _cast(day, pa.date32())
     clock = pc.binary_join_element_wise(two["H"], two["M"], two["S"], ":")
     if "f" in groups:
-        clock = pc.binary_join_element_wise(clock, pc.utf8_slice_codeunits(groups["f"], 0, 6), ".")
-    moments = _cast(_nulls_of(texts, pc.binary_join_element_wise(day, clock, "T")), _NAIVE).cast(MOMENT)
-    return moments if "z" not in groups else pc.subtract(moments, _offsets(groups["z"]))
+        clock = pc.binary_join_element_wise(
+            clock, pc.utf8_slice_codeunits(groups["f"], 0, _DIGITS[made.unit]), "."
+        )
+    naive = _cast(_nulls_of(texts, pc.binary_join_element_wise(day, clock, "T")), pa.timestamp(made.unit))
+    moments = naive.cast(made)
+    if "z" not in groups:
+        return moments
+    return pc.subtract(moments, _offsets(groups["z"]).cast(pa.duration(made.unit)))
 
 
 def _offsets(zones: pa.Array) -> pa.Array:

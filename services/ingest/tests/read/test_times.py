@@ -3,7 +3,10 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
+from odf_ingest.read.columns import TimeFormats
+from odf_ingest.read.json_lines import parse_lines
 from odf_ingest.read.time_format import time_format
 from odf_ingest.read.times import to_dates, to_moments
 
@@ -72,3 +75,31 @@ def test_a_format_with_unknown_letters_is_refused() -> None:
 
 def test_dates_follow_their_format() -> None:
     assert [str(day) for day in to_dates(pa.array(["1/2/2020"]), "d/M/yyyy").to_pylist()] == ["2020-02-01"]
+
+
+@pytest.mark.parametrize(
+    ("digits", "format_text", "text", "shown"),
+    [
+        (3, None, "2020-01-02T03:04:05.123456789Z", "2020-01-02 03:04:05.123Z"),
+        (6, None, "2020-01-02T03:04:05.123456789Z", "2020-01-02 03:04:05.123456Z"),
+        (9, None, "2020-01-02T03:04:05.123456789Z", "2020-01-02 03:04:05.123456789Z"),
+        (9, None, "1900-01-01T01:00:00.0000000019+01:00", "1900-01-01 00:00:00.000000001Z"),
+        (9, None, "2020-01-02 03:04:05.5", "2020-01-02 03:04:05.500000000Z"),
+        (9, "%d.%m.%Y %H:%M:%S.%f", "02.01.2020 03:04:05.123456789", "2020-01-02 03:04:05.123456789Z"),
+        (9, "%d.%m.%Y %H:%M:%S.%f%z", "02.01.2020 03:04:05.1+01:00", "2020-01-02 02:04:05.100000000Z"),
+        (9, "%d %B %Y", "2 January 2020", "2020-01-02 00:00:00.000000000Z"),
+    ],
+)
+def test_moments_have_the_fraction_that_was_declared(
+    digits: int, format_text: str | None, text: str, shown: str
+) -> None:
+    schema = ddl_to_schema([f"at TIMESTAMP({digits})"])
+    table = parse_lines(f'{{"at": "{text}"}}'.encode(), schema, TimeFormats(timestamp=format_text))
+    assert table.schema.equals(schema)
+    assert table.column("at").cast(pa.string()).to_pylist() == [shown]
+
+
+def test_a_moment_that_nanoseconds_cannot_hold_is_refused() -> None:
+    schema = ddl_to_schema(["at TIMESTAMP(9)"])
+    with pytest.raises(InvalidInput, match="9999-01-01"):
+        parse_lines(b'{"at": "9999-01-01T00:00:00Z"}', schema, TimeFormats())
