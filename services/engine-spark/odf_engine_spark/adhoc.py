@@ -1,15 +1,18 @@
 """Queries that keep no state: preprocessing of one batch, and ad-hoc questions over whole datasets."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pyarrow.types as kind
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from odf_common.data.slices import read_slice, slice_schema
+from odf_common.data.types import as_stored
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import RawQueryRequest, RawQueryResponseSuccess
 from odf_common.metadata.steps import SqlQueryStep
@@ -19,8 +22,8 @@ from odf_engine_spark.jvm import Spark, tree_of
 from odf_engine_spark.prepared import parsed, quoted, steps_of
 from odf_engine_spark.sandbox import check_query
 from odf_engine_spark.sandbox import tables as tables_of
-from odf_engine_spark.transform import write_records
 from odf_engine_spark.types import output_schema_of, spark_schema_of
+from odf_engine_spark.values import in_spark
 
 RAW_INPUT: Final = "input"
 IN_MEMORY: Final = 32 * 1024 * 1024  # bytes of slices; larger tables are scanned by Spark
@@ -31,12 +34,13 @@ def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
     steps = steps_of(request.transform)
     files = [Path(file) for file in request.input_data_paths]
     schema = spark_schema_of(slice_schema(files[0]))
-    batch = pa.concat_tables([read_slice(file).cast(schema) for file in files])
+    batch = pa.concat_tables([in_spark(read_slice(file), schema) for file in files])
     spark = warm.isolated()
     spark.frame(spark.relation(batch)).createOrReplaceTempView(RAW_INPUT)
     result = _run(spark, steps)
     stored = result.cast(output_schema_of(result.schema), safe=False)
-    write_records(stored, Path(request.output_data_path))
+    # No slice yet: it has no offset, and whatever column comes first.
+    pq.write_table(as_stored(stored), request.output_data_path, version="2.6", store_schema=False)
     return RawQueryResponseSuccess(num_records=len(stored))
 
 
@@ -48,9 +52,10 @@ def run_query(warm: Spark, sql: str, tables: Sequence[QueryTable]) -> pa.Table:
     for name in tables_of(written):
         if name.lower() not in known:
             raise InvalidQuery(text=f"there is no dataset {name}")
-    for table in tables:
-        _view(spark, table)
-    result = _run(spark, (SqlQueryStep(query=sql),))
+    with tempfile.TemporaryDirectory(prefix="odf-engine-") as scratch:
+        for number, table in enumerate(tables):
+            _view(spark, table, Path(scratch) / str(number))
+        result = _run(spark, (SqlQueryStep(query=sql),))
     if "offset" in result.column_names and not any(node.kind == "Sort" for node in written.walk()):
         result = result.sort_by("offset")
     return result
@@ -73,17 +78,37 @@ def _run(spark: Spark, steps: Sequence[SqlQueryStep]) -> pa.Table:
         raise query_fault(error) from error
 
 
-def _view(spark: Spark, table: QueryTable) -> None:
+def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:
     files = [Path(file) for file in table.data_paths]
-    schema = _plain_integers(spark_schema_of(table.schema), table.schema)
+    inside = spark_schema_of(table.schema)
     if sum(file.stat().st_size for file in files) <= IN_MEMORY:
-        parts = [_aligned(read_slice(file), schema) for file in files]
+        schema = _plain_integers(inside, table.schema)
+        parts = [in_spark(read_slice(file), schema) for file in files]
         records = pa.concat_tables([schema.empty_table(), *parts])
         spark.frame(spark.relation(records)).createOrReplaceTempView(quoted(table.name))
         return
-    reader = spark.session.read.schema(from_arrow_schema(spark_schema_of(table.schema)))
+    if not all(_is_scanned(column.type) for column in table.schema):
+        files = _rewritten(files, inside, scratch)
+    reader = spark.session.read.schema(from_arrow_schema(inside))
     frame = reader.parquet(*(str(file) for file in files))
     _cast_integers(frame, table.schema).createOrReplaceTempView(quoted(table.name))
+
+
+def _is_scanned(type_: pa.DataType) -> bool:
+    """Tell whether Spark reads a column of the type out of Parquet by itself."""
+    inner = type_.fields if kind.is_nested(type_) else ()
+    is_finest = kind.is_timestamp(type_) and type_.unit == "ns"
+    is_known = not (kind.is_time(type_) or isinstance(type_, pa.BaseExtensionType) or is_finest)
+    return is_known and all(_is_scanned(part.type) for part in inner)
+
+
+def _rewritten(files: Sequence[Path], schema: pa.Schema, folder: Path) -> list[Path]:
+    """Return files of the same records in Spark's types; one slice at a time is in memory."""
+    folder.mkdir()
+    written = [folder / file.name for file in files]
+    for file, new in zip(files, written, strict=True):
+        pq.write_table(in_spark(read_slice(file), schema), new, store_schema=False)
+    return written
 
 
 def _cast_integers(frame: DataFrame, schema: pa.Schema) -> DataFrame:
@@ -104,13 +129,3 @@ def _plain_integers(target: pa.Schema, schema: pa.Schema) -> pa.Schema:
             for column, given in zip(target, schema, strict=True)
         ]
     )
-
-
-def _aligned(table: pa.Table, target: pa.Schema) -> pa.Table:
-    columns = [
-        table.column(column.name).cast(column.type)
-        if column.name in table.column_names
-        else pa.nulls(len(table), column.type)
-        for column in target
-    ]
-    return pa.Table.from_arrays(columns, schema=target)

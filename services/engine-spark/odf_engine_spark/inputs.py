@@ -17,6 +17,7 @@ from odf_common.metadata.events import OffsetInterval
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.prepared import PlannedInput
 from odf_engine_spark.types import spark_schema_of
+from odf_engine_spark.values import in_spark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,9 @@ def read_input(asked: TransformRequestInput) -> Input:
     """Return an input's part of a request; raises `InvalidInput` when files and request do not fit each other."""
     schema = slice_schema(Path(asked.schema_file))
     _check_system_columns(schema, asked)
-    tables = [_aligned(read_slice(Path(file)), schema, asked.dataset_alias) for file in asked.data_paths]
-    records = pa.concat_tables(tables) if tables else spark_schema_of(schema).empty_table()
+    target = spark_schema_of(schema)
+    tables = [in_spark(read_slice(Path(file)), target, asked.dataset_alias) for file in asked.data_paths]
+    records = pa.concat_tables(tables) if tables else target.empty_table()
     return Input(
         name=asked.query_alias,
         schema=schema,
@@ -65,22 +67,6 @@ def _check_system_columns(schema: pa.Schema, asked: TransformRequestInput) -> No
     ):
         if schema.get_field_index(name) < 0:
             raise InvalidInput(text=f"{asked.dataset_alias} has no system column {name}")
-
-
-def _aligned(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
-    """Return a slice with the columns of the input's schema; those that came later are null."""
-    target = spark_schema_of(schema)
-    columns = []
-    for column in target:
-        at = table.schema.get_field_index(column.name)
-        if at < 0:
-            columns.append(pa.nulls(len(table), column.type))
-            continue
-        try:
-            columns.append(table.column(at).cast(column.type))
-        except pa.ArrowException as error:
-            raise InvalidInput(text=str(error), where=f"{where}: column {column.name}") from error
-    return pa.Table.from_arrays(columns, schema=target)
 
 
 def _cut(records: pa.Table, interval: OffsetInterval | None, asked: TransformRequestInput) -> pa.Table:

@@ -1,7 +1,7 @@
 """Arrow types on their way into Spark and out of it.
 
-Spark has no unsigned integers, one unit of time, and one layout of strings; what has no counterpart is refused by
-name. The way back ends in the types that slices are stored with.
+Spark has no unsigned integers, no UUIDs, one unit of time, and one layout of strings; times of day are texts for it.
+What has no counterpart is refused by name. The way back ends in the types that slices are stored with.
 """
 
 from typing import Final
@@ -9,15 +9,20 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.errors import InvalidQuery
 
 MICROSECONDS: Final = pa.timestamp("us", "UTC")
-_WIDER: Final = {
+_OTHER: Final = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
     pa.float16(): pa.float32(),
+    pa.uuid(): pa.string(),
+    pa.time32("s"): pa.string(),
+    pa.time32("ms"): pa.string(),
+    pa.time64("us"): pa.string(),
+    pa.time64("ns"): pa.string(),
 }
 _SAME: Final = (
     kind.is_boolean,
@@ -31,9 +36,9 @@ _SAME: Final = (
 
 
 def spark_type(type_: pa.DataType, where: str) -> pa.DataType:
-    """Return the type that a column has inside Spark; raises `InvalidInput` where there is none."""
-    if type_ in _WIDER:
-        return _WIDER[type_]
+    """Return the type that a column has inside Spark; raises `InvalidQuery` where there is none."""
+    if type_ in _OTHER:
+        return _OTHER[type_]
     if kind.is_timestamp(type_):
         return MICROSECONDS
     if kind.is_date64(type_):
@@ -51,7 +56,8 @@ def spark_type(type_: pa.DataType, where: str) -> pa.DataType:
         return pa.list_(pa.field("element", spark_type(type_.value_type, where), nullable=True))
     if any(same(type_) for same in _SAME) or (kind.is_decimal128(type_) and type_.scale >= 0):
         return type_
-    raise InvalidInput(text=f"type {type_} is not supported by this engine", where=f"column {where}")
+    why = ", whose decimals have 38 digits at most" if kind.is_decimal256(type_) else ""
+    raise InvalidQuery(text=f"type {type_} has no counterpart in Spark{why}", where=f"column {where}")
 
 
 def spark_schema_of(schema: pa.Schema) -> pa.Schema:

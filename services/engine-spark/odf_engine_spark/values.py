@@ -1,0 +1,73 @@
+"""Columns on their way into Spark: the values of the types that `types.spark_type` has chosen."""
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+
+from odf_common.errors import InvalidInput
+
+_BYTES: Final = 16  # of a UUID
+_LENGTH: Final = 36  # of its text
+_DASHES: Final = (8, 13, 18, 23)
+_DIGITS: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def in_spark(table: pa.Table, target: pa.Schema, where: str = "") -> pa.Table:
+    """Return the columns of `target`, null where the table has none; raises `InvalidInput` naming a column.
+
+    Moments finer than Spark's are cut.
+    """
+    columns = []
+    for field in target:
+        at = table.schema.get_field_index(field.name)
+        if at < 0:
+            columns.append(pa.nulls(len(table), field.type))
+            continue
+        try:
+            columns.append(_column(table.column(at), field.type))
+        except pa.ArrowException as error:
+            place = f"{where}: column {field.name}" if where else f"column {field.name}"
+            raise InvalidInput(text=str(error), where=place) from error
+    return pa.Table.from_arrays(columns, schema=target)
+
+
+def _column(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    if column.type == wanted:
+        return column
+    return pa.chunked_array([_as(chunk, wanted) for chunk in column.chunks], wanted)
+
+
+def _as(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if values.type == wanted:
+        return values
+    if kind.is_dictionary(values.type):
+        return _as(values.dictionary_decode(), wanted)
+    if kind.is_struct(wanted):
+        parts = [_as(values.field(at), inner.type) for at, inner in enumerate(wanted.fields)]
+        mask = values.is_null() if values.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(wanted.fields), mask=mask)
+    if kind.is_list(wanted):
+        values = values.cast(pa.list_(values.type.value_field))
+        items, buffers = _as(values.values, wanted.value_type), values.buffers()[:2]
+        return pa.Array.from_buffers(wanted, len(values), buffers, offset=values.offset, children=[items])
+    if isinstance(values, pa.ExtensionArray):
+        return _uuid_texts(values.storage)
+    # Spark counts in microseconds: what is finer is cut.
+    return values.cast(wanted, safe=not kind.is_timestamp(wanted))
+
+
+def _uuid_texts(values: pa.Array) -> pa.Array:
+    """Return UUIDs in their canonical form, in lower case."""
+    stored = pc.if_else(values.is_valid(), values, pa.scalar(bytes(_BYTES), values.type))
+    packed = np.frombuffer(stored.buffers()[1], np.uint8, len(values) * _BYTES, stored.offset * _BYTES)
+    packed = packed.reshape(len(values), _BYTES)
+    texts = np.full((len(values), _LENGTH), ord("-"), np.uint8)
+    places = [place for place in range(_LENGTH) if place not in _DASHES]
+    texts[:, places[::2]] = _DIGITS[packed >> 4]
+    texts[:, places[1::2]] = _DIGITS[packed & 15]
+    ends = np.arange(len(values) + 1, dtype=np.int32) * _LENGTH
+    made = pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(texts))
+    return pc.if_else(values.is_valid(), made, pa.scalar(None, pa.string()))
