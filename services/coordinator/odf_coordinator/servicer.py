@@ -7,8 +7,10 @@ from itertools import islice
 import grpc
 
 from odf_common.chain.chain import iterate
+from odf_common.codec.flatbuffers import encode_event
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.refs import is_pattern
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
@@ -83,6 +85,14 @@ class Servicer(CoordinatorServicer):
                 signature = stored_signature(self._parts.datasets.blobs, known.id, name)
             yield wire.BlockItem(hash=str(name), content=raw, signature=signature)
 
+    def LastEvent(  # noqa: N802
+        self, request: wire.LastEventRequest, context: grpc.ServicerContext
+    ) -> wire.LastEventReply:
+        """Return the event of a kind that is in force."""
+        known = self._parts.datasets.find_at(request.ref)
+        event = known.state.definitions.in_force(request.kind)
+        return wire.LastEventReply(event=b"" if event is None else encode_event(event))
+
     def Tail(self, request: wire.TailRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
         """Iterate over the Arrow stream of the last records."""
         table = self._parts.reading.tail(request.ref, request.records)
@@ -97,7 +107,7 @@ class Servicer(CoordinatorServicer):
         """Iterate over the steps of a pull."""
         pulling = self._parts.pulling
         if request.HasField("set_watermark"):
-            if request.all or not request.refs:
+            if request.all or not request.refs or any(is_pattern(ref) for ref in request.refs):
                 raise InvalidInput(text="a watermark is set on datasets given by name")
             steps = pulling.set_watermarks(request.refs, Timestamp(request.set_watermark))
         else:

@@ -143,3 +143,20 @@ def test_an_unknown_dataset_names_the_nearest(odf: Odf, capsys: pytest.CaptureFi
     Path("info.yaml").write_text("kind: SetInfo\n")
     assert odf("commit", "citys", "info.yaml") == 1
     assert "citys does not exist" in capsys.readouterr().err
+
+
+def test_what_is_in_force_is_found_without_walking_the_chain(
+    odf: Odf, node: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.push("cities", "Oslo")
+    node.find("cities")
+    node.blobs.read = lambda *_: pytest.fail("a block was read")  # type: ignore[method-assign]
+    assert odf("inspect", "schema", "cities", "--form", "ddl", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)[-1] == {"definition": "city STRING"}
+    assert odf("inspect", "schema", "cities", "--form", "odf", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)[0] == {"name": "offset", "type": {"kind": "UInt64"}}
+    assert odf("inspect", "schema", "cities", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)[-1] == {"column": "city", "type": "string", "nullable": True}
+    assert odf("inspect", "query", "cities.copy", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["query"] == "SELECT event_time, city FROM cities"
+    assert odf("inspect", "query", "cities") == 1

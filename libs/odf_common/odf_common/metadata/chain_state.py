@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
     AddPushSource,
     Checkpoint,
     DatasetKind,
+    KnownEvent,
     SetAttachments,
     SetDataSchema,
     SetInfo,
@@ -56,6 +58,21 @@ class Definitions:
     push_sources: Mapping[str, AddPushSource] = field(default_factory=dict)
     disabled_sources: frozenset[str] = frozenset()
     has_opaque_source: bool = False
+
+    def in_force(self, kind: str) -> KnownEvent | None:
+        """Return the event of a kind that is in force; raises `InvalidInput` for kinds of which there may be many."""
+        events: dict[str, KnownEvent | None] = {
+            SetAttachments.__name__: self.attachments,
+            SetDataSchema.__name__: self.schema,
+            SetInfo.__name__: self.info,
+            SetLicense.__name__: self.license,
+            SetPollingSource.__name__: self.polling_source,
+            SetTransform.__name__: self.transform,
+            SetVocab.__name__: self.vocab,
+        }
+        if kind not in events:
+            raise InvalidInput(text=f"expected one of {', '.join(events)}, got {kind!r}")
+        return events[kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,17 @@ from typing import Final
 
 import click
 
-from odf_common.codec.flatbuffers import decode_block
-from odf_common.codec.yaml import block_to_yaml
+from odf_common.codec.flatbuffers import decode_block, decode_event
+from odf_common.codec.yaml import block_to_yaml, to_plain
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetDataSchema, SetTransform
-from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, DescribeRequest, LogRequest
+from odf_common.proto.odf.node.v1.coordinator_pb2 import (
+    BlockItem,
+    DescribeRequest,
+    LastEventRequest,
+    LogRequest,
+)
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.runtime import ask
 from odf_common.runtime.output import output_option, print_rows
@@ -32,9 +37,24 @@ def command() -> None:
 
 @command.command("schema")
 @click.argument("dataset")
+@click.option(
+    "--form",
+    type=click.Choice(("arrow", "ddl", "odf")),
+    default="arrow",
+    show_default=True,
+    help="Arrow's types; column definitions as manifests have them; or ODF's own types.",
+)
 @output_option
-def schema(*, dataset: str, output: str) -> None:
-    """Show the columns of a dataset's slices: name, Arrow type, whether null is allowed."""
+def schema(*, dataset: str, form: str, output: str) -> None:
+    """Show the columns of a dataset's slices: name, type, whether null is allowed.
+
+    \b
+    Example:
+      odf inspect schema flights
+      odf inspect schema flights --form ddl
+    """  # noqa: D301
+    from odf_common.data.ddl_text import schema_to_ddl
+    from odf_common.data.odf_schema import from_arrow
     from odf_common.data.schema import schema_of_event
 
     with ask.coordinator() as coordinator:
@@ -42,8 +62,13 @@ def schema(*, dataset: str, output: str) -> None:
     if not isinstance(event, SetDataSchema):
         raise NotFound(what=f"a schema of {dataset} (it has no data yet)")
     fields = schema_of_event(event)
-    rows = [{"column": one.name, "type": str(one.type), "nullable": one.nullable} for one in fields]
-    print_rows(rows, output)
+    if form == "ddl":
+        print_rows([{"definition": one} for one in schema_to_ddl(fields)], output)
+    elif form == "odf":
+        print_rows([to_plain(one) for one in from_arrow(fields).fields], output)
+    else:
+        rows = [{"column": one.name, "type": str(one.type), "nullable": one.nullable} for one in fields]
+        print_rows(rows, output)
 
 
 @command.command("query")
@@ -120,12 +145,9 @@ def _canonical(block: str) -> str:
 
 
 def _last(coordinator: CoordinatorStub, dataset: str, kind: type) -> object:
-    item: BlockItem
-    for item in coordinator.Log(LogRequest(ref=dataset), timeout=ask.WORK):
-        event = decode_block(item.content).block.event
-        if isinstance(event, kind):
-            return event
-    return None
+    request = LastEventRequest(ref=dataset, kind=kind.__name__)
+    raw = coordinator.LastEvent(request, timeout=ask.ANSWER).event
+    return decode_event(raw) if raw else None
 
 
 def _lineage(
