@@ -27,7 +27,7 @@ from odf_common.chain.transforms import (
     next_event,
     plan_inputs,
 )
-from odf_common.data.columns import OPERATION, check_corrections
+from odf_common.data.checks import RecordsDiffer, check_records
 from odf_common.data.continuing import continued, continued_schema
 from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import read_slice, slice_schema, write_slice
@@ -234,10 +234,10 @@ def _slice(file: Path, interval: OffsetInterval | None) -> DataSlice | None:
         table = read_slice(file)
     except NotFound as error:
         raise InvalidInput(text="the engine wrote no data, but answers with offsets") from error
-    if len(table) != interval.end - interval.start + 1:
-        text = f"the engine wrote {len(table)} records for offsets {interval.start}–{interval.end}"
-        raise InvalidInput(text=text)
-    check_corrections(table.column(OPERATION))
+    try:
+        check_records(table, interval, None)
+    except RecordsDiffer as error:
+        raise InvalidInput(text=f"the engine wrote records that cannot be committed: {error}") from error
     with file.open("rb") as content:
         name = physical_hash(content)
     return DataSlice(

@@ -7,10 +7,11 @@ import pytest
 from odf_common.chain.chain import iterate
 from odf_common.data.columns import offset_type, operation_type
 from odf_common.data.schema import schema_to_event
-from odf_common.data.slices import slice_schema
-from odf_common.errors import InvalidQuery, Unavailable
+from odf_common.data.slices import slice_schema, write_slice
+from odf_common.data.types import TIMESTAMP
+from odf_common.errors import InvalidInput, InvalidQuery, Unavailable
 from odf_common.metadata.engine import TransformResponseSuccess
-from odf_common.metadata.events import ExecuteTransform, SetInfo
+from odf_common.metadata.events import ExecuteTransform, OffsetInterval, SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.testing import Coordinator
 from odf_coordinator.transformer import examine
@@ -227,3 +228,32 @@ def test_a_null_where_a_derivative_requires_a_value_is_refused(chain: Coordinato
 
     assert chain.find("cities.copy").state.last_offset is None
     assert "column city: is required" in chain.scheduler.problem(chain.find("cities.copy").id)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "operations", "why"),
+    [
+        ([0, 1], [0, 2], "a -C without its"),
+        ([0, 1], [3, 0], r"a \+C without its"),
+        ([0, 1], [0, 9], "operations from 0 to 9"),
+        ([0, 2], [0, 0], "record 2 has 2"),
+        ([0], [0], "has 1 records"),
+    ],
+)
+def test_records_of_an_engine_that_break_the_contract_are_refused(
+    chain: Coordinator, offsets: list[int], operations: list[int], why: str
+) -> None:
+    scratch = chain.blobs.scratch()
+    schema = its_schema(signed=False, city=pa.field("city", pa.string()))
+    columns = {
+        "offset": pa.array(offsets, pa.uint64()),
+        "op": pa.array(operations, pa.uint8()),
+        "system_time": pa.array([1] * len(offsets), TIMESTAMP),
+        "event_time": pa.array([1] * len(offsets), TIMESTAMP),
+        "city": pa.array(["Oslo"] * len(offsets)),
+    }
+    write_slice(pa.table(columns, schema=schema), scratch / "data")
+    response = TransformResponseSuccess(new_offset_interval=OffsetInterval(start=0, end=1))
+
+    with pytest.raises(InvalidInput, match=f"the engine wrote records that cannot be committed: .*{why}"):
+        examine(chain.find("cities.copy").state, response, scratch)
