@@ -1,7 +1,7 @@
 """Bringing datasets up to date on demand: roots by draining sources, derivatives by transforming."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Final, Protocol
@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.identity.refs import covered, is_pattern
 from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.changing import Changing
 from odf_coordinator.datasets import Datasets, Known
@@ -52,8 +53,10 @@ class Pulling:
         self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
     ) -> Iterator[Pulled]:
         """Iterate over steps; ends early when `is_wanted` no longer holds. A failure does not keep others off."""
-        named = [self.datasets.find(ref) for ref in refs]
-        chosen = {known.id: known for known in ([*self.datasets.all()] if is_all else named)}
+        refs = tuple(refs)
+        named = [self.datasets.find(ref) for ref in refs if not is_pattern(ref)]
+        like = self._like([ref for ref in refs if is_pattern(ref)])
+        chosen = {known.id: known for known in ([*self.datasets.all()] if is_all else [*named, *like])}
         if is_recursive:
             chosen = self._with_inputs(chosen)
         explicit = set() if is_all else {known.id for known in named}
@@ -65,6 +68,12 @@ class Pulling:
                 yield Pulled(alias=known.alias, state="failed", error=str(error), head=known.state.head)
                 continue
             yield self._outcome(known)
+
+    def _like(self, patterns: Sequence[str]) -> Iterator[Known]:
+        """Iterate over the datasets whose names patterns cover; raises `NothingCovered`."""
+        if patterns:
+            known = {one.alias: one for one in self.datasets.all()}
+            yield from (known[name] for name in covered(patterns, known))
 
     def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[Pulled]:
         """Raise the watermarks of roots; the first that refuses ends it."""

@@ -22,6 +22,7 @@ def summary(known: Known, *, problem: str = "", data_size: int = 0) -> wire.Data
         push_topics=dict(known.entry.push_topics),
         problem=problem,
         data_size=data_size,
+        inputs=[str(one) for one in known.inputs()],
     )
 
 

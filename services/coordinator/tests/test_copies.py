@@ -6,7 +6,7 @@ import pytest
 
 from odf_common.codec.bus import envelope
 from odf_common.codec.flatbuffers import encode_event
-from odf_common.errors import Refused
+from odf_common.errors import NotFound, Refused
 from odf_common.identity.keys import PrivateKey
 from odf_common.metadata.events import SetInfo
 from odf_common.metadata.scalars import Timestamp
@@ -111,3 +111,18 @@ def test_with_its_key_a_copy_is_ours_and_a_pull_gives_it_topics(node: Coordinato
     known = node.find("cities")
     assert known.entry.push_topics == {"default": "odf.push.cities.default"}
     assert isinstance(node.propose(known, node.ingest_events(known, ["Rome"], 1)), Committed)
+
+
+def test_a_pattern_covers_ours_and_passes_copies_over(node: Coordinator, root: str, key: PrivateKey) -> None:
+    node.add(root.replace("name: cities", "name: cities.ours"))
+
+    def pulled(*refs: str) -> dict[str, str]:
+        steps = node.pulling.pull(refs, is_all=False, is_recursive=False, is_wanted=lambda: True)
+        return {step.alias: step.state for step in steps}
+
+    assert pulled("CITIES%") == {"cities": "up-to-date", "cities.ours": "up-to-date"}
+    assert node.ingest.drained == [node.find("cities.ours").id]
+    assert pulled("cities.%") == {"cities.ours": "up-to-date"}
+    assert pulled("cities%", "cities")["cities"] == "failed", "it was asked for"
+    with pytest.raises(NotFound, match="no dataset has a name like towns%"):
+        pulled("towns%")

@@ -11,6 +11,7 @@ from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.identity.ref_names import HEAD, MARK, split_ref
+from odf_common.identity.refs import covered, is_pattern
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobReader, CatalogEntry, ObjectKind, RefReader
 from odf_common.runtime.environment import Environment
@@ -33,14 +34,23 @@ class Target:
 
 
 def targets(env: Environment, refs: tuple[str, ...], *, every: bool, recursive: bool) -> tuple[Target, ...]:
-    """Return what `refs` name, inputs before what is made of them where `recursive`; raises `NotFound`."""
+    """Return what `refs` name or cover, inputs before what is made of them where `recursive`; raises `NotFound`."""
     if every:
         return tuple(of_entry(env, entry) for entry in env.catalog.entries())
     found: dict[str, Target] = {}
-    for ref in refs:
+    for ref in _named(env, refs):
         for target in _resolve(env, ref, recursive=recursive):
             found.setdefault(target.name, target)
     return tuple(found.values())
+
+
+def _named(env: Environment, refs: tuple[str, ...]) -> Iterator[str]:
+    """Iterate over the references, patterns replaced by what they cover: also by what cannot be read any more."""
+    for ref in refs:
+        if is_pattern(ref):
+            yield from covered([ref], (entry.alias for entry in env.catalog.entries()))
+        else:
+            yield ref
 
 
 def _resolve(env: Environment, ref: str, *, recursive: bool) -> Iterator[Target]:

@@ -7,18 +7,19 @@ alphabet, which lacks base64url's `-` and `_`, would stop short (spec: Hash Repr
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import total_ordering
 from typing import Final
 
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import PREFIX, DatasetId
 
 _SUBDOMAIN: Final = r"[a-zA-Z0-9]+(?:-[a-zA-Z0-9]+)*"
 _HOSTNAME: Final = re.compile(rf"{_SUBDOMAIN}(?:\.{_SUBDOMAIN})*")
 _URL: Final = re.compile(r"[a-zA-Z0-9]+(?:\+[a-zA-Z0-9]+)*://[^\n]+")
-_WILD_NAME: Final = re.compile(r"[a-zA-Z0-9.%-]+")
+_WILD: Final = "%"
+_WILD_NAME: Final = re.compile(rf"[a-zA-Z0-9{_WILD}](?:[.-]?[a-zA-Z0-9{_WILD}])*")
 
 
 @total_ordering
@@ -143,7 +144,38 @@ class Pattern:
         """Tell whether the pattern covers `alias`, without regard to case."""
         if self.account is not None and self.account != alias.account:
             return False
-        return _covers(self.dataset.lower().split("%"), alias.dataset.key)
+        return _covers(self.dataset.lower().split(_WILD), alias.dataset.key)
+
+
+def is_pattern(text: str) -> bool:
+    """Tell whether a text is meant as a pattern of names: it has a `%`, and is no URL, in which that means a byte."""
+    return _WILD in text and not _URL.fullmatch(text)
+
+
+def covered(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """Return those names that patterns cover, in their order; raises `NothingCovered` for a pattern without any."""
+    found: set[str] = set()
+    known = {name: parse_alias(name) for name in names}
+    for text in patterns:
+        pattern = parse_pattern(text)
+        matching = {name for name, alias in known.items() if pattern.matches(alias)}
+        if not matching:
+            raise NothingCovered(what=text)
+        found |= matching
+    return tuple(name for name in known if name in found)
+
+
+@dataclass(eq=False, kw_only=True)
+class NothingCovered(NotFound):
+    """No dataset has a name like the pattern."""
+
+    def __str__(self) -> str:
+        """Return the pattern."""
+        return f"no dataset has a name like {self.what}"
+
+    def advice(self) -> str:
+        """Return how to see what there is."""
+        return "`odf list` shows the datasets of this node; % stands for anything"
 
 
 def parse_alias(text: str) -> Alias:
@@ -202,10 +234,10 @@ def parse_ref_any(text: str) -> DatasetRefAny:
 
 
 def parse_pattern(text: str) -> Pattern:
-    """Parse `[account/]dataset` where the dataset part may hold `%`."""
+    """Parse `[account/]dataset` where the dataset part may hold `%`; refused are those that no name can be like."""
     account, slash, dataset = text.rpartition("/")
-    if not _WILD_NAME.fullmatch(dataset) or ("%" not in dataset and not _HOSTNAME.fullmatch(dataset)):
-        raise _invalid(text, "a name in which % stands for anything")
+    if not _WILD_NAME.fullmatch(dataset):
+        raise _invalid(text, "a name in which % stands for anything, such as flights.%")
     return Pattern(Name(account) if slash else None, dataset)
 
 

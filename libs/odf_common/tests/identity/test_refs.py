@@ -11,9 +11,12 @@ from odf_common.identity.refs import (
     Alias,
     AmbiguousAlias,
     Name,
+    NothingCovered,
     RemoteAlias,
     RemoteId,
     Url,
+    covered,
+    is_pattern,
     parse_alias,
     parse_pattern,
     parse_ref,
@@ -162,10 +165,48 @@ def test_a_pattern_says_what_a_regular_expression_would(pattern: str, text: str)
     assert parse_pattern(pattern).matches(parse_alias(text)) is expected
 
 
-@pytest.mark.parametrize("text", ["", "a b", "a/", "%/a", "a/b/c", "a_%"])
-def test_broken_patterns_are_refused(text: str) -> None:
-    with pytest.raises(InvalidInput):
+@pytest.mark.parametrize(
+    "text",
+    ["", "a b", "a/", "%/a", "a/b/c", "a_%", "a..%", "-%", ".%.", "%.", "%-.%", "%--a", "did:odf:%", "a%@b"],
+)
+def test_broken_patterns_and_those_that_no_name_is_like_are_refused(text: str) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"is not a (reference; expected a name in which % stands for anything|name)"
+    ):
         parse_pattern(text)
+
+
+@given(some.text("ab.-%", min_size=1, max_size=6))
+def test_a_pattern_is_taken_if_some_name_is_like_it(text: str) -> None:
+    # If any name is, then one in which every % is a letter, or nothing where that leaves a name.
+    try:
+        pattern = parse_pattern(text)
+    except InvalidInput:
+        assert not is_name(text.replace("%", "x"))
+    else:
+        assert pattern.matches(parse_alias(text.replace("%", "x")))
+
+
+def is_name(text: str) -> bool:
+    try:
+        parse_alias(text)
+    except InvalidInput:
+        return False
+    return True
+
+
+def test_patterns_are_told_from_urls() -> None:
+    assert [text for text in ("a.%", "a", "https://x/%20", "file:///a%20b", "%") if is_pattern(text)] == [
+        "a.%",
+        "%",
+    ]
+
+
+def test_what_patterns_cover_comes_once_and_in_order() -> None:
+    names = ("flights", "Flights.Late", "weather", "me/flights.hourly")
+    assert covered(["flights.%", "%late"], names) == ("Flights.Late", "me/flights.hourly")
+    with pytest.raises(NothingCovered, match=r"no dataset has a name like trains\.%"):
+        covered(["flights.%", "trains.%"], names)
 
 
 SOME_NAMES = some.from_regex(r"[a-zA-Z0-9]{1,3}(?:[.-][a-zA-Z0-9]{1,3}){0,2}", fullmatch=True)

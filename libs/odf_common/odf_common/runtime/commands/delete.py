@@ -1,8 +1,19 @@
-"""`odf delete DATASET…`: refused while something depends on it."""
+"""`odf delete DATASET…`: what is derived before what it is derived of; refused while something else depends on it."""
+
+from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
 
 import click
 
-from odf_common.proto.odf.node.v1.coordinator_pb2 import DeleteRequest
+from odf_common.errors import Refused
+from odf_common.identity.refs import covered, is_pattern, parse_ref
+from odf_common.proto.odf.node.v1.coordinator_pb2 import (
+    DatasetSummary,
+    DeleteRequest,
+    DescribeRequest,
+    ListRequest,
+)
+from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.runtime import ask
 from odf_common.runtime.output import remark
 
@@ -13,13 +24,47 @@ from odf_common.runtime.output import remark
 def command(*, datasets: tuple[str, ...], yes: bool) -> None:
     """Delete datasets with their chain, data and push topics; refused while another is derived of them.
 
+    DATASET is a name, an id, or a pattern of names in which % stands for anything. Nothing is deleted before all of
+    them are known to be there and free.
+
     \b
     Example:
       odf delete flights.late --yes
+      odf delete 'flights.%'
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    if not yes:
-        click.confirm(f"Delete {', '.join(datasets)} for ever?", abort=True, err=True)
     with ask.coordinator() as coordinator:
-        for dataset in datasets:
-            coordinator.Delete(DeleteRequest(ref=dataset), timeout=ask.ANSWER)
-            remark(f"deleted {dataset}")
+        known = coordinator.List(ListRequest(), timeout=ask.ANSWER).datasets
+        chosen = deletable(_chosen(coordinator, datasets, known), known)
+        if not yes:
+            click.confirm(f"Delete {', '.join(one.alias for one in chosen)} for ever?", abort=True, err=True)
+        for one in chosen:
+            coordinator.Delete(DeleteRequest(ref=one.dataset_id), timeout=ask.ANSWER)
+            remark(f"deleted {one.alias}")
+
+
+def _chosen(
+    coordinator: CoordinatorStub, refs: Iterable[str], known: Iterable[DatasetSummary]
+) -> Iterator[DatasetSummary]:
+    known = tuple(known)
+    by_name = {one.alias: one for one in known}
+    by_ref = {str(parse_ref(text)).lower(): one for one in known for text in (one.alias, one.dataset_id)}
+    for ref in refs:
+        if is_pattern(ref):
+            yield from (by_name[name] for name in covered([ref], by_name))
+        elif (one := by_ref.get(str(parse_ref(ref)).lower())) is not None:
+            yield one
+        else:  # who says what is wrong with it
+            yield coordinator.Describe(DescribeRequest(ref=ref), timeout=ask.ANSWER)
+
+
+def deletable(
+    chosen: Iterable[DatasetSummary], known: Iterable[DatasetSummary]
+) -> tuple[DatasetSummary, ...]:
+    """Return the datasets, each once, those that read others before them; raises `Refused` if one is read besides."""
+    wanted = {one.dataset_id: one for one in chosen}
+    for other in known:
+        read = [wanted[one].alias for one in other.inputs if one in wanted]
+        if read and other.dataset_id not in wanted:
+            raise Refused(reason="DatasetInUse", text=f"{read[0]} is read by {other.alias}")
+    readers = {id_: [one.dataset_id for one in wanted.values() if id_ in one.inputs] for id_ in wanted}
+    return tuple(wanted[one] for one in TopologicalSorter(readers).static_order())

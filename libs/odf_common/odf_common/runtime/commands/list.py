@@ -1,11 +1,12 @@
 """`odf list`: the node's datasets."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
+from odf_common.identity.refs import Pattern, parse_alias, parse_pattern
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node
@@ -17,20 +18,26 @@ PATIENCE = 5  # seconds to ask the views
 
 
 @click.command("list")
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @click.option("-w", "--wide", is_flag=True, help="Also id, head, and the live view: lag and throughput.")
 @output_option
-def command(*, wide: bool, output: str) -> None:
-    """List datasets with records, blocks and watermark.
+def command(*, patterns: tuple[str, ...], wide: bool, output: str) -> None:
+    """List datasets with records, blocks and watermark; of those with PATTERNs, the ones named like any of them.
+
+    In a pattern % stands for anything.
 
     \b
     Example:
       odf list -w
+      odf list 'flights.%'
       odf list --output json
     """  # noqa: D301 - click's mark for text that is not to be wrapped
+    wanted = [parse_pattern(pattern) for pattern in patterns]
     node = ask.this_node()
     with ask.coordinator(node) as coordinator:
         reply = coordinator.List(ListRequest(), timeout=ask.ANSWER)
-    rows = [summary_row(one) for one in reply.datasets]
+    shown = [one for one in reply.datasets if not wanted or _is_like(wanted, one.alias)]
+    rows = [summary_row(one) for one in shown]
     columns = COLUMNS + (("problem",) if any(row["problem"] for row in rows) else ())
     if wide:
         live = _live(node)
@@ -39,6 +46,11 @@ def command(*, wide: bool, output: str) -> None:
             row.update(recordsPerSecond=seen.get("records_per_second"), lag=seen.get("lag"))
         columns += ("recordsPerSecond", "lag", "id", "head")
     print_rows(rows, output, columns=columns)
+
+
+def _is_like(patterns: Sequence[Pattern], alias: str) -> bool:
+    name = parse_alias(alias)
+    return any(pattern.matches(name) for pattern in patterns)
 
 
 def _live(node: Node) -> Mapping[str, Mapping[str, Any]]:

@@ -40,11 +40,12 @@ def command(
 ) -> None:
     """Bring datasets up to date: roots take what waits in their topics, derivatives what their inputs have.
 
-    A URL (http, https, file) is copied from there, everything checked.
+    A URL (http, https, file) is copied from there, everything checked. In a name, % stands for anything.
 
     \b
     Example:
       odf pull --all
+      odf pull 'flights.%'
       odf pull flights --set-watermark 2013-02-01T00:00:00Z
       odf pull https://example.org/flights
       odf pull https://example.org/flights --as flights@theirs

@@ -31,12 +31,14 @@ def command(
 ) -> int:
     """Re-read everything and compare hashes; replay every transform and compare what it makes.
 
-    DATASET is a name, an id, or file://… for a copy in a folder. Exit status 3: something is not as declared.
+    DATASET is a name, an id, a pattern of names in which % stands for anything, or file://… for a copy in a folder.
+    Exit status 3: something is not as declared.
 
     \b
     Example:
       odf verify --all
       odf verify flights --integrity
+      odf verify 'flights.%'
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     if not datasets and not every:
         raise click.UsageError("name datasets, or give --all")

@@ -1,0 +1,108 @@
+"""`odf list` and `odf delete` with patterns of names, over a coordinator that has four datasets."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from odf_common.errors import NotFound
+from odf_common.identity.keys import generate
+from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+from odf_common.runtime import ask, cli
+
+IDS = {name: str(generate().dataset_id) for name in ("flights", "flights.late", "flights.worst", "report")}
+
+
+def summary(name: str, *inputs: str) -> wire.DatasetSummary:
+    head = "f1620" + "0" * 64
+    return wire.DatasetSummary(
+        alias=name, dataset_id=IDS[name], kind="Root", head=head, inputs=[IDS[one] for one in inputs]
+    )
+
+
+@pytest.fixture(autouse=True)
+def deleted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the ids of datasets that were deleted."""
+    known = [
+        summary("flights"),
+        summary("flights.late", "flights"),
+        summary("flights.worst", "flights.late", "flights"),
+        summary("report", "flights.worst"),
+    ]
+    gone: list[str] = []
+
+    def nowhere(request: wire.DescribeRequest, timeout: float) -> None:
+        raise NotFound(what=f"dataset {request.ref}")
+
+    coordinator = SimpleNamespace(
+        List=lambda request, timeout: wire.ListReply(
+            datasets=[one for one in known if one.dataset_id not in gone]
+        ),
+        Delete=lambda request, timeout: gone.append(request.ref),
+        Describe=nowhere,
+    )
+
+    @contextmanager
+    def opened(node: object = None) -> Iterator[SimpleNamespace]:
+        yield coordinator
+
+    monkeypatch.setattr(ask, "coordinator", opened)
+    monkeypatch.setattr(ask, "this_node", lambda: None)
+    return gone
+
+
+def ids(*names: str) -> list[str]:
+    return [IDS[name] for name in names]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        ([], ["flights", "flights.late", "flights.worst", "report"]),
+        (["FLIGHTS.%"], ["flights.late", "flights.worst"]),
+        (["%t", "flights"], ["flights", "flights.worst", "report"]),
+        (["trains.%"], []),
+    ],
+)
+def test_a_list_has_what_is_named_like_any_pattern(
+    patterns: list[str], names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["list", "-o", "json", *patterns]) == 0
+    assert [row["alias"] for row in json.loads(capsys.readouterr().out)] == names
+
+
+def test_a_pattern_that_no_name_is_like_is_refused(
+    deleted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["list", "a..%"]) == 1
+    assert cli.main(["delete", "a..%", "--yes"]) == 1
+    assert "which % stands for anything" in capsys.readouterr().err
+    assert cli.main(["delete", "trains.%", "--yes"]) == 1
+    assert "no dataset has a name like trains.%" in capsys.readouterr().err
+    assert deleted == []
+
+
+def test_what_reads_others_is_deleted_before_them(deleted: list[str]) -> None:
+    assert cli.main(["delete", "report", "flights%", "Flights.late", IDS["flights"], "--yes"]) == 0
+    assert deleted == ids("report", "flights.worst", "flights.late", "flights")
+
+
+def test_nothing_is_deleted_where_something_else_reads_one(
+    deleted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["delete", "flights%", "--yes"]) == 1
+    assert "flights.worst is read by report" in capsys.readouterr().err
+    assert cli.main(["delete", "report", "nowhere", "--yes"]) == 1
+    assert cli.main(["delete", "report@next", "--yes"]) == 1
+    assert deleted == []
+
+
+def test_it_is_asked_with_all_names(
+    deleted: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
+    assert cli.main(["delete", "%"]) == 130
+    assert "Delete report, flights.worst, flights.late, flights for ever?" in capsys.readouterr().err
+    assert deleted == []

@@ -1,0 +1,40 @@
+"""Which datasets a verification looks at."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.identity.keys import generate
+from odf_common.ports.store import CatalogEntry
+from odf_common.runtime.environment import Environment
+from odf_verifier.targets import targets
+
+
+@pytest.fixture
+def env() -> Environment:
+    """Have names only: nothing can be read of any dataset."""
+    refs, catalog = MemoryRefStore(), MemoryCatalog()
+    for alias in ("flights", "flights.late", "me/flights.hourly", "weather"):
+        catalog.add(CatalogEntry(alias=alias, dataset_id=generate().dataset_id))
+    return cast("Environment", SimpleNamespace(catalog=catalog, refs=refs, blobs=MemoryBlobStore(refs)))
+
+
+def names(env: Environment, *refs: str) -> list[str]:
+    return [target.name for target in targets(env, refs, every=False, recursive=False)]
+
+
+def test_a_pattern_covers_also_what_cannot_be_read(env: Environment) -> None:
+    assert names(env, "FLIGHTS.%") == ["flights.late", "me/flights.hourly"]
+    assert names(env, "weather", "%flights%", "flights") == [
+        "weather", "flights", "flights.late", "me/flights.hourly",
+    ]  # fmt: skip
+
+
+def test_a_pattern_that_covers_nothing_is_an_error(env: Environment) -> None:
+    with pytest.raises(NotFound, match=r"no dataset has a name like trains\.%"):
+        names(env, "flights", "trains.%")
+    with pytest.raises(InvalidInput, match="% stands for anything"):
+        names(env, "flights..%")
