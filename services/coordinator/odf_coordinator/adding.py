@@ -11,14 +11,14 @@ from odf_common.errors import AlreadyExists, InvalidInput, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.ref_names import HEAD
-from odf_common.metadata.events import AddPushSource, KnownEvent, Seed, SetTransform
+from odf_common.metadata.events import AddPushSource, KnownEvent, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
-from odf_coordinator.definitions import changes, dropped_sources, require_replaceable
+from odf_coordinator.definitions import changes, dropped_sources, require_admitted, require_replaceable
 from odf_coordinator.drafts import Draft, Manifest, drafts_of
 from odf_coordinator.keys import KeyFolder
 from odf_coordinator.outcomes import require_committed
@@ -76,6 +76,8 @@ class Adding:
             known = self._existing(draft)
             if known is not None:
                 self._require_changeable(known, draft, is_replacing=is_replacing)
+            with draft.placed():
+                require_admitted(None if known is None else known.state, draft.seed, draft.events)
             validation.check(draft)
         return tuple(self._make(draft) for draft in drafts)
 
@@ -172,9 +174,9 @@ class Adding:
         return replace(known, entry=entry)
 
     def _written(self, draft: Draft) -> Known:
-        seed = Seed(dataset_id=draft.dataset_id, dataset_kind=draft.snapshot.kind)
+        events = (draft.seed, *draft.events)
         outcome = self.committer.commit(
-            draft.dataset_id, expected_head=None, events=(seed, *draft.events), system_time=self.clock.now()
+            draft.dataset_id, expected_head=None, events=events, system_time=self.clock.now()
         )
         state = require_committed(draft.dataset_id, outcome).state
         return Known(entry=CatalogEntry(alias=draft.name, dataset_id=draft.dataset_id), state=state)
@@ -190,7 +192,5 @@ def require_compatible(known: Known, draft: Draft, *, is_replacing: bool) -> Non
         return
     if not is_replacing:
         raise NameTaken(what=known.alias, changed=", ".join(changed))
-    try:
+    with draft.placed():
         require_replaceable(known.state, draft.snapshot.kind, draft.events)
-    except InvalidInput as error:
-        raise draft.refused(error) from error

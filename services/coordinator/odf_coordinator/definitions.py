@@ -4,13 +4,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from odf_common.chain.build import build_blocks
 from odf_common.chain.state import ChainState
+from odf_common.codec.flatbuffers import VERSIONS
 from odf_common.data.schema import schema_of_event
-from odf_common.errors import InvalidInput
+from odf_common.errors import ChainRuleViolated, InvalidInput
 from odf_common.metadata.events import (
     AddPushSource,
     DatasetKind,
     KnownEvent,
+    Seed,
     SetAttachments,
     SetDataSchema,
     SetInfo,
@@ -19,6 +22,7 @@ from odf_common.metadata.events import (
     SetTransform,
     SetVocab,
 )
+from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_coordinator.datasets import inputs_of
 from odf_coordinator.declarations import require_possible
@@ -115,6 +119,23 @@ def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[K
     for event in changes(state, events):
         with event_at(events.index(event)):
             require_settable(state, event)
+
+
+def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[KnownEvent]) -> None:
+    """Return if the rules of the chain admit what events of a snapshot change on top of `past`, None: of no chain.
+
+    Raises `InvalidInput` with the rule and the path of the first event that breaks one.
+    """
+    new = (seed, *events) if past is None else changes(past, events)
+    if not new:
+        return
+    time, first = (Timestamp(0), 0) if past is None else (past.system_time, past.sequence_number + 1)
+    try:
+        build_blocks(past, new, system_time=time, version=max(VERSIONS))
+    except ChainRuleViolated as error:
+        broken = new[(error.sequence_number or first) - first]
+        with event_at(events.index(broken)):  # never the seed: it is ours, and comes first
+            raise InvalidInput(text=f"{error.text} (rule {error.rule})") from error
 
 
 def require_settable(state: ChainState, event: KnownEvent) -> None:

@@ -1,6 +1,7 @@
 """From manifests to datasets that could be made: parsed, put in order, inputs resolved to ids. Nothing is written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
@@ -9,7 +10,7 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey, generate
 from odf_common.identity.refs import parse_alias, parse_ref
-from odf_common.metadata.events import KnownEvent, SetTransform, TransformInput
+from odf_common.metadata.events import KnownEvent, Seed, SetTransform, TransformInput
 from odf_common.metadata.normalize import normalize
 from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.ports.store import Catalog
@@ -44,9 +45,16 @@ class Draft:
         """Return what the dataset is to say of itself."""
         return self.snapshot.metadata
 
-    def refused(self, error: InvalidInput) -> InvalidInput:
-        """Return a complaint whose `where` is a path with the place in the file and the dataset's name before it."""
-        return _refused(self.written, error)
+    @property
+    def seed(self) -> Seed:
+        """Return the event that the chain begins with."""
+        return Seed(dataset_id=self.dataset_id, dataset_kind=self.snapshot.kind)
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """Put the place in the file, and the dataset's name, before each complaint, whose `where` is a path."""
+        with _placed(self.written):
+            yield
 
 
 def drafts_of(manifests: Sequence[Manifest], catalog: Catalog) -> tuple[Draft, ...]:
@@ -60,7 +68,8 @@ def drafts_of(manifests: Sequence[Manifest], catalog: Catalog) -> tuple[Draft, .
         for written in written_snapshots(manifest.text, manifest.name):
             draft = _draft(written, catalog)
             if draft.name.lower() in drafts:
-                raise draft.refused(InvalidInput(text="is defined twice", where="content.name"))
+                with draft.placed():
+                    raise InvalidInput(text="is defined twice", where="content.name")
             drafts[draft.name.lower()] = draft
     return tuple(_resolved(drafts[name], drafts, catalog) for name in _in_order(drafts))
 
@@ -77,21 +86,23 @@ def resolve(event: SetTransform, ids: Mapping[str, DatasetId], catalog: Catalog)
 
 
 def _draft(written: Written, catalog: Catalog) -> Draft:
-    try:
+    with _placed(written):
         normal = normalize(written.snapshot)
         require_whole(normal)
-    except InvalidInput as error:
-        raise _refused(written, error) from error
     key = generate()
     entry = catalog.by_alias(str(parse_alias(normal.name)))
     dataset_id = key.dataset_id if entry is None else entry.dataset_id
     return Draft(written=written, snapshot=normal, dataset_id=dataset_id, key=key)
 
 
-def _refused(written: Written, error: InvalidInput) -> InvalidInput:
-    path = error.where or ""
-    where = ": ".join(part for part in (written.place(path), written.snapshot.name, path) if part)
-    return replace(error, where=where)
+@contextmanager
+def _placed(written: Written) -> Iterator[None]:
+    try:
+        yield
+    except InvalidInput as error:
+        path = error.where or ""
+        where = ": ".join(part for part in (written.place(path), written.snapshot.name, path) if part)
+        raise replace(error, where=where) from error
 
 
 def _in_order(drafts: Mapping[str, Draft]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.errors import InvalidQuery
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, KnownEvent, SetPollingSource, SetTransform
 from odf_common.metadata.vocabulary import DatasetVocabulary
@@ -45,7 +45,7 @@ class Validation:
         vocabulary = vocabulary_of_events(draft.events)
         schema = schema_of_events(draft.events)
         for number, event in enumerate(draft.events):
-            with _of(draft), event_at(number):
+            with draft.placed(), event_at(number):
                 if isinstance(event, SetTransform):
                     schema = self.output(event, vocabulary)
                 self.preprocessing(event, vocabulary)
@@ -73,15 +73,6 @@ class Validation:
             return self._drafted[dataset]
         known = self._datasets.find(ref)
         return Shape(schema=schema_of(known.state), vocabulary=known.state.vocabulary)
-
-
-@contextmanager
-def _of(draft: Draft) -> Iterator[None]:
-    """Put place and name of the dataset before each complaint, whose `where` is a path in its manifest."""
-    try:
-        yield
-    except InvalidInput as error:
-        raise draft.refused(error) from error
 
 
 @contextmanager

@@ -281,3 +281,21 @@ def test_comparing_needs_declared_columns_in_single_events_too(node: Coordinator
     event = AddPushSource(source_name="s", read=ReadStepNdJson(ddl_schema=("a INT",)), merge=merge)
     with pytest.raises(InvalidInput, match=r"^merge\.compareColumns\[0\]: source s: column to compare b"):
         node.changing.commit_event("cities", event)
+
+
+def test_a_rule_of_the_chain_that_is_broken_is_told_with_its_place(node: Coordinator, root: str) -> None:
+    text = root.split("    - kind", maxsplit=1)[0] + POLLING.removeprefix("\n")
+    text = text.replace('{kind: Url, url: "http://example.org"}', "EthereumLogs")
+    with pytest.raises(
+        InvalidInput,
+        match=r"^m0\.yaml:8:7: cities: content\.metadata\[0\]: the source has neither chainId nor nodeUrl \(rule ethereum",
+    ):
+        node.add(text)
+    assert list(node.catalog.entries()) == []
+    assert list(node.blobs.datasets()) == []
+
+
+def test_a_polled_dataset_is_not_pushed_to_by_another_manifest(node: Coordinator, root: str) -> None:
+    node.add(root.split("    - kind", maxsplit=1)[0] + POLLING.removeprefix("\n"))
+    with pytest.raises(InvalidInput, match=r"^m0\.yaml:\S+ cities: .*sources cannot be taken away: polling"):
+        node.add(root, replace=True)
