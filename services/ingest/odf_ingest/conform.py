@@ -33,4 +33,7 @@ def conformed(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> 
             records = records.append_column(column, pa.nulls(len(records), column.type))
     new = [name for name in records.column_names if name not in data.names]
     order = [*data.names, *new]
-    return continued(records if order == records.column_names else records.select(order), data, vocab)
+    ordered = records if order == records.column_names else records.select(order)
+    # Event times that are null yet are filled after merging; what merging compares are moments as they are kept.
+    moments = [column.with_nullable(True) for column in known if column.name == vocab.event_time_column]
+    return continued(ordered, pa.schema([*data, *moments]), vocab)

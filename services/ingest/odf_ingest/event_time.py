@@ -18,7 +18,7 @@ DAY_MS = 86_400_000
 def with_event_time(
     records: pa.Table, name: str, moments: Sequence[int] | npt.NDArray[np.int64] | None
 ) -> pa.Table:
-    """Return the records with a column of event times: `moments` (ms, one a record) or nulls where there is none.
+    """Return the records with a column of event times, in ms: `moments` (one a record) or nulls where there is none.
 
     A column without any value counts as none. Raises `InvalidInput` for one that is neither moment nor date.
     """
@@ -26,7 +26,9 @@ def with_event_time(
         column = records.column(name)
         if kind.is_null(column.type):
             records = records.drop_columns([name])
-        elif kind.is_timestamp(column.type) or kind.is_date(column.type):
+        elif kind.is_timestamp(column.type):
+            return _in_milliseconds(records, name)
+        elif kind.is_date(column.type):
             return records
         else:
             text = f"the event time has to be a TIMESTAMP or DATE, not {column.type}"
@@ -36,6 +38,14 @@ def with_event_time(
     else:
         made = pa.array(np.asarray(moments, dtype=np.int64)).cast(TIMESTAMP)
     return records.append_column(name, made)
+
+
+def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:
+    """Cut event times to what is kept of them, before they are compared with those that were."""
+    column = records.column(name)
+    if column.type == TIMESTAMP:
+        return records
+    return records.set_column(records.column_names.index(name), name, column.cast(TIMESTAMP, safe=False))
 
 
 def filled(records: pa.Table, name: str, moment: Timestamp) -> pa.Table:

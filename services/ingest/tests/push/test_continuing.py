@@ -215,3 +215,15 @@ def test_a_uuid_is_a_key_like_any_other(make_bench: Any, tmp_path: Path) -> None
     a, b = UUID(one), UUID(two)
     assert bench.values("op", "u", "n") == [(0, a, a), (0, b, a), (2, a, a), (3, a, b), (1, b, a)]
     check_integrity(bench)
+
+
+def test_a_snapshot_that_comes_again_is_no_change_however_fine_its_moments_are(
+    make_bench: Any, tmp_path: Path
+) -> None:
+    merge = MergeStrategySnapshot(primary_key=("id",))
+    columns = ("id BIGINT NOT NULL", "event_time TIMESTAMP(6)", "at TIMESTAMP(6)")
+    bench = make_bench(merge, ReadStepNdJson(ddl_schema=columns))
+    text = '{"id":1,"event_time":"2020-01-01T00:00:00.123456Z","at":"2020-01-01T00:00:00.123456Z"}\n'
+    push(bench, tmp_path, text, key="a")
+    push(bench, tmp_path, text, key="b")
+    assert bench.values("op", "id") == [(0, 1)]
