@@ -131,8 +131,20 @@ def _resolved(draft: Draft, drafts: Mapping[str, Draft], catalog: Catalog) -> Dr
             for event in draft.events
         )
     except DatasetUnknown as error:
-        raise InputUnknown(what=error.what, nearest=error.nearest, reader=draft.name) from error
+        place = draft.written.place(_path_of_input(draft, error.what))
+        raise InputUnknown(what=error.what, nearest=error.nearest, reader=draft.name, where=place) from error
     return replace(draft, snapshot=replace(draft.snapshot, metadata=events))
+
+
+def _path_of_input(draft: Draft, ref: str) -> str:
+    paths = (
+        f"content.metadata[{number}].inputs[{at}].datasetRef"
+        for number, event in enumerate(draft.events)
+        if isinstance(event, SetTransform)
+        for at, one in enumerate(event.inputs)
+        if one.dataset_ref == ref
+    )
+    return next(paths)
 
 
 def _id_of(ref: str, ids: Mapping[str, DatasetId], catalog: Catalog) -> DatasetId:
@@ -154,10 +166,11 @@ class InputUnknown(DatasetUnknown):
     """An input of a transform is not here."""
 
     reader: str
+    where: str
 
     def __str__(self) -> str:
-        """Return which input of which dataset is missing."""
-        return f"input {self.what} of {self.reader} does not exist"
+        """Return which input of which dataset is missing, and where it is asked for."""
+        return f"{self.where}: input {self.what} of {self.reader} does not exist"
 
     def advice(self) -> str:
         """Return what to do first."""

@@ -68,7 +68,7 @@ def test_inputs_are_resolved_to_ids_and_keep_the_name_as_it_was_written(
 
 
 def test_an_input_that_does_not_exist_is_named(node: Coordinator, derivative: str) -> None:
-    with pytest.raises(NotFound, match=r"input Cities of cities\.copy does not exist"):
+    with pytest.raises(NotFound, match=r"^m0\.yaml:9:17: input Cities of cities\.copy does not exist"):
         node.add(derivative)
     assert list(node.catalog.entries()) == []
 
