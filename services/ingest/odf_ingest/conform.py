@@ -35,5 +35,5 @@ def conformed(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> 
     order = [*data.names, *new]
     ordered = records if order == records.column_names else records.select(order)
     # Event times that are null yet are filled after merging; what merging compares are moments as they are kept.
-    moments = [column.with_nullable(True) for column in known if column.name == vocab.event_time_column]
+    moments = [pa.field(c.name, c.type) for c in known if c.name == vocab.event_time_column]
     return continued(ordered, pa.schema([*data, *moments]), vocab)
