@@ -96,10 +96,10 @@ def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:
 
 def _is_scanned(type_: pa.DataType) -> bool:
     """Tell whether Spark reads a column of the type out of Parquet by itself."""
-    inner = type_.fields if kind.is_nested(type_) else ()
+    inner = [type_.field(at).type for at in range(type_.num_fields)]
     is_finest = kind.is_timestamp(type_) and type_.unit == "ns"
     is_known = not (kind.is_time(type_) or isinstance(type_, pa.BaseExtensionType) or is_finest)
-    return is_known and all(_is_scanned(part.type) for part in inner)
+    return is_known and all(_is_scanned(part) for part in inner)
 
 
 def _rewritten(files: Sequence[Path], schema: pa.Schema, folder: Path) -> list[Path]:

@@ -87,6 +87,21 @@ def test_queries_read_them_out_of_slices_of_any_size(
     assert answer.column("at").cast(pa.int64()).to_pylist() == [1_234_567, None]
 
 
+@pytest.mark.parametrize(
+    ("type_", "is_scanned"),
+    [
+        (pa.list_(pa.string()), True),
+        (pa.struct([("a", pa.list_(pa.int8()))]), True),
+        (pa.timestamp("us", "UTC"), True),
+        (pa.timestamp("ns", "UTC"), False),
+        (pa.list_(pa.uuid()), False),
+        (pa.struct([("a", pa.list_(pa.time64("us")))]), False),
+    ],
+)
+def test_spark_scans_what_it_knows(type_: pa.DataType, is_scanned: bool) -> None:
+    assert adhoc._is_scanned(type_) == is_scanned
+
+
 def test_preprocessing_has_them_as_texts(engine: EngineClient, tmp_path: Path) -> None:
     pq.write_table(a_table(), tmp_path / "in", store_schema=False)
     request = RawQueryRequest(
