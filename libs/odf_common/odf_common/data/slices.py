@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kind
 
+from odf_common.data.behind_nulls import without_nulls_behind_nulls
 from odf_common.data.types import as_stored
 from odf_common.errors import InvalidInput, NotFound, VerificationFailed
 from odf_common.hashing.logical import LogicalHasher
@@ -51,7 +52,7 @@ def write_slice(table: pa.Table, file: Path) -> SliceFile:
     """
     if len(table) == 0:
         raise InvalidInput(text="a data slice holds at least one record")
-    stored = as_stored(table)
+    stored = without_nulls_behind_nulls(as_stored(table))
     hasher = LogicalHasher(stored.schema)
     with ThreadPoolExecutor(1) as pool, _HashingFile(file) as sink:
         hashing = pool.submit(hasher.update, stored)

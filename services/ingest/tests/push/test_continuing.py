@@ -191,8 +191,10 @@ def test_nullability_inside_lists_and_structs_goes_on_too(make_bench: Any, tmp_p
     line = '{"event_time":"2020-01-01T00:00:00Z","s":%s}\n'
     push(bench, tmp_path, line % '{"a":1,"b":[1,2]}', key="a")
     schema = bench.state.schema
-    push(bench, tmp_path, line % '{"a":2,"b":[3]}' + line % '{"a":2}', key="b", source="loose")
-    assert bench.values("s")[1:] == [({"a": 2, "b": [3]},), ({"a": 2, "b": None},)]
+    push(
+        bench, tmp_path, line % "null" + line % '{"a":2,"b":[3]}' + line % '{"a":2}', key="b", source="loose"
+    )
+    assert bench.values("s")[1:] == [(None,), ({"a": 2, "b": [3]},), ({"a": 2, "b": None},)]
     assert bench.state.schema == schema
     with pytest.raises(InvalidInput, match=r"column s\.a: is required in this dataset, and 1 records"):
         push(bench, tmp_path, line % "null" + line % '{"b":[3]}', key="c", source="loose")
