@@ -128,7 +128,9 @@ class Adding:
 
     def make_heard(self, known: Known) -> None:
         """Give the push sources of a dataset topics where they have none, as after its key was brought here."""
-        if self.give_topics(known, known.state.push_sources.values()) != known.entry:
+        sources = known.state.push_sources
+        if sources.keys() - known.entry.push_topics.keys():
+            self.give_topics(known, sources.values())
             self.committer.tell(known.state)
 
     def _require_no_cycle(self, known: Known, transforms: Iterable[SetTransform]) -> None:

@@ -101,7 +101,7 @@ def _require_source(source: Source, vocabulary: DatasetVocabulary) -> None:
             f"a ChangelogStream takes operations from column {vocabulary.operation_type_column}; declare it"
         )
         raise InvalidInput(text=text, where="read")
-    kept = without_operations(pa.schema([column.field for column in columns]), source, vocabulary).names
+    kept = set(without_operations(pa.schema([column.field for column in columns]), source, vocabulary).names)
     columns = tuple(column for column in columns if column.field.name in kept)
     _require_own_names(columns, vocabulary)
     for column in columns:
@@ -130,8 +130,9 @@ def _require_vocabulary(event: SetVocab) -> None:
     names = system_columns(vocabulary_of(event))
     if not all(name.strip() for name in names):
         raise InvalidInput(text="a system column needs a name")
+    lower = [name.lower() for name in names]
     for name in names:
-        if _lower(names).count(name.lower()) > 1:
+        if lower.count(name.lower()) > 1:
             raise InvalidInput(text=f"two system columns are called {name}")
 
 
@@ -185,10 +186,11 @@ def _require_distinct_inside(column: Column, type_: pa.DataType) -> None:
     for inner in _inner(type_):
         _require_distinct_inside(column, inner.type)
     if kind.is_struct(type_):
-        names = _lower(inner.name for inner in type_.fields)
-        for name in names:
-            if names.count(name) > 1:
-                raise column.refused(f"its struct has two fields called {name}")
+        seen: set[str] = set()
+        for inner in type_.fields:
+            if inner.name.lower() in seen:
+                raise column.refused(f"its struct has two fields called {inner.name}")
+            seen.add(inner.name.lower())
 
 
 def _scales(type_: pa.DataType) -> tuple[int, ...]:
@@ -231,7 +233,3 @@ def _require_declared(given: Strings, names: set[str] | None, role: str, where: 
             raise InvalidInput(
                 text=f"{role} {name} is not a declared column{hint}", where=f"{where}[{number}]"
             )
-
-
-def _lower(names: Iterable[str]) -> list[str]:
-    return [name.lower() for name in names]

@@ -88,9 +88,9 @@ def require_whole(snapshot: DatasetSnapshot) -> None:
         text = "a derivative dataset needs a SetTransform; add one, or make its kind Root"
         raise InvalidInput(text=text, where="content.metadata")
     vocabulary = vocabulary_of_events(events)
+    _require_side_by_side(events)
     for number, event in enumerate(events):
         with event_at(number):
-            _require_alone(event, events[:number])
             require_possible(event, vocabulary)
     schema = next((event for event in events if isinstance(event, SetDataSchema)), None)
     for number, event in enumerate(events):
@@ -99,14 +99,20 @@ def require_whole(snapshot: DatasetSnapshot) -> None:
                 require_continuing(schema_of_event(schema), event, None, vocabulary)
 
 
-def _require_alone(event: KnownEvent, before: Sequence[KnownEvent]) -> None:
-    """Return if a source may stand beside those before it."""
-    names = [one.source_name for one in before if isinstance(one, AddPushSource)]
-    if isinstance(event, AddPushSource) and event.source_name in names:
-        raise InvalidInput(text=f"source {event.source_name} is defined twice", where="sourceName")
-    other = {AddPushSource: SetPollingSource, SetPollingSource: AddPushSource}.get(type(event))
-    if other is not None and any(isinstance(one, other) for one in before):
-        raise InvalidInput(text="a dataset takes pushes or is polled, not both; remove one source")
+def _require_side_by_side(events: Sequence[KnownEvent]) -> None:
+    """Return if the sources may stand side by side."""
+    kinds: set[type] = set()
+    names: set[str] = set()
+    for number, event in enumerate(events):
+        kinds.add(type(event))
+        with event_at(number):
+            if {AddPushSource, SetPollingSource} <= kinds:
+                raise InvalidInput(text="a dataset takes pushes or is polled, not both; remove one source")
+            if isinstance(event, AddPushSource):
+                if event.source_name in names:
+                    text = f"source {event.source_name} is defined twice"
+                    raise InvalidInput(text=text, where="sourceName")
+                names.add(event.source_name)
 
 
 def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[KnownEvent]) -> None:

@@ -47,10 +47,8 @@ def declared_records(source: Source, vocabulary: DatasetVocabulary) -> pa.Schema
 
 
 def _with_nulls(declared: pa.Schema, known: pa.Schema) -> pa.Schema:
-    for column in known:
-        if column.nullable and column.name not in declared.names:
-            declared = declared.append(column)
-    return declared
+    names = set(declared.names)
+    return pa.schema([*declared, *(one for one in known if one.nullable and one.name not in names)])
 
 
 def _require_case(known: pa.Schema, declared: pa.Schema) -> None:

@@ -47,7 +47,7 @@ def filled(node: Coordinator, root: str) -> Coordinator:
             "schema: {fields: [{name: m, type: {kind: List, itemType: {kind: Decimal, precision: 5, scale: -2}}}]}",
             "column m: a decimal cannot have the negative scale -2",
         ),
-        ('schema: ["x STRUCT<a: INT, A: INT>"]', "column x: its struct has two fields called a"),
+        ('schema: ["x STRUCT<a: INT, A: INT>"]', "column x: its struct has two fields called A"),
         ("schema: [offset BIGINT]", "column offset: the name belongs to system column offset"),
         ("schema: [a INT, OP INT]", "column OP: the name belongs to system column op"),
         ("schema: [system_time TIMESTAMP]", "column system_time: the name belongs to"),
