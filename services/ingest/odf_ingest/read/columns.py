@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
@@ -21,6 +22,8 @@ class TimeFormats:
 def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool = False) -> pa.Schema:
     """Return the types to parse text into: those wanted, but text where `converted` has to look at it.
 
+    Nothing is required yet: Arrow's parser would refuse structs that are null for what they lack.
+
     `is_lenient` leaves RFC 3339 moments to `converted` too: it takes finer fractions and mixed zones.
     """
     return pa.schema(
@@ -35,11 +38,9 @@ def _parsed(wanted: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> p
         return pa.string()
     if kind.is_struct(wanted):
         parts = [(f, _parsed(f.type, formats, is_lenient=is_lenient)) for f in wanted.fields]
-        return pa.struct([inner.with_type(parsed) for inner, parsed in parts])
+        return pa.struct([(inner.name, parsed) for inner, parsed in parts])
     if kind.is_list(wanted):
-        return pa.list_(
-            wanted.value_field.with_type(_parsed(wanted.value_type, formats, is_lenient=is_lenient))
-        )
+        return pa.list_(pa.field("element", _parsed(wanted.value_type, formats, is_lenient=is_lenient)))
     return wanted
 
 
@@ -68,10 +69,15 @@ def _as(values: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array
     if values.type == wanted:
         return values
     if kind.is_struct(wanted):
+        is_there = values.is_valid()
+        for at, inner in enumerate(wanted.fields):
+            missing = pc.and_(values.field(at).is_null(), is_there)
+            _require(inner, has_nulls=pc.any(missing, min_count=0).as_py())
         parts = [_as(values.field(at), inner.type, formats) for at, inner in enumerate(wanted.fields)]
         mask = values.is_null() if values.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(wanted.fields), mask=mask)
     if kind.is_list(wanted):
+        _require(wanted.value_field, has_nulls=values.flatten().null_count > 0)
         items = _as(values.values, wanted.value_type, formats)
         buffers = values.buffers()[:2]
         return pa.Array.from_buffers(wanted, len(values), buffers, offset=values.offset, children=[items])
@@ -79,6 +85,11 @@ def _as(values: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array
         values = _of_text(values, wanted, formats)
     # Fractions finer than declared are cut.
     return values if values.type == wanted else values.cast(wanted, safe=not kind.is_timestamp(wanted))
+
+
+def _require(part: pa.Field, *, has_nulls: bool) -> None:
+    if has_nulls and not part.nullable:
+        raise InvalidInput(text=f"its part {part.name} is required and is null")
 
 
 def _of_text(texts: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array:

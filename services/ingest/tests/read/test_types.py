@@ -114,3 +114,26 @@ def test_uuids_are_taken_from_their_place_in_a_column() -> None:
     assert to_uuids(texts.slice(1)).to_pylist() == [UUID(ID), None, UUID(ID)]
     assert to_uuids(texts.slice(4)).to_pylist() == []
     assert to_uuids(pa.nulls(2, pa.string())).to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("type_", ["STRUCT<a: INT NOT NULL>", "STRUCT<d: DATE, a: INT NOT NULL>"])
+def test_a_struct_with_required_parts_may_be_null_itself(type_: str) -> None:
+    schema = schema_of(type_)
+    table = read_records(ReadStepNdJson(), [b'{"c":null}', b'{"c":{"a":1}}', b"{}"], schema)
+    assert table.schema.equals(schema)
+    first, second, third = table.column("c").to_pylist()
+    assert (first, second["a"], third) == (None, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "part"),
+    [
+        ("STRUCT<a: INT NOT NULL>", b"{}", "a"),
+        ("STRUCT<a: INT NOT NULL>", b'{"a":null}', "a"),
+        ("ARRAY<INT NOT NULL>", b"[1,null]", "element"),
+        ("ARRAY<STRUCT<d: DATE NOT NULL>>", b'[{"d":null}]', "d"),
+    ],
+)
+def test_a_required_part_is_required_where_there_is_a_whole(type_: str, value: bytes, part: str) -> None:
+    with pytest.raises(InvalidInput, match=f"column c: its part {part} is required and is null"):
+        read_records(ReadStepNdJson(), [b'{"c":%s}' % value], schema_of(type_))
