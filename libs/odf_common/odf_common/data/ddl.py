@@ -53,10 +53,11 @@ def ddl_to_schema(columns: Sequence[str]) -> pa.Schema:
     fields: list[pa.Field] = []
     for text in columns:
         fields.extend(_Definitions(text).columns())
-    names = [column.name for column in fields]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidInput(text="is defined twice", where=f"column {name}")
+    seen: set[str] = set()
+    for column in fields:
+        if column.name in seen:
+            raise InvalidInput(text="is defined twice", where=f"column {column.name}")
+        seen.add(column.name)
     return pa.schema(fields)
 
 
