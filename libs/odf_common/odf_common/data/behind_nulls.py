@@ -4,7 +4,6 @@ There is no value, and nothing is stored; but Parquet's writer takes the missing
 """
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as kind
 
 
@@ -36,7 +35,7 @@ def _cleared(values: pa.Array) -> pa.Array:
     parts = []
     for at, field in enumerate(values.type.fields):
         part = _cleared(values.field(at))
-        if not field.nullable and not pc.any(pc.and_(part.is_null(), is_there), min_count=0).as_py():
+        if not field.nullable and not part.filter(is_there).null_count:
             part = _always_there(part)
         parts.append(part)
     mask = values.is_null() if values.null_count else None
