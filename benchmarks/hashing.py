@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.streams import plain, stream, validity
 
 ROWS: Final = 1_000_000
-REPEATS: Final = 5
+REPEATS: Final = 15
 
 
 def run() -> list[dict[str, str | float]]:
@@ -32,22 +33,22 @@ def _case(case: str, table: pa.Table, *, target: float) -> dict[str, str | float
         for array in column.chunks
     ]
     size = sum(len(raw) for raw in streams) / 1e6
-    ours, peer = _race(lambda: logical_hash(table), lambda: _hashlib(streams))
+    pairs = _race(lambda: logical_hash(table), lambda: _hashlib(streams))
+    ours, peer = (median(seconds) for seconds in zip(*pairs, strict=True))
     return {
         "case": case,
         "value": round(size / ours),
         "unit": "MB/s",
         "peer": "hashlib, same bytes",
         "limit_or_peer": round(size / peer),
-        "ratio": round(peer / ours, 2),
+        "ratio": round(median(theirs / own for own, theirs in pairs), 2),
         "target": target,
     }
 
 
-def _race(ours: Callable[[], object], peer: Callable[[], object]) -> tuple[float, float]:
-    """Return the best seconds of both, run in turn so that a busy machine slows both."""
-    times = [(_seconds(ours), _seconds(peer)) for _ in range(REPEATS)]
-    return min(a for a, _ in times), min(b for _, b in times)
+def _race(ours: Callable[[], object], peer: Callable[[], object]) -> list[tuple[float, float]]:
+    """Return the seconds of both, run in turn, so that a machine that is busy now and then slows both of a pair."""
+    return [(_seconds(ours), _seconds(peer)) for _ in range(REPEATS)]
 
 
 def _seconds(work: Callable[[], object]) -> float:
