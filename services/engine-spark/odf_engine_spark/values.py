@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from odf_common.data.types import in_unit
 from odf_common.errors import InvalidInput
 
 _BYTES: Final = 16  # of a UUID
@@ -46,7 +47,7 @@ def _as(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     if kind.is_dictionary(values.type):
         return _as(values.dictionary_decode(), wanted)
     if kind.is_struct(wanted):
-        parts = [_as(values.field(at), inner.type) for at, inner in enumerate(wanted.fields)]
+        parts = [_part(values, inner) for inner in wanted.fields]
         mask = values.is_null() if values.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(wanted.fields), mask=mask)
     if kind.is_list(wanted):
@@ -56,7 +57,13 @@ def _as(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     if isinstance(values, pa.ExtensionArray):
         return _uuid_texts(values.storage)
     # Spark counts in microseconds: what is finer is cut.
-    return values.cast(wanted, safe=not kind.is_timestamp(wanted))
+    return in_unit(values, wanted) if kind.is_timestamp(wanted) else values.cast(wanted)
+
+
+def _part(values: pa.StructArray, wanted: pa.Field) -> pa.Array:
+    """Return a field by its name, wherever it stood when the slice was written; null where it did not yet."""
+    at = values.type.get_field_index(wanted.name)
+    return pa.nulls(len(values), wanted.type) if at < 0 else _as(values.field(at), wanted.type)
 
 
 def _uuid_texts(values: pa.Array) -> pa.Array:

@@ -135,3 +135,12 @@ def test_what_has_no_counterpart_is_refused_by_column_and_type(engine: EngineCli
         engine.validate(
             sql("SELECT time_hour AS event_time FROM w"), {"w": schema}, {"w": VOCAB}, DatasetVocabulary()
         )
+
+
+def test_parts_of_a_struct_are_found_by_name() -> None:
+    place = pa.StructArray.from_arrays([pa.array([59.9]), pa.array([10.7])], ["lat", "lon"])
+    wanted = pa.schema(
+        [("place", pa.struct([("lon", pa.float64()), ("lat", pa.float64()), ("alt", pa.float64())]))]
+    )
+    table = in_spark(pa.table({"place": place}), wanted)
+    assert table.column("place").to_pylist() == [{"lon": 10.7, "lat": 59.9, "alt": None}]

@@ -2,15 +2,15 @@
 
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from odf_common.chain.state import ChainState
 from odf_common.data.checks import check_records
 from odf_common.data.schema import schema_of_event
-from odf_common.data.slices import read_slice
+from odf_common.data.slices import read_foreign_slice
 from odf_common.errors import OdfError, VerificationFailed
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
@@ -59,8 +59,10 @@ class RemoteObject:
 
 
 def declared_objects(past: ChainState | None, blocks: Sequence[RemoteBlock]) -> Iterator[RemoteObject]:
-    """Iterate over what blocks after `past` declare, each object once, with the schema that a slice has to have."""
-    seen: set[Multihash] = set()
+    """Iterate over all that blocks after `past` declare, with the schema that a slice has to have.
+
+    An object comes as often as it is declared: a file may be as one block says and not as another does.
+    """
     schema = None if past is None else past.schema
     for block in blocks:
         event = block.decoded.block.event
@@ -68,53 +70,96 @@ def declared_objects(past: ChainState | None, blocks: Sequence[RemoteBlock]) -> 
             schema = event
         if not isinstance(event, AddData | ExecuteTransform):
             continue
-        for one in (event.new_data, event.new_checkpoint):
-            if one is None or one.physical_hash in seen:
-                continue
-            seen.add(one.physical_hash)
-            found = RemoteObject(
-                kind=ObjectKind.CHECKPOINT, name=one.physical_hash, size=one.size, block=block
+        data, checkpoint = event.new_data, event.new_checkpoint
+        if data is not None:
+            yield RemoteObject(
+                kind=ObjectKind.DATA,
+                name=data.physical_hash,
+                size=data.size,
+                block=block,
+                slice=data,
+                schema=schema,
             )
-            if isinstance(one, DataSlice):
-                found = replace(found, kind=ObjectKind.DATA, slice=one, schema=schema)
-            yield found
+        if checkpoint is not None:
+            name, size = checkpoint.physical_hash, checkpoint.size
+            yield RemoteObject(kind=ObjectKind.CHECKPOINT, name=name, size=size, block=block)
 
 
-def fetch(env: Environment, there: Repository, dataset: DatasetId, one: RemoteObject, scratch: Path) -> None:
-    """Store one object; raises `ObjectDiffers`, `RecordsRefused`, and what the repository raises."""
+def by_object(declared: Iterable[RemoteObject]) -> tuple[tuple[RemoteObject, ...], ...]:
+    """Return the declarations of each object together, objects in the order in which they are declared first."""
+    found: dict[tuple[ObjectKind, Multihash], list[RemoteObject]] = {}
+    for one in declared:
+        found.setdefault((one.kind, one.name), []).append(one)
+    return tuple(tuple(group) for group in found.values())
+
+
+def fetch(
+    env: Environment, there: Repository, dataset: DatasetId, declared: Sequence[RemoteObject], scratch: Path
+) -> None:
+    """Store one object, unless it is here, if it is as every block declares it that names it.
+
+    Raises `ObjectDiffers`, `RecordsRefused`, and what the repository raises.
+    """
+    first = declared[0]
+    is_here = env.blobs.has(dataset, first.kind, first.name)
+    file = (
+        env.blobs.local_path(dataset, first.kind, first.name) if is_here else _download(there, first, scratch)
+    )
+    size = file.stat().st_size
+    for one in declared:
+        if one.size != size:
+            raise _differs(there, one, f"{size} bytes")
+    _check_slices(there, declared, file)
+    if not is_here:
+        env.blobs.put_file(dataset, first.kind, first.name, file)
+
+
+def _download(there: Repository, one: RemoteObject, scratch: Path) -> Path:
     file = scratch / str(one.name)
     with file.open("w+b") as out:
         there.fetch(one.kind, one.name, out, one.size)
         out.seek(0)
         actual = Multihash.sha3(hashlib.file_digest(out, "sha3_256").digest())
         size = out.tell()
-    if actual != one.name or size != one.size:
-        raise ObjectDiffers(
-            object=f"{one.kind}/{one.name}",
-            block=str(one.block.hash),
-            sequence_number=one.block.decoded.block.sequence_number,
-            actual=f"{actual}, {size} bytes",
-            repository=there.url,
-        )
-    if one.slice is not None:
-        _check_slice(there, one, one.slice, file)
-    env.blobs.put_file(dataset, one.kind, one.name, file)
+    if actual != one.name:
+        raise _differs(there, one, f"{actual}, {size} bytes")
+    return file
 
 
-def _check_slice(there: Repository, one: RemoteObject, declared: DataSlice, file: Path) -> None:
-    """Return if the records are those that the block declares; raises `RecordsRefused`."""
-    try:
-        with READERS:
-            table = read_slice(file)
+def _check_slices(there: Repository, declared: Sequence[RemoteObject], file: Path) -> None:
+    """Return if the records are those that each block declares; raises `RecordsRefused`."""
+    slices = [(one, one.slice) for one in declared if one.slice is not None]
+    if not slices:
+        return
+    with READERS:
+        try:
+            table = read_foreign_slice(file)
             actual = logical_hash(table)
-            schema = None if one.schema is None else schema_of_event(one.schema)
-            check_records(table, declared.offset_interval, schema)
-        if actual == declared.logical_hash:
-            return
-        why = f"records hash to {actual}, {declared.logical_hash} is declared"
-    except OdfError as error:
-        why = str(error)
-    raise RecordsRefused(
+        except OdfError as error:
+            raise _refused(there, slices[0][0], str(error)) from error
+        for one, data in slices:
+            if actual != data.logical_hash:
+                why = f"records hash to {actual}, {data.logical_hash} is declared"
+                raise _refused(there, one, why)
+            try:
+                schema = None if one.schema is None else schema_of_event(one.schema)
+                check_records(table, data.offset_interval, schema)
+            except OdfError as error:
+                raise _refused(there, one, str(error)) from error
+
+
+def _differs(there: Repository, one: RemoteObject, actual: str) -> ObjectDiffers:
+    return ObjectDiffers(
+        object=f"{one.kind}/{one.name}",
+        block=str(one.block.hash),
+        sequence_number=one.block.decoded.block.sequence_number,
+        actual=actual,
+        repository=there.url,
+    )
+
+
+def _refused(there: Repository, one: RemoteObject, why: str) -> RecordsRefused:
+    return RecordsRefused(
         object=f"{one.kind}/{one.name}",
         block=str(one.block.hash),
         sequence_number=one.block.decoded.block.sequence_number,

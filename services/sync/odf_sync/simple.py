@@ -31,7 +31,7 @@ from odf_common.proto.odf.bus.v1 import bus_pb2
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
 from odf_sync.compare import Missing, admit_all, compare_with, missing_blocks
-from odf_sync.objects import RemoteObject, declared_objects, fetch
+from odf_sync.objects import RemoteObject, by_object, declared_objects, fetch
 from odf_sync.repositories import Repository, repository
 
 DOWNLOADS: Final = 8  # objects at a time
@@ -159,8 +159,8 @@ def _check_identity(env: Environment, dataset: DatasetId, alias: str) -> None:
 def _objects(
     env: Environment, there: Repository, dataset: DatasetId, alias: str, declared: Iterable[RemoteObject]
 ) -> Iterator[Step]:
-    """Fetch what is not here yet; the first object that is not as declared ends it."""
-    wanted = [one for one in declared if not env.blobs.has(dataset, one.kind, one.name)]
+    """Fetch what is not here yet, and look at all; the first object that is not as declared ends it."""
+    wanted = by_object(declared)
     scratch = env.blobs.scratch()
     try:
         with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="download") as pool:

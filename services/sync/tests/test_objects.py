@@ -1,5 +1,6 @@
 """Slices whose bytes have the right name, but whose records are not those that the block declares."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -18,7 +19,7 @@ from odf_common.ports.store import ObjectKind
 from odf_common.runtime.environment import Environment
 from odf_common.testing.builders import a_chain, a_seed
 from odf_sync.compare import RemoteBlock
-from odf_sync.objects import RecordsRefused, RemoteObject, declared_objects, fetch
+from odf_sync.objects import ObjectDiffers, RecordsRefused, RemoteObject, by_object, declared_objects, fetch
 from odf_sync.repositories import FolderRepository
 
 COLUMNS = {
@@ -51,14 +52,17 @@ def remote(folder: Path, table: pa.Table, logical: Multihash | None = None) -> R
     return found
 
 
-def fetched(folder: Path, one: RemoteObject) -> MemoryBlobStore:
-    blobs = MemoryBlobStore()
+def fetched(
+    folder: Path, one: RemoteObject, *others: RemoteObject, blobs: MemoryBlobStore | None = None
+) -> MemoryBlobStore:
+    is_there = blobs is not None
+    blobs = blobs or MemoryBlobStore()
     scratch = blobs.scratch()
     env = cast("Environment", SimpleNamespace(blobs=blobs))
     try:
-        fetch(env, FolderRepository(folder.as_uri()), a_seed().dataset_id, one, scratch)
+        fetch(env, FolderRepository(folder.as_uri()), a_seed().dataset_id, (one, *others), scratch)
     except RecordsRefused:
-        assert not blobs.has(a_seed().dataset_id, ObjectKind.DATA, one.name)
+        assert blobs.has(a_seed().dataset_id, ObjectKind.DATA, one.name) == is_there
         raise
     return blobs
 
@@ -91,3 +95,17 @@ def test_records_with_another_logical_hash_are_refused(tmp_path: Path) -> None:
     one = remote(tmp_path, WHOLE, logical=Multihash.arrow0(bytes(32)))
     with pytest.raises(RecordsRefused, match="records hash to"):
         fetched(tmp_path, one)
+
+
+def test_an_object_is_held_against_every_block_that_names_it(tmp_path: Path) -> None:
+    one = remote(tmp_path, WHOLE)
+    assert one.slice is not None
+    interval = OffsetInterval(start=2, end=99)
+    other = replace(one, slice=replace(one.slice, offset_interval=interval))
+    with pytest.raises(RecordsRefused, match="declared 2–99"):
+        fetched(tmp_path, one, other)
+    with pytest.raises(RecordsRefused, match="declared 2–99"):
+        fetched(tmp_path, other, blobs=fetched(tmp_path, one))
+    with pytest.raises(ObjectDiffers, match="bytes"):
+        fetched(tmp_path, one, replace(one, size=one.size + 1))
+    assert by_object([one, other]) == ((one, other),)

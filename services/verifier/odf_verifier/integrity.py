@@ -17,7 +17,7 @@ from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.data.checks import RecordsDiffer, check_records
 from odf_common.data.schema import schema_of_event
-from odf_common.data.slices import read_slice
+from odf_common.data.slices import read_foreign_slice
 from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError, VerificationFailed
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
@@ -204,7 +204,7 @@ def _check_records(target: Target, link: Link, data: DataSlice, schema: pa.Schem
         return _problem(link, kind, data.physical_hash, text)
 
     try:
-        table = read_slice(target.blobs.local_path(target.dataset, ObjectKind.DATA, data.physical_hash))
+        table = read_foreign_slice(target.blobs.local_path(target.dataset, ObjectKind.DATA, data.physical_hash))
         actual = logical_hash(table)
     except OdfError as error:
         return [problem(Damage.LOGICAL_HASH_MISMATCH, f"the slice cannot be read: {error}")]

@@ -12,7 +12,7 @@ import pyarrow.types as kind
 
 from odf_common.data.columns import OPERATION, Operation, check_corrections
 from odf_common.data.schema import with_optionality_of
-from odf_common.data.types import stored_schema
+from odf_common.data.types import compared_schema
 from odf_common.errors import InvalidInput, VerificationFailed
 from odf_common.metadata.events import OffsetInterval
 
@@ -52,8 +52,8 @@ def check_records(table: pa.Table, interval: OffsetInterval, schema: pa.Schema |
 
 
 def _check_schema(actual: pa.Schema, declared: pa.Schema) -> None:
-    found, wanted = stored_schema(actual), stored_schema(declared)
-    if stored_schema(with_optionality_of(wanted, found)).equals(found, check_metadata=False):
+    found, wanted = compared_schema(actual), compared_schema(declared)
+    if with_optionality_of(wanted, found).equals(found, check_metadata=False):
         return
     for have, want in zip(found, wanted, strict=False):
         if have.name != want.name or have.type != want.type:

@@ -7,7 +7,7 @@ offset and operation; and the unit of moments. Any other difference is left for 
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.types import as_stored, stored_schema, stored_type
+from odf_common.data.types import as_stored, in_unit, stored_schema, stored_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
 
@@ -72,7 +72,7 @@ def _as(values: pa.Array, wanted: pa.DataType, where: str) -> pa.Array:
             wanted, len(values), values.buffers()[:2], offset=values.offset, children=[items]
         )
     try:
-        return values.cast(wanted, safe=not kind.is_timestamp(wanted))
+        return in_unit(values, wanted) if kind.is_timestamp(wanted) else values.cast(wanted)
     except pa.ArrowException as error:
         raise InvalidInput(text=str(error), where=where) from error
 

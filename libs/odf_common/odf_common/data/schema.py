@@ -7,7 +7,7 @@ import pyarrow.types as kind
 
 from odf_common.data.arrow_flatbuffer import read_schema, write_schema
 from odf_common.data.odf_schema import to_arrow
-from odf_common.data.types import stored_schema, stored_type
+from odf_common.data.types import compared_schema, compared_type, stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SetDataSchema
 
@@ -49,7 +49,7 @@ def _as_optional(old: Sequence[pa.Field], new: Sequence[pa.Field]) -> list[pa.Fi
 
 
 def _as_optional_as(old: pa.Field, new: pa.Field) -> pa.Field:
-    before, after = stored_type(old.type), stored_type(new.type)
+    before, after = compared_type(old.type), compared_type(new.type)
     if kind.is_struct(before) and kind.is_struct(after):
         before = pa.struct(_as_optional(before.fields, after.fields))
     elif kind.is_list(before) and kind.is_list(after):
@@ -58,7 +58,7 @@ def _as_optional_as(old: pa.Field, new: pa.Field) -> pa.Field:
 
 
 def _is_same(old: pa.Schema, new: pa.Schema) -> bool:
-    return bool(stored_schema(old).equals(stored_schema(new), check_metadata=False))
+    return bool(compared_schema(old).equals(compared_schema(new), check_metadata=False))
 
 
 def _check_fields(old: Sequence[pa.Field], new: Sequence[pa.Field], parent: str) -> None:
@@ -83,7 +83,7 @@ def _check_field(old: pa.Field, new: pa.Field, name: str) -> None:
     if old.nullable != new.nullable:
         was, now = ("optional", "required") if old.nullable else ("required", "optional")
         raise InvalidInput(text=f"was {was} and cannot become {now}", where=f"column {name}")
-    before, after = stored_type(old.type), stored_type(new.type)
+    before, after = compared_type(old.type), compared_type(new.type)
     if kind.is_struct(before) and kind.is_struct(after):
         _check_fields(before.fields, after.fields, f"{name}.")
     elif kind.is_list(before) and kind.is_list(after):

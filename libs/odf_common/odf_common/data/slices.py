@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kind
@@ -68,6 +70,42 @@ def read_slice(file: Path, columns: list[str] | None = None) -> pa.Table:
         table = parquet.read(columns, use_threads=True)
         table.validate(full=True)
         return table.replace_schema_metadata(None)
+
+
+def read_foreign_slice(file: Path) -> pa.Table:
+    """Return the records of a file that somebody else wrote; raises `CorruptSlice` before it takes much memory.
+
+    A text that stands once in the file may stand in every record: texts are counted before they are written out.
+    """
+    with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
+        _check_declared(parquet, file)
+        columns = [parquet.schema.column(place) for place in range(len(parquet.schema))]
+        texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    with _reading(file), pq.ParquetFile(file, memory_map=True, read_dictionary=texts) as parquet:
+        size, written_out = file.stat().st_size, 0
+        for group in range(parquet.num_row_groups if texts else 0):
+            for column in parquet.read_row_group(group, columns=texts, use_threads=False).columns:
+                written_out += sum(_text_bytes(chunk) for chunk in column.chunks)
+            if written_out > max(_HARMLESS, size * _INFLATION):
+                raise CorruptSlice(
+                    file=file.name, why=f"{size} bytes hold {written_out} bytes of text or more"
+                )
+    return read_slice(file)
+
+
+def _text_bytes(values: pa.Array) -> int:
+    """Return how many bytes texts in dictionaries come to when each is written out."""
+    if kind.is_dictionary(values.type):
+        lengths = np.diff(_ends(values.dictionary))
+        return int(lengths[values.indices.drop_null().to_numpy()].sum())
+    if kind.is_struct(values.type):
+        return sum(_text_bytes(values.field(place)) for place in range(values.type.num_fields))
+    return _text_bytes(values.values) if kind.is_list(values.type) else 0
+
+
+def _ends(texts: pa.Array) -> npt.NDArray[np.int64]:
+    ends = np.frombuffer(texts.buffers()[1] or bytes(4), np.int32)
+    return ends[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
 
 
 def hash_slice(file: Path) -> Multihash:

@@ -11,6 +11,7 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")  # of system time and event time
+_UNITS: Final = ("s", "ms", "us", "ns")
 _PLAIN_DECIMAL: Final = 38  # digits; wider ones need 256 bits
 
 
@@ -25,9 +26,33 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
     return _stored_leaf(type_)
 
 
+def in_unit(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return moments in another unit, cut where that is coarser; raises `pa.ArrowInvalid` for what it cannot hold."""
+    return values.cast(wanted, safe=_UNITS.index(wanted.unit) >= _UNITS.index(values.type.unit))
+
+
 def stored_schema(schema: pa.Schema) -> pa.Schema:
     """Return the schema read back, without metadata."""
     return pa.schema([_stored_field(column) for column in schema])
+
+
+def compared_type(type_: pa.DataType) -> pa.DataType:
+    """Return what schemas are compared by: the stored type, an extension (UUID) as the storage it has."""
+    type_ = stored_type(type_)
+    if isinstance(type_, pa.BaseExtensionType):
+        return compared_type(type_.storage_type)
+    if kind.is_struct(type_):
+        return pa.struct([inner.with_type(compared_type(inner.type)) for inner in type_.fields])
+    if kind.is_list(type_):
+        return pa.list_(type_.value_field.with_type(compared_type(type_.value_type)))
+    return type_
+
+
+def compared_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema in the types that are compared, without metadata."""
+    return pa.schema(
+        [pa.field(column.name, compared_type(column.type), column.nullable) for column in schema]
+    )
 
 
 def as_stored(table: pa.Table) -> pa.Table:

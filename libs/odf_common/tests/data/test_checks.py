@@ -4,8 +4,10 @@ import pyarrow as pa
 import pytest
 
 from odf_common.data.checks import CORRECTION, NULL, OFFSETS, OPERATIONS, SCHEMA, RecordsDiffer, check_records
+from odf_common.data.odf_schema import from_arrow
+from odf_common.data.schema import check_evolution, schema_of_event
 from odf_common.data.types import TIMESTAMP
-from odf_common.metadata.events import OffsetInterval
+from odf_common.metadata.events import OffsetInterval, SetDataSchema
 
 WHOLE = {
     "offset": pa.array([3, 4, 5], pa.uint64()),
@@ -70,3 +72,11 @@ def test_another_schema_than_the_one_in_force_is_named(table: pa.Table, text: st
     with pytest.raises(RecordsDiffer, match=text) as told:
         check_records(table, INTERVAL, DECLARED)
     assert told.value.kind == SCHEMA
+
+
+def test_a_uuid_is_what_odfs_own_schema_makes_of_it() -> None:
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16), None, bytes(16)], pa.binary(16)))
+    table = with_column("text", uuids)
+    told = schema_of_event(SetDataSchema(schema=from_arrow(table.schema)))
+    check_records(table, INTERVAL, told)
+    assert not check_evolution(told, table.schema)

@@ -64,3 +64,11 @@ def test_parts_of_nested_columns_are_taken_from_their_place() -> None:
     assert made.column("l").to_pylist() == [[1, 2], None, [3]]
     with pytest.raises(InvalidInput, match=r"column l\[\]"):
         continued(records, known, VOCAB)
+
+
+@pytest.mark.parametrize("year", ["1600", "3000"])
+def test_a_moment_that_the_datasets_unit_cannot_hold_is_refused(year: str) -> None:
+    at = pa.array([f"{year}-01-01T00:00:00Z"]).cast(pa.timestamp("us", "UTC"))
+    known = pa.schema([("at", pa.timestamp("ns", "UTC"))])
+    with pytest.raises(InvalidInput, match="column at"):
+        continued(pa.table({"at": at}), known, DatasetVocabulary())

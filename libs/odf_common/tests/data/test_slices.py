@@ -8,9 +8,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odf_common.data import slices
 from odf_common.data.columns import with_system_columns
 from odf_common.data.schema import schema_of_event, schema_to_event
-from odf_common.data.slices import ROW_GROUP, CorruptSlice, hash_slice, read_slice, slice_schema, write_slice
+from odf_common.data.slices import (
+    ROW_GROUP,
+    CorruptSlice,
+    hash_slice,
+    read_foreign_slice,
+    read_slice,
+    slice_schema,
+    write_slice,
+)
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.logical import UnhashableType, logical_hash
 from odf_common.hashing.physical import physical_hash_of
@@ -193,3 +202,27 @@ def test_a_damaged_description_of_a_column_is_read_or_refused() -> None:
     for read in (read_slice, hash_slice):
         with contextlib.suppress(CorruptSlice):
             read(corpus / "byte-counts-of-a-column-of-numbers")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_text_that_stands_once_and_is_meant_in_every_record_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, nested: bool
+) -> None:
+    rows, text = 2000, "x" * (256 * 1024)
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([text]))
+    column = pa.StructArray.from_arrays([texts], ["text"]) if nested else texts
+    pq.write_table(
+        pa.table({"offset": pa.array(range(rows), pa.uint64()), "v": column}),
+        tmp_path / "s",
+        store_schema=False,
+    )
+    monkeypatch.setattr(slices, "read_slice", lambda _: pytest.fail("it was read"))
+    with pytest.raises(CorruptSlice, match="bytes of text or more"):
+        read_foreign_slice(tmp_path / "s")
+
+
+def test_a_strangers_honest_slice_is_read_as_ours_is(tmp_path: Path) -> None:
+    texts = pa.array(["a", None, "c"])
+    table = a_slice(text=texts, list=pa.array([["x", "y"], None, []]), none=pa.array([None] * 3, pa.string()))
+    write_slice(table, tmp_path / "s")
+    assert read_foreign_slice(tmp_path / "s").equals(read_slice(tmp_path / "s"))

@@ -86,7 +86,7 @@ def _by_regex(texts: pa.Array, how: TimeFormat, made: pa.DataType | None) -> pa.
     moments = naive.cast(made)
     if "z" not in groups:
         return moments
-    return pc.subtract(moments, _offsets(groups["z"]).cast(pa.duration(made.unit)))
+    return pc.subtract_checked(moments, _offsets(groups["z"]).cast(pa.duration(made.unit)))
 
 
 def _offsets(zones: pa.Array) -> pa.Array:

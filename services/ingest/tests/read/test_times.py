@@ -103,3 +103,10 @@ def test_a_moment_that_nanoseconds_cannot_hold_is_refused() -> None:
     schema = ddl_to_schema(["at TIMESTAMP(9)"])
     with pytest.raises(InvalidInput, match="9999-01-01"):
         parse_lines(b'{"at": "9999-01-01T00:00:00Z"}', schema, TimeFormats())
+
+
+def test_a_zone_does_not_carry_a_moment_past_what_nanoseconds_hold() -> None:
+    schema = ddl_to_schema(["at TIMESTAMP(9)"])
+    formats = TimeFormats(timestamp="%Y-%m-%dT%H:%M:%S%z")
+    with pytest.raises(InvalidInput, match="column at"):
+        parse_lines(b'{"at": "2262-04-11T23:40:00-05:00"}', schema, formats)
