@@ -141,8 +141,8 @@ class Datasets:
                 yield known
 
     def dependants(self, dataset: DatasetId) -> tuple[Known, ...]:
-        """Return the derivatives here that read the dataset directly."""
-        return tuple(known for known in self.all() if dataset in known.inputs())
+        """Return the other derivatives here that read the dataset directly."""
+        return tuple(known for known in self.all() if dataset in known.inputs() and known.id != dataset)
 
     def is_derived_of(self, dataset: DatasetId, origin: DatasetId) -> bool:
         """Tell whether a dataset is `origin`, or reads it over any number of steps, as far as this node knows them."""

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 from typing import Final, Protocol
 
+from odf_common.chain.order import in_order
 from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -60,7 +60,7 @@ class Pulling:
         if is_recursive:
             chosen = self._with_inputs(chosen)
         explicit = set() if is_all else {known.id for known in named}
-        for known in in_order(chosen):
+        for known in inputs_first(chosen):
             yield Pulled(alias=known.alias, state="running", head=known.state.head)
             try:
                 yield from self._update(known, is_wanted, is_explicit=known.id in explicit)
@@ -135,7 +135,7 @@ class Pulling:
         return found
 
 
-def in_order(chosen: Mapping[DatasetId, Known]) -> Iterator[Known]:
+def inputs_first(chosen: Mapping[DatasetId, Known]) -> Iterator[Known]:
     """Iterate over the datasets, inputs before those who read them."""
     graph = {dataset: [one for one in known.inputs() if one in chosen] for dataset, known in chosen.items()}
-    return (chosen[dataset] for dataset in TopologicalSorter(graph).static_order())
+    return (chosen[dataset] for dataset in in_order(graph))

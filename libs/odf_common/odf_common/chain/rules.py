@@ -54,6 +54,7 @@ _EXECUTE_TRANSFORM: Final[tuple[Rule, ...]] = (
 )
 _DEFINITION: Final[tuple[Rule, ...]] = (
     transform_rules.transform_inputs_are_resolved,
+    transform_rules.transform_reads_other_datasets,
     transform_rules.queries_are_normalized,
     source_rules.polling_source_stands_alone,
     source_rules.push_source_meets_no_polling,

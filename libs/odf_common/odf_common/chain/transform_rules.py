@@ -94,6 +94,16 @@ def transform_inputs_are_resolved(past: ChainState, block: MetadataBlock) -> str
     return None
 
 
+def transform_reads_other_datasets(past: ChainState, block: MetadataBlock) -> str | None:
+    """SetTransform does not read the dataset that it makes (§5.5 leaves this open)."""
+    event = block.event
+    if isinstance(event, SetTransform) and any(
+        DatasetId.parse(one.dataset_ref) == past.dataset_id for one in event.inputs
+    ):
+        return "the dataset is an input of its own transform"
+    return None
+
+
 def queries_are_normalized(past: ChainState, block: MetadataBlock) -> str | None:
     """SQL is a list of queries, all named but the last, which is the output (§5.5, 18)."""
     return next((fault for one in _transforms(block) for fault in _query_faults(one)), None)

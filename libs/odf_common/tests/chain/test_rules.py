@@ -178,6 +178,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         case(DERIVATIVE, a_transform(A)),
         case(DERIVATIVE, a_transform(A, A)),
     ),
+    "transform_reads_other_datasets": (
+        case(DERIVATIVE, a_transform(A)),
+        case(DERIVATIVE, a_transform(A, DERIVATIVE.dataset_id)),
+    ),
     "queries_are_normalized": (
         case(
             DERIVATIVE,

@@ -11,6 +11,7 @@ from odf_common.errors import NotFound
 from odf_common.identity.keys import generate
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.runtime import ask, cli
+from odf_common.runtime.commands.delete import deletable
 
 IDS = {name: str(generate().dataset_id) for name in ("flights", "flights.late", "flights.worst", "report")}
 
@@ -87,6 +88,16 @@ def test_a_pattern_that_no_name_is_like_is_refused(
 def test_what_reads_others_is_deleted_before_them(deleted: list[str]) -> None:
     assert cli.main(["delete", "report", "flights%", "Flights.late", IDS["flights"], "--yes"]) == 0
     assert deleted == ids("report", "flights.worst", "flights.late", "flights")
+
+
+def test_what_reads_itself_or_each_other_can_be_told_to_go() -> None:
+    known = [
+        summary("flights", "flights"),
+        summary("flights.late", "report"),
+        summary("report", "flights.late"),
+    ]
+    assert [one.alias for one in deletable(known[:1], known)] == ["flights"]
+    assert {one.alias for one in deletable(known, known)} == {"flights", "flights.late", "report"}
 
 
 def test_nothing_is_deleted_where_something_else_reads_one(

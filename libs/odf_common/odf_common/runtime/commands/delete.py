@@ -1,10 +1,10 @@
 """`odf delete DATASET…`: what is derived before what it is derived of; refused while something else depends on it."""
 
 from collections.abc import Iterable, Iterator
-from graphlib import TopologicalSorter
 
 import click
 
+from odf_common.chain.order import in_order
 from odf_common.errors import Refused
 from odf_common.identity.refs import covered, is_pattern, parse_ref
 from odf_common.proto.odf.node.v1.coordinator_pb2 import (
@@ -67,4 +67,4 @@ def deletable(
         if read and other.dataset_id not in wanted:
             raise Refused(reason="DatasetInUse", text=f"{read[0]} is read by {other.alias}")
     readers = {id_: [one.dataset_id for one in wanted.values() if id_ in one.inputs] for id_ in wanted}
-    return tuple(wanted[one] for one in TopologicalSorter(readers).static_order())
+    return tuple(wanted[one] for one in in_order(readers))
