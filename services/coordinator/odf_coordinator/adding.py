@@ -1,21 +1,20 @@
 """Making datasets of manifests, and making them again: each dataset all or nothing."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import structlog
 
-from odf_common.errors import AlreadyExists, InvalidInput, OdfError
+from odf_common.errors import AlreadyExists, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.ref_names import HEAD
-from odf_common.metadata.events import AddPushSource, KnownEvent, SetTransform
+from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry
+from odf_coordinator.circles import inputs_kept
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.definitions import changes, dropped_sources, require_admitted, require_replaceable
@@ -27,8 +26,6 @@ from odf_coordinator.topics import PushTopics, topics_for
 from odf_coordinator.validation import Validation
 
 log = structlog.get_logger(__name__)
-
-EVERY_DATASET: Final = DatasetId.of_key(bytes(32))  # the lock around what reads what: nobody's id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,27 +94,13 @@ class Adding:
         Raises `NotOwned` before anything is made for a copy.
         """
         self.committer.require_owned(known.id)
-        with self.inputs_kept(known, events):
+        with inputs_kept(self.datasets, known.entry, events, are_here=True):
             entry = self.give_topics(known, events) if known.ref == HEAD else known.entry
             time = max(self.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
             outcome = self.committer.commit(
                 known.id, expected_head=known.state.head, events=events, system_time=time, ref=known.ref
             )
         return replace(known, entry=entry, state=require_committed(known.id, outcome).state)
-
-    @contextmanager
-    def inputs_kept(self, known: Known, events: Iterable[KnownEvent]) -> Iterator[None]:
-        """Keep what datasets read as it is while a new transform is committed, which must not close a circle.
-
-        Raises `InvalidInput` if it would.
-        """
-        transforms = [event for event in events if isinstance(event, SetTransform)]
-        if not transforms:
-            yield
-            return
-        with self.committer.exclusively(EVERY_DATASET):
-            self._require_no_cycle(known, transforms)
-            yield
 
     def give_topics(self, known: Known, events: Iterable[KnownEvent]) -> CatalogEntry:
         """Return the dataset's entry, kept with a topic for each push source of `events`."""
@@ -132,14 +115,6 @@ class Adding:
         if sources.keys() - known.entry.push_topics.keys():
             self.give_topics(known, sources.values())
             self.committer.tell(known.state)
-
-    def _require_no_cycle(self, known: Known, transforms: Iterable[SetTransform]) -> None:
-        for transform in transforms:
-            for one in transform.inputs:
-                if self.datasets.is_derived_of(DatasetId.parse(one.dataset_ref), known.id):
-                    name = one.alias or one.dataset_ref
-                    text = f"{known.alias} cannot read {name}, which is {known.alias} itself or derived of it"
-                    raise InvalidInput(text=text)
 
     def _require_changeable(self, known: Known, draft: Draft, *, is_replacing: bool) -> None:
         require_compatible(known, draft, is_replacing=is_replacing)
@@ -164,10 +139,12 @@ class Adding:
         """Write key, chain, topics, and last the name, which makes the dataset one."""
         dataset = draft.dataset_id
         self.keys.save(draft.key)
+        entry = CatalogEntry(alias=draft.name, dataset_id=dataset)
         try:
-            known = self._written(draft)
-            entry = self.make_topics(known, draft.events)
-            self.datasets.catalog.add(entry)
+            with inputs_kept(self.datasets, entry, draft.events, are_here=True):
+                known = self._written(draft, entry)
+                entry = self.make_topics(known, draft.events)
+                self.datasets.catalog.add(entry)
         except OdfError:
             self.datasets.blobs.delete_dataset(dataset)
             self.keys.remove(dataset)
@@ -175,13 +152,13 @@ class Adding:
         self.committer.tell(known.state)
         return replace(known, entry=entry)
 
-    def _written(self, draft: Draft) -> Known:
+    def _written(self, draft: Draft, entry: CatalogEntry) -> Known:
         events = (draft.seed, *draft.events)
         outcome = self.committer.commit(
             draft.dataset_id, expected_head=None, events=events, system_time=self.clock.now()
         )
         state = require_committed(draft.dataset_id, outcome).state
-        return Known(entry=CatalogEntry(alias=draft.name, dataset_id=draft.dataset_id), state=state)
+        return Known(entry=entry, state=state)
 
 
 def require_compatible(known: Known, draft: Draft, *, is_replacing: bool) -> None:

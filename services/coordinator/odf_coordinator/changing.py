@@ -30,6 +30,7 @@ from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.metadata.vocabulary import vocabulary_of
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.adding import Adding
+from odf_coordinator.circles import inputs_kept
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.declarations import require_possible
@@ -75,16 +76,17 @@ class Changing:
 
     def delete(self, ref: str) -> None:
         """Remove a dataset that nothing depends on: topics first, lest a later one of its name finds old records."""
-        known = self.datasets.find(ref)
-        dependants = [other.alias for other in self.datasets.dependants(known.id)]
-        if dependants:
-            raise Refused(reason="DatasetInUse", text=f"{known.alias} is read by {', '.join(dependants)}")
-        for topic in known.entry.push_topics.values():
-            self.adding.topics.delete_topic(topic)
-        with self.committer.exclusively(known.id):
-            self.datasets.catalog.remove(known.alias)
-            self.datasets.blobs.delete_dataset(known.id)
-            self.keys.remove(known.id)
+        with self.datasets.catalog.locked():
+            known = self.datasets.find(ref)
+            dependants = [other.alias for other in self.datasets.dependants(known.id)]
+            if dependants:
+                raise Refused(reason="DatasetInUse", text=f"{known.alias} is read by {', '.join(dependants)}")
+            for topic in known.entry.push_topics.values():
+                self.adding.topics.delete_topic(topic)
+            with self.committer.exclusively(known.id):
+                self.datasets.catalog.remove(known.alias)
+                self.datasets.blobs.delete_dataset(known.id)
+                self.keys.remove(known.id)
         self.adding.publisher.removed(known.id, known.alias)
         log.info("dataset deleted", dataset=known.alias)
 
@@ -96,8 +98,12 @@ class Changing:
         place = self._place(known, head)
         if known.ref == HEAD:
             self._require_unread(known, place)
-        with self.committer.exclusively(known.id):
-            state = self.datasets.states.aside(known.id, head)
+        state = self.datasets.states.aside(known.id, head)
+        transform = state.transform if known.ref == HEAD else None
+        with (
+            inputs_kept(self.datasets, known.entry, (transform,)),
+            self.committer.exclusively(known.id),
+        ):
             self.committer.move(known.id, expected=known.state.head, state=state, ref=known.ref)
         return replace(known, state=state)
 

@@ -1,6 +1,5 @@
 """Taking over a chain whose blocks and objects another part has put into the store (design: ImportChain)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from odf_common.chain.chain import blocks_between, common_block, compare
@@ -11,9 +10,12 @@ from odf_common.errors import HeadMoved as HeadMovedError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.ref_names import HEAD
+from odf_common.identity.refs import parse_alias
 from odf_common.metadata.events import Seed
-from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
-from odf_coordinator.committer import Committer, States
+from odf_common.ports.store import CatalogEntry, RefStore, require_unmoved
+from odf_coordinator.circles import inputs_kept
+from odf_coordinator.committer import Committer
+from odf_coordinator.datasets import Datasets
 from odf_coordinator.objects import require_objects
 from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, refusal
 
@@ -22,10 +24,8 @@ from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, refusal
 class Importer:
     """Admits blocks that are already stored, all or none."""
 
-    blobs: BlobStore
+    datasets: Datasets
     refs: RefStore
-    catalog: Catalog
-    states: States
     committer: Committer
 
     def import_chain(
@@ -41,35 +41,39 @@ class Importer:
 
         The head only goes forward; other references of a dataset that is here already go to any block.
         """
-        with self.committer.exclusively(dataset):
-            try:
-                if ref == HEAD:
-                    return self._import(dataset, expected_head, new_head, alias)
+        try:
+            if ref == HEAD:
+                return self._import(dataset, expected_head, new_head, alias)
+            with self.committer.exclusively(dataset):
                 return self._stage(dataset, ref, expected_head, new_head)
-            except HeadMovedError:
-                return HeadMoved(expected=expected_head, head=self.refs.head(dataset, ref))
-            except (ChainRuleViolated, InvalidInput, NotFound, VerificationFailed, AlreadyExists) as error:
-                return refusal(error)
+        except HeadMovedError:
+            return HeadMoved(expected=expected_head, head=self.refs.head(dataset, ref))
+        except (ChainRuleViolated, InvalidInput, NotFound, VerificationFailed, AlreadyExists) as error:
+            return refusal(error)
 
     def _import(
         self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash, alias: str
     ) -> Committed | HeadMoved:
         head = self.refs.head(dataset)
         if head == new_head:
-            self._take_name(dataset, alias)
-            return Committed(state=self.states.at(dataset, head), already=True)
+            with self.committer.exclusively(dataset):
+                self._take_name(dataset, alias)
+            return Committed(state=self.datasets.states.at(dataset, head), already=True)
         if head != expected:
             return HeadMoved(expected=expected, head=head)
         state = self._admitted(dataset, expected, new_head)
-        self._take_name(dataset, alias)
-        self.committer.move(dataset, expected=expected, state=state)
+        entry = self.datasets.catalog.by_id(dataset) or CatalogEntry(alias=alias, dataset_id=dataset)
+        with inputs_kept(self.datasets, entry, (state.transform,)), self.committer.exclusively(dataset):
+            require_unmoved(dataset, HEAD, expected, self.refs.head(dataset))  # nothing is named in vain
+            self._take_name(dataset, alias)
+            self.committer.move(dataset, expected=expected, state=state)
         return Committed(state=state)
 
     def _stage(self, dataset: DatasetId, ref: str, expected: Multihash | None, block: Multihash) -> Committed:
         head = self.refs.head(dataset)
         if head is None:
             raise InvalidInput(text=f"{dataset} has no head to keep reference {ref} beside")
-        read = self._reader(dataset)
+        read = self.datasets.reader(dataset)
         known = common_block(compare(read, head, read, block), head, block)
         state = self._admitted(dataset, known, block)
         self.committer.move(dataset, expected=expected, state=state, ref=ref)
@@ -78,26 +82,24 @@ class Importer:
     def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:
         """Return the state after the blocks up to `new_head`, whose hashes are right and whose objects are stored."""
         state = None if expected is None else self._state(dataset, expected)
-        for name, decoded, _ in blocks_between(self._reader(dataset), new_head, expected):
+        for name, decoded, _ in blocks_between(self.datasets.reader(dataset), new_head, expected):
             event = decoded.block.event
             if isinstance(event, Seed) and event.dataset_id != dataset:
                 raise InvalidInput(text=f"the chain is that of {event.dataset_id}, not of {dataset}")
-            require_objects(self.blobs, dataset, event)
+            require_objects(self.datasets.blobs, dataset, event)
             state = admit(state, decoded.block, block_hash=name, version=decoded.version)
         if state is None:
             raise InvalidInput(text=f"the chain of {dataset} has no blocks")
         return state
 
     def _state(self, dataset: DatasetId, block: Multihash) -> ChainState:
-        return (self.states.at if block == self.refs.head(dataset) else self.states.aside)(dataset, block)
-
-    def _reader(self, dataset: DatasetId) -> Callable[[Multihash], bytes]:
-        return lambda name: self.blobs.read(dataset, ObjectKind.BLOCK, name)
+        states = self.datasets.states
+        return (states.at if block == self.refs.head(dataset) else states.aside)(dataset, block)
 
     def _take_name(self, dataset: DatasetId, alias: str) -> None:
         """Enter a new dataset into the catalog; raises `AlreadyExists` if the name is another dataset's."""
-        if self.catalog.by_id(dataset) is not None:
+        if self.datasets.catalog.by_id(dataset) is not None:
             return
         if not alias:
             raise InvalidInput(text=f"{dataset} is new here and needs a name")
-        self.catalog.add(CatalogEntry(alias=alias, dataset_id=dataset))
+        self.datasets.catalog.add(CatalogEntry(alias=str(parse_alias(alias)), dataset_id=dataset))

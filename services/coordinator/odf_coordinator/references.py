@@ -97,13 +97,12 @@ class References:
             raise Refused(reason="NotFastForward", text=text)
         if not isinstance(compared.relation, Behind):
             return head
-        entry, transform = head.entry, candidate.state.transform
-        with self.adding.inputs_kept(head, () if transform is None else (transform,)):
-            if self.keys.has(head.id):
-                entry = self.adding.give_topics(head, candidate.state.push_sources.values())
-            outcome = self.importer.import_chain(
-                head.id, expected_head=head.state.head, new_head=candidate.state.head, alias=""
-            )
+        entry = head.entry
+        if self.keys.has(head.id):
+            entry = self.adding.give_topics(head, candidate.state.push_sources.values())
+        outcome = self.importer.import_chain(
+            head.id, expected_head=head.state.head, new_head=candidate.state.head, alias=""
+        )
         return Known(entry=entry, state=require_committed(head.id, outcome).state)
 
     def _beside(self, ref: str) -> tuple[str, str]:

@@ -58,9 +58,7 @@ def build(env: Environment) -> Service:
         keys=keys,
     )
     ingest = IngestClient(env.settings.ingest_grpc)
-    importer = Importer(
-        blobs=env.blobs, refs=env.refs, catalog=env.catalog, states=env.states, committer=committer
-    )
+    importer = Importer(datasets=datasets, refs=env.refs, committer=committer)
     return Service(
         name="coordinator",
         subscriptions=_subscriptions(committer, importer, ownership, scheduler),

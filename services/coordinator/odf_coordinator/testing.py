@@ -183,13 +183,7 @@ class Coordinator:
         self.datasets = Datasets(catalog=self.catalog, states=self.states, blobs=self.blobs, refs=self.refs)
         self.keys = KeyFolder(self.home / "keys")
         self.committer = self.new_committer()
-        self.importer = Importer(
-            blobs=self.blobs,
-            refs=self.refs,
-            catalog=self.catalog,
-            states=self.states,
-            committer=self.committer,
-        )
+        self.importer = Importer(datasets=self.datasets, refs=self.refs, committer=self.committer)
         self.publisher = Publisher(bus=self.bus, catalog=self.catalog)
         transformer = Transformer(
             datasets=self.datasets,

@@ -5,6 +5,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -137,6 +138,7 @@ class MemoryCatalog(Catalog):
         """Start with no names."""
         self._entries: dict[str, CatalogEntry] = {}
         self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def entries(self) -> Iterator[CatalogEntry]:
         """Iterate over all, by lower-case alias."""
@@ -168,3 +170,9 @@ class MemoryCatalog(Catalog):
         """Free the name; nothing happens when it is free."""
         with self._guard:
             self._entries.pop(alias.lower(), None)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the one lock that excludes all other threads that hold it."""
+        with self._lock:
+            yield

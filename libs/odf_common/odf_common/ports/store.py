@@ -1,6 +1,7 @@
 """Where datasets live: objects by hash, heads by compare-and-set, names by put-if-absent (design: store layout)."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -126,3 +127,6 @@ class Catalog(Protocol):
 
     def remove(self, alias: str) -> None:
         """Free the name; nothing happens when it is free."""
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the one lock that excludes all other threads and processes that hold it; it never expires."""

@@ -3,7 +3,9 @@
 A blob store is three lines: a class that inherits `BlobStoreContract` with a fixture `blobs`.
 """
 
+import contextlib
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -188,6 +190,22 @@ class CatalogContract:
             catalog.add(an_entry("CITIES", 2))
         assert catalog.by_alias("cities") == an_entry("cities", 1)
         assert catalog.by_id(a_dataset(2)) is None
+
+    def test_its_lock_is_held_by_one_at_a_time(self, catalog: Catalog) -> None:
+        """And given back also where something goes wrong."""
+        inside: list[int] = []
+
+        def hold(number: int) -> int:
+            with contextlib.suppress(NotFound), catalog.locked():
+                inside.append(number)
+                time.sleep(0.01)
+                assert inside == [number]
+                inside.clear()
+                raise NotFound(what="something")
+            return number
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(hold, range(8))) == [*range(8)]
 
     def test_of_many_takers_exactly_one_wins(self, catalog: Catalog) -> None:
         """The others are told."""

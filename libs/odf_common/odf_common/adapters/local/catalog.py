@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -91,6 +92,10 @@ class LocalCatalog(Catalog):
         if file.exists():
             file.unlink(missing_ok=True)
             durable.sync_folder(file.parent)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the one lock that excludes all other threads and processes that hold it; it never expires."""
+        return durable.locked(self._home / "locks" / "names")
 
     def _tell(self, entry: CatalogEntry) -> None:
         info = layout.dataset_folder(self._home, entry.dataset_id) / "info" / "alias"

@@ -1,0 +1,196 @@
+"""No dataset comes to read itself, and none loses what it reads, whoever does what at the same time."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from odf_common.chain.build import build_blocks
+from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError, Refused
+from odf_common.identity.did import DatasetId
+from odf_common.identity.keys import generate
+from odf_common.metadata.events import DatasetKind, Seed, SetTransform, TransformInput
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import SqlQueryStep, TransformSql
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.committer import Lock
+from odf_coordinator.outcomes import Committed
+from odf_coordinator.outcomes import Refused as RefusedOutcome
+from odf_coordinator.testing import Coordinator
+
+CIRCLE = "itself or derived of it"
+
+
+@pytest.fixture
+def cities(node: Coordinator, root: str, derivative: str) -> Coordinator:
+    """Have `cities`, and `first` and `second`, which read it."""
+    node.add(root, derivative.replace("cities.copy", "first"), derivative.replace("cities.copy", "second"))
+    return node
+
+
+def reading(dataset: DatasetId) -> SetTransform:
+    query = SqlQueryStep(query="SELECT event_time, city FROM other")
+    return SetTransform(
+        inputs=(TransformInput(dataset_ref=str(dataset), alias="other"),),
+        transform=TransformSql(engine="spark", queries=(query,)),
+    )
+
+
+def a_copy(
+    node: Coordinator, reads: Callable[[DatasetId], DatasetId]
+) -> tuple[DatasetId, Callable[[], object]]:
+    """Return the id of a derivative from elsewhere, whose blocks are stored, and what imports it as `copy`.
+
+    Nothing checks its chain when it is made: it is a stranger's.
+    """
+    dataset = generate().dataset_id
+    seed = Seed(dataset_id=dataset, dataset_kind=DatasetKind.Derivative)
+    moment = Timestamp.from_ms(1)
+    blocks, state = build_blocks(None, (seed, reading(reads(dataset))), system_time=moment, version=3)
+    for block in blocks:
+        node.blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
+    return dataset, lambda: node.importer.import_chain(
+        dataset, expected_head=None, new_head=state.head, alias="copy"
+    )
+
+
+def test_a_chain_that_reads_itself_breaks_a_rule(cities: Coordinator) -> None:
+    with pytest.raises(ChainRuleViolated, match="input of its own transform"):
+        a_copy(cities, lambda dataset: dataset)
+
+
+def test_a_copy_that_closes_a_circle_is_not_taken_in(cities: Coordinator) -> None:
+    first = cities.find("first").id
+    dataset, importing = a_copy(cities, lambda _: first)
+    cities.propose(cities.find("first"), (reading(dataset),))
+
+    outcome = importing()
+
+    assert isinstance(outcome, RefusedOutcome)
+    assert CIRCLE in outcome.text
+    assert cities.refs.head(dataset) is None
+    assert cities.catalog.by_id(dataset) is None
+
+
+def test_a_copy_without_a_circle_is_taken_in(cities: Coordinator) -> None:
+    first = cities.find("first").id
+    _, importing = a_copy(cities, lambda _: first)
+    assert isinstance(importing(), Committed)
+    assert [one.alias for one in cities.datasets.dependants(first)] == ["copy"]
+
+
+def test_a_reset_closes_no_circle(cities: Coordinator) -> None:
+    before = cities.changing.commit_event("first", reading(cities.find("second").id)).state.head
+    now = cities.changing.commit_event("first", reading(cities.find("cities").id)).state.head
+    cities.changing.commit_event("second", reading(cities.find("first").id))
+
+    with pytest.raises(InvalidInput, match=CIRCLE):
+        cities.changing.reset("first", before)
+
+    assert cities.find("first").state.head == now
+
+
+def test_a_circle_that_is_there_keeps_nothing_from_being_pulled(cities: Coordinator) -> None:
+    first, second = cities.find("first"), cities.find("second")
+    cities.propose(first, (reading(second.id),))
+    cities.propose(second, (reading(first.id),))
+    steps = cities.pulling.pull([], is_all=True, is_recursive=False, is_wanted=lambda: False)
+    assert {step.alias for step in steps} == {"cities", "first", "second"}
+
+
+def test_what_reads_itself_is_in_nobodys_way(cities: Coordinator) -> None:
+    state = cities.find("first").state
+    itself = reading(state.dataset_id)
+    cities.states.remember(replace(state, definitions=replace(state.definitions, transform=itself)))
+    assert cities.find("first").inputs() == (state.dataset_id,)
+
+    cities.changing.delete("first")
+
+    assert cities.catalog.by_alias("first") is None
+
+
+class Expired:
+    """Locks of which each has run out when the next one asks, as of processes that sleep."""
+
+    def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
+        del dataset, ttl_ms
+        return None
+
+
+def both(first: Callable[[], object], second: Callable[[], object]) -> list[OdfError]:
+    """Start both, the second a little later, and return what went wrong."""
+    errors: list[OdfError] = []
+
+    def run(action: Callable[[], object]) -> None:
+        try:
+            action()
+        except OdfError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(action,)) for action in (first, second)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    return errors
+
+
+def test_an_instance_that_slept_longer_than_its_lock_closes_no_circle(cities: Coordinator) -> None:
+    first, second = cities.find("first"), cities.find("second")
+    slow, quick = (
+        replace(cities.adding, committer=cities.new_committer(locks=Expired(), lock_ttl_ms=1))
+        for _ in range(2)
+    )
+    commit = slow.committer.commit
+
+    def sleepy(*place: object, **rest: object) -> object:
+        time.sleep(0.5)
+        return commit(*place, **rest)  # type: ignore[arg-type]
+
+    slow.committer.commit = sleepy  # type: ignore[method-assign, assignment]
+
+    (error,) = both(
+        lambda: slow.amend(first, (reading(second.id),)), lambda: quick.amend(second, (reading(first.id),))
+    )
+
+    assert CIRCLE in str(error)
+    assert cities.find("first").inputs() == (second.id,)
+    assert cities.find("second").inputs() == (cities.find("cities").id,)
+
+
+@pytest.mark.parametrize("begins", ["added", "committed"])
+def test_what_is_read_from_now_on_is_not_deleted_meanwhile(
+    cities: Coordinator, root: str, derivative: str, begins: str
+) -> None:
+    """The deletion is under way, its dependants looked at, when a derivative comes."""
+    cities.add(root.replace("name: cities", "name: towns"))
+    towns, topics = cities.find("towns"), cities.topics
+    delete_topic = topics.delete_topic
+
+    def slowly(name: str) -> None:
+        time.sleep(0.5)
+        delete_topic(name)
+
+    topics.delete_topic = slowly  # type: ignore[method-assign]
+    added = (
+        derivative.replace("cities.copy", "late")
+        .replace("Cities", "towns")
+        .replace("FROM cities", "FROM towns")
+    )
+    actions: dict[str, Callable[[], object]] = {
+        "added": lambda: cities.add(added),
+        "committed": lambda: cities.changing.commit_event("first", reading(towns.id)),
+    }
+
+    (error,) = both(lambda: cities.changing.delete("towns"), actions[begins])
+
+    assert isinstance(error, NotFound)
+    assert cities.catalog.by_id(towns.id) is None
+    assert {known.alias for known in cities.datasets.all()} == {"cities", "first", "second"}
+    assert not cities.datasets.dependants(towns.id)
+    with pytest.raises(Refused, match="cities is read by first, second"):
+        cities.changing.delete("cities")
