@@ -12,7 +12,7 @@ from odf_common.metadata.events import (
     DisablePushSource,
     SetPollingSource,
 )
-from odf_common.metadata.steps import FetchStepEthereumLogs
+from odf_common.metadata.fetching import FetchStepEthereumLogs
 
 
 def polling_source_stands_alone(past: ChainState, block: MetadataBlock) -> str | None:

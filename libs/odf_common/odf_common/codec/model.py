@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata import engine, events, schema, steps
+from odf_common.metadata import engine, events, fetching, schema, steps
 from odf_common.metadata.scalars import Timestamp, Width
 
 MAX_DEPTH: Final = 64  # tables inside tables, in what is read and so in what is written
@@ -98,10 +98,10 @@ _UNIONS: Final[tuple[tuple[str, object], ...]] = (
     ("ReadStep", steps.ReadStep),
     ("Transform", steps.Transform),
     ("MergeStrategy", steps.MergeStrategy),
-    ("EventTimeSource", steps.EventTimeSource),
-    ("SourceCaching", steps.SourceCaching),
-    ("FetchStep", steps.FetchStep),
-    ("PrepStep", steps.PrepStep),
+    ("EventTimeSource", fetching.EventTimeSource),
+    ("SourceCaching", fetching.SourceCaching),
+    ("FetchStep", fetching.FetchStep),
+    ("PrepStep", fetching.PrepStep),
     ("Attachments", events.Attachments),
     ("DataType", schema.DataType),
     ("RawQueryResponse", engine.RawQueryResponse),

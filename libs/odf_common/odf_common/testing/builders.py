@@ -28,6 +28,7 @@ from odf_common.metadata.events import (
     SourceState,
     TransformInput,
 )
+from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.schema import (
     DataField,
@@ -39,13 +40,7 @@ from odf_common.metadata.schema import (
     DataTypeString,
     DataTypeTimestamp,
 )
-from odf_common.metadata.steps import (
-    FetchStepUrl,
-    MergeStrategyAppend,
-    ReadStepNdJson,
-    SqlQueryStep,
-    TransformSql,
-)
+from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, SqlQueryStep, TransformSql
 
 BLOCK_VERSION: Final = 3
 _SYSTEM_COLUMNS: Final[dict[str, DataType]] = {

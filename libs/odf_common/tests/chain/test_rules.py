@@ -17,9 +17,10 @@ from odf_common.metadata.events import (
     SetInfo,
     UnknownEvent,
 )
+from odf_common.metadata.fetching import FetchStepEthereumLogs
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.schema import DataTypeInt64, DataTypeOption, DataTypeString
-from odf_common.metadata.steps import FetchStepEthereumLogs, SqlQueryStep
+from odf_common.metadata.steps import SqlQueryStep
 from odf_common.testing.builders import (
     a_block,
     a_chain,

@@ -15,6 +15,7 @@ from odf_common.codec.yaml import block_from_text
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata import events as ev
+from odf_common.metadata import fetching
 from odf_common.metadata import schema as sc
 from odf_common.metadata import steps as st
 from odf_common.metadata.block import MetadataBlock
@@ -112,13 +113,13 @@ FROM_PUSH = ev.AddData(
     ),
 )
 POLLED = ev.SetPollingSource(
-    fetch=st.FetchStepFilesGlob(
+    fetch=fetching.FetchStepFilesGlob(
         path="./*.csv",
-        event_time=st.EventTimeSourceFromMetadata(),
-        cache=st.SourceCachingForever(),
-        order=st.SourceOrdering.ByName,
+        event_time=fetching.EventTimeSourceFromMetadata(),
+        cache=fetching.SourceCachingForever(),
+        order=fetching.SourceOrdering.ByName,
     ),
-    prepare=(st.PrepStepDecompress(format=st.CompressionFormat.Gzip),),
+    prepare=(fetching.PrepStepDecompress(format=fetching.CompressionFormat.Gzip),),
     read=st.ReadStepGeoJson(ddl_schema=("a: INT", "b: INT")),
     preprocess=sql(engine="spark", version="1.0.0", query="SELECT * FROM input"),
     merge=st.MergeStrategyLedger(primary_key=("a",)),
@@ -158,14 +159,14 @@ PUSH_CSV = ev.AddPushSource(
     merge=st.MergeStrategyAppend(),
 )
 FROM_URL = ev.SetPollingSource(
-    fetch=st.FetchStepUrl(
+    fetch=fetching.FetchStepUrl(
         url="https://example.com/a.zip",
-        event_time=st.EventTimeSourceFromPath(pattern=r"(\d+)", timestamp_format="%Y"),
-        headers=(st.RequestHeader(name="X", value="y"),),
+        event_time=fetching.EventTimeSourceFromPath(pattern=r"(\d+)", timestamp_format="%Y"),
+        headers=(fetching.RequestHeader(name="X", value="y"),),
     ),
     prepare=(
-        st.PrepStepDecompress(format=st.CompressionFormat.Zip, sub_path="a.csv"),
-        st.PrepStepPipe(command=("jq", ".")),
+        fetching.PrepStepDecompress(format=fetching.CompressionFormat.Zip, sub_path="a.csv"),
+        fetching.PrepStepPipe(command=("jq", ".")),
     ),
     read=st.ReadStepParquet(),
     merge=st.MergeStrategySnapshot(primary_key=("id",), compare_columns=("v",)),

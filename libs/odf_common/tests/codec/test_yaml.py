@@ -16,6 +16,7 @@ from odf_common.codec.yaml import (
 from odf_common.codec.yaml_text import documents, scalar_of
 from odf_common.errors import InvalidInput
 from odf_common.metadata import events as ev
+from odf_common.metadata import fetching
 from odf_common.metadata import schema as sc
 from odf_common.metadata import steps as st
 from odf_common.metadata.scalars import ExtraAttributes
@@ -118,9 +119,9 @@ def test_arrow_schema_is_base64(key: str) -> None:
 
 def test_union_members_without_fields_may_be_a_bare_tag() -> None:
     plain = {"kind": "Url", "url": "http://x", "eventTime": "fromMetadata", "cache": "Forever"}
-    step = from_plain(st.FetchStepUrl, plain)
-    assert step.event_time == st.EventTimeSourceFromMetadata()
-    assert step.cache == st.SourceCachingForever()
+    step = from_plain(fetching.FetchStepUrl, plain)
+    assert step.event_time == fetching.EventTimeSourceFromMetadata()
+    assert step.cache == fetching.SourceCachingForever()
 
 
 def test_extra_attributes_are_a_map_with_sorted_keys_inside() -> None:
