@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from odf_common.chain.chain import Behind, Comparison, Diverged, common_block, compare
-from odf_common.errors import InvalidInput, NotFound, Refused
+from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.ref_names import HEAD, MARK, split_ref
-from odf_common.ports.store import ObjectKind, RefStore
+from odf_common.ports.store import CatalogEntry, ObjectKind, RefStore
 from odf_coordinator.adding import Adding
 from odf_coordinator.changing import again_when_overtaken
-from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.datasets import Datasets, DatasetUnknown, Known, ReferenceUnknown
 from odf_coordinator.importer import Importer
 from odf_coordinator.keys import KeyFolder
 from odf_coordinator.outcomes import require_committed
@@ -27,12 +27,13 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A reference of a dataset, and how it stands to the head."""
+    """A reference of a dataset, and how it stands to the head; or the problem where one of that cannot be read."""
 
     name: str
-    block: Multihash
-    sequence_number: int
-    compared: Compared
+    block: Multihash | None
+    sequence_number: int | None = None
+    compared: Compared | None = None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +47,25 @@ class References:
     keys: KeyFolder
 
     def all(self, ref: str) -> tuple[Reference, ...]:
-        """Return all references of a dataset by name, its head first."""
-        head = self.datasets.find(ref)
-        names = [name for name in self.refs.names(head.id) if name != HEAD]
-        others = [self.datasets.find_at(f"{head.id}{MARK}{name}") for name in names]
-        return tuple(self._reference(known, head) for known in (head, *others))
+        """Return all references of a dataset by name, its head first; one that cannot be read hides no other."""
+        entry = self.datasets.entry(ref)
+        names = [name for name in self.refs.names(entry.dataset_id) if name != HEAD]
+        head: Known | None = None
+        found: list[Reference] = []
+        for name in (HEAD, *names):
+            block: Multihash | None = None
+            try:
+                block = self.refs.head(entry.dataset_id, name)
+                if block is None:  # removed meanwhile
+                    continue
+                known = self._at(entry, name, block)
+                head = known if name == HEAD else head
+                found.append(self._reference(known, head))
+            except OdfError as error:
+                found.append(Reference(name=name, block=block, problem=str(error)))
+        if not found:
+            raise DatasetUnknown(what=ref)
+        return tuple(found)
 
     def set(self, ref: str, block: str, expected: Expected | None) -> Reference:
         """Make a reference, or move it, to a block given by hash or by another reference; to the head's without one.
@@ -68,11 +83,15 @@ class References:
         return self._reference(Known(entry=head.entry, state=state, ref=name), head)
 
     def delete(self, ref: str, expected: Expected | None) -> None:
-        """Remove a reference, also one whose chain cannot be read; its blocks stay. Raises `ReferenceUnknown`."""
+        """Remove a reference; its blocks stay. Raises `ReferenceUnknown`.
+
+        Where nothing is expected, what it holds is not looked at: it may be damaged, or its chain.
+        """
         text, name = self._beside(ref)
         entry = self.datasets.entry(text)
-        block = self.datasets.require_ref(entry, name)
-        self.refs.remove(entry.dataset_id, name, expected=Multihash.parse(expected) if expected else block)
+        if name not in self.refs.names(entry.dataset_id):
+            raise ReferenceUnknown(what=f"reference {name} of {entry.alias}")
+        self.refs.remove(entry.dataset_id, name, expected=Multihash.parse(expected) if expected else None)
 
     def fast_forward(self, ref: str) -> Known:
         """Move the head to where the reference is; nothing happens if it is there, or past it.
@@ -130,12 +149,17 @@ class References:
             return self.refs.head(known.id, name)
         return Multihash.parse(expected) if expected else None
 
-    def _reference(self, known: Known, head: Known) -> Reference:
+    def _at(self, entry: CatalogEntry, name: str, block: Multihash) -> Known:
+        states = self.datasets.states
+        state = (states.at if name == HEAD else states.aside)(entry.dataset_id, block)
+        return Known(entry=entry, state=state, ref=name)
+
+    def _reference(self, known: Known, head: Known | None) -> Reference:
         return Reference(
             name=known.ref,
             block=known.state.head,
             sequence_number=known.state.sequence_number,
-            compared=self._compared(known, head),
+            compared=None if head is None else self._compared(known, head),
         )
 
     def _compared(self, left: Known, right: Known) -> Compared:

@@ -28,11 +28,13 @@ def summary(known: Known, *, problem: str = "", data_size: int = 0) -> wire.Data
 
 def ref_item(reference: Reference) -> wire.RefItem:
     """Return a reference as the answer to a question."""
+    compared = reference.compared
     return wire.RefItem(
         name=reference.name,
-        block=str(reference.block),
+        block="" if reference.block is None else str(reference.block),
         sequence_number=reference.sequence_number,
-        compared=encode_comparison(reference.compared.relation, reference.compared.common),
+        compared=None if compared is None else encode_comparison(compared.relation, compared.common),
+        problem=reference.problem,
     )
 
 

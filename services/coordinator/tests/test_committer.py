@@ -163,7 +163,7 @@ class LateRefs:
         interfere()
         self._refs.compare_and_set(dataset, expected=expected, new=new, ref=ref)
 
-    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash) -> None:
+    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
         self._refs.remove(dataset, ref, expected=expected)
 
     def names(self, dataset: DatasetId) -> tuple[str, ...]:

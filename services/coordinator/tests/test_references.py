@@ -2,11 +2,16 @@
 
 import pytest
 
+from odf_common.adapters.local import CorruptRef
 from odf_common.chain.chain import Ahead, Behind, Diverged, Equal
 from odf_common.errors import ChainRuleViolated, HeadMoved, InvalidInput, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, SetInfo, SetTransform, TransformInput
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.references import Compared
+from odf_coordinator.summaries import ref_item
 from odf_coordinator.testing import Coordinator
 
 BRANCH = "cities@next"
@@ -26,19 +31,19 @@ def info(text: str) -> SetInfo:
 def test_a_reference_is_made_at_the_head_and_goes_on_by_itself(cities: Coordinator) -> None:
     head = cities.find("cities").state
     made = cities.references.set(BRANCH, "", None)
-    assert (made.name, made.block, made.compared.relation) == ("next", head.head, Equal())
+    assert (made.name, made.block, made.compared) == (
+        "next",
+        head.head,
+        Compared(relation=Equal(), common=head.head),
+    )
 
     staged = cities.changing.commit_event(BRANCH, info("towns"))
 
     assert staged.state.info == info("towns")
     assert cities.find("cities").state == head
     first, second = cities.references.all("cities")
-    assert (first.name, first.compared.relation) == ("head", Equal())
-    assert (second.name, second.compared.relation, second.compared.common) == (
-        "next",
-        Ahead(blocks=1),
-        head.head,
-    )
+    assert (first.name, first.compared) == ("head", Compared(relation=Equal(), common=head.head))
+    assert (second.name, second.compared) == ("next", Compared(relation=Ahead(blocks=1), common=head.head))
 
 
 def test_the_head_follows_a_reference_that_goes_on_from_it(cities: Coordinator) -> None:
@@ -90,15 +95,71 @@ def test_a_reference_moves_only_from_where_it_is_expected(cities: Coordinator) -
         cities.references.delete(BRANCH, str(head))
 
     assert cities.references.set(BRANCH, str(head), str(first)).block == head
-    assert cities.references.set("cities@old", str(first), None).compared.relation == Behind(blocks=1)
+    compared = cities.references.set("cities@old", str(first), None).compared
+    assert compared == Compared(relation=Behind(blocks=1), common=first)
     assert cities.references.set("cities@older", "old", None).block == first
     cities.references.delete(BRANCH, str(head))
     with pytest.raises(NotFound, match="reference next of cities"):
         cities.datasets.find_at(BRANCH)
 
 
+def test_a_reference_that_cannot_be_read_hides_no_other(cities: Coordinator) -> None:
+    head = cities.references.set("cities@well", "", None).block
+    cities.references.set("cities@broken", "", None)
+    lost = cities.changing.commit_event("cities@broken", info("towns")).state.head
+    del cities.blobs._objects[cities.find("cities").id][ObjectKind.BLOCK, lost]
+    cities.references.set("cities@damaged", "", None)
+    read = cities.refs.head
+
+    def damaged(dataset: DatasetId, ref: str = "head") -> Multihash | None:
+        if ref == "damaged":
+            raise CorruptRef(file=ref, why="it is empty")
+        return read(dataset, ref)
+
+    cities.refs.head = damaged  # type: ignore[method-assign]
+
+    found = {one.name: one for one in cities.references.all("cities")}
+
+    assert [*found] == ["head", "broken", "damaged", "well"]
+    assert (found["well"].block, found["well"].problem) == (head, "")
+    assert (found["broken"].block, found["broken"].compared) == (lost, None)
+    assert str(lost) in found["broken"].problem
+    assert (found["damaged"].block, found["damaged"].sequence_number) == (None, None)
+    assert "it is empty" in found["damaged"].problem
+    item = ref_item(found["broken"])
+    assert (item.block, item.problem) == (str(lost), found["broken"].problem)
+    assert not item.HasField("sequence_number")
+    for name in ("broken", "damaged"):
+        cities.references.delete(f"cities@{name}", None)
+    assert [one.name for one in cities.references.all("cities")] == ["head", "well"]
+    with pytest.raises(NotFound, match="reference broken of cities"):
+        cities.references.delete("cities@broken", None)
+
+
+def test_references_are_listed_where_the_head_cannot_be_read(cities: Coordinator) -> None:
+    cities.references.set("cities@old", "", None)
+    lost = cities.changing.commit_event("cities", info("towns")).state.head
+    del cities.blobs._objects[cities.find("cities").id][ObjectKind.BLOCK, lost]
+    cities.states.forget(cities.find("cities").id)
+
+    head, old = cities.references.all("cities")
+
+    assert (head.block, head.sequence_number) == (lost, None)
+    assert str(lost) in head.problem
+    assert (old.sequence_number, old.compared, old.problem) == (3, None, "")
+
+
+def test_a_reference_that_is_deleted_meanwhile_is_not_listed(cities: Coordinator) -> None:
+    cities.references.set("cities@next", "", None)
+    dataset, names = cities.find("cities").id, cities.refs.names(cities.find("cities").id)
+    cities.refs.remove(dataset, "next", expected=None)
+    cities.refs.names = lambda dataset: names  # type: ignore[method-assign]
+    assert [one.name for one in cities.references.all("cities")] == ["head"]
+
+
 def test_a_reference_is_reset_to_a_block_of_its_own_chain(cities: Coordinator) -> None:
-    head = cities.references.set(BRANCH, "", None).block
+    head = cities.find("cities").state.head
+    cities.references.set(BRANCH, "", None)
     staged = cities.changing.commit_event(BRANCH, info("towns")).state
     cities.references.set("cities@back", "", None)
 
@@ -123,7 +184,7 @@ def test_a_state_beside_the_head_does_not_make_the_head_cold(cities: Coordinator
 
 def test_what_is_no_reference_or_no_block_is_refused(cities: Coordinator) -> None:
     head = str(cities.find("cities").state.head)
-    for wrong in ("cities", "cities@head", "cities@", "cities@a/b", "cities@../head"):
+    for wrong in ("cities", "cities@head", "cities@", "cities@a/b", "cities@../head", "cities@HEAD"):
         with pytest.raises(InvalidInput, match="reference"):
             cities.references.set(wrong, "", None)
     with pytest.raises(NotFound, match="block"):

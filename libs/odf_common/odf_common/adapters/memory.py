@@ -46,11 +46,12 @@ class MemoryRefStore(RefStore):
             require_unmoved(dataset, ref, expected, self._heads.get((dataset, ref)))
             self._heads[dataset, ref] = new
 
-    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash) -> None:
-        """Remove a reference. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
+        """Remove a reference, with None whatever it holds. Raises `HeadMoved` if it is not `expected`."""
         with self._guard:
-            require_unmoved(dataset, ref, expected, self._heads.get((dataset, ref)))
-            del self._heads[dataset, ref]
+            if expected is not None:
+                require_unmoved(dataset, ref, expected, self._heads.get((dataset, ref)))
+            self._heads.pop((dataset, ref), None)
 
     def names(self, dataset: DatasetId) -> tuple[str, ...]:
         """Return the names of all references of a dataset, ascending."""

@@ -11,14 +11,14 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}")
 
 
 def is_ref_name(name: str) -> bool:
-    """Tell whether a reference may bear the name."""
-    return _NAME.fullmatch(name) is not None
+    """Tell whether a reference may bear the name; that of the head has one spelling."""
+    return _NAME.fullmatch(name) is not None and (name == HEAD or name.lower() != HEAD)
 
 
 def check_ref_name(name: str) -> str:
     """Return the name if it is one a reference may bear; raises `InvalidInput`."""
     if not is_ref_name(name):
-        expected = "1 to 63 letters, digits, '-' and '_', a letter or digit first"
+        expected = f"1 to 63 letters, digits, '-' and '_', a letter or digit first, and {HEAD} in lower case"
         raise InvalidInput(text=f"{name!r} is not the name of a reference; expected {expected}")
     return name
 

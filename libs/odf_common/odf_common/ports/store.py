@@ -82,8 +82,11 @@ class RefStore(RefReader, Protocol):
     ) -> None:
         """Move the reference, durably. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
 
-    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash) -> None:
-        """Remove a reference, durably. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
+        """Remove a reference, durably; with None whatever it holds, also what is no hash.
+
+        Raises `HeadMoved` if it is not `expected`; then nothing has changed.
+        """
 
     def names(self, dataset: DatasetId) -> tuple[str, ...]:
         """Return the names of all references of a dataset, ascending."""

@@ -149,6 +149,8 @@ class RefStoreContract:
         refs.remove(a_dataset(), "a", expected=a_hash(3))
         assert refs.head(a_dataset(), "a") is None
         assert refs.names(a_dataset()) == ("b-1", "head")
+        refs.remove(a_dataset(), "b-1", expected=None)
+        assert refs.names(a_dataset()) == ("head",)
 
     def test_of_many_movers_exactly_one_wins_each_round(self, refs: RefStore) -> None:
         """Threads here; adapters that outlive a process add processes."""

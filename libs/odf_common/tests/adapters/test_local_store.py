@@ -130,7 +130,19 @@ def test_a_damaged_head_is_an_error_and_not_absence(tmp_path: Path, text: bytes)
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(2))
 
 
-@pytest.mark.parametrize("ref", ["", "../head", "a/b", ".hidden"])
+@pytest.mark.parametrize("text", [b"", b"f1620", b"\xff\xfe"])
+def test_a_damaged_reference_can_be_removed(tmp_path: Path, text: bytes) -> None:
+    refs = LocalRefStore(tmp_path)
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1), ref="next")
+    (tmp_path / "datasets" / a_dataset().folder / "refs" / "next").write_bytes(text)
+    with pytest.raises(CorruptRef) as damage:
+        refs.remove(a_dataset(), "next", expected=a_hash(1))
+    assert "odf ref delete" in damage.value.advice()
+    refs.remove(a_dataset(), "next", expected=None)
+    assert refs.head(a_dataset(), "next") is None
+
+
+@pytest.mark.parametrize("ref", ["", "../head", "a/b", ".hidden", "HEAD"])
 def test_a_reference_stays_in_its_folder(tmp_path: Path, ref: str) -> None:
     with pytest.raises(InvalidInput):
         LocalRefStore(tmp_path).head(a_dataset(), ref)

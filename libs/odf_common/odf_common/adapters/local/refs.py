@@ -18,6 +18,10 @@ class CorruptRef(VerificationFailed):
     file: str
     why: str
 
+    def advice(self) -> str:
+        """Return how to get rid of one."""
+        return "`odf ref delete` removes a reference beside the head, whatever it holds; `odf ref set` makes it anew"
+
 
 class LocalRefStore(RefStore):
     """References under `home`; several processes may use it at once."""
@@ -46,11 +50,15 @@ class LocalRefStore(RefStore):
             require_unmoved(dataset, ref, expected, self.head(dataset, ref))
             durable.write(file, str(new).encode())
 
-    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash) -> None:
-        """Remove a reference, durably. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
+        """Remove a reference, durably; with None whatever it holds, also what is no hash.
+
+        Raises `HeadMoved` if it is not `expected`; then nothing has changed.
+        """
         file = self._file(dataset, ref)
         with durable.locked(layout.lock_file(self._home, dataset)):
-            require_unmoved(dataset, ref, expected, self.head(dataset, ref))
+            if expected is not None:
+                require_unmoved(dataset, ref, expected, self.head(dataset, ref))
             durable.remove(file)
 
     def names(self, dataset: DatasetId) -> tuple[str, ...]:

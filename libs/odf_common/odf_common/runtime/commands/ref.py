@@ -40,7 +40,7 @@ def command() -> None:
 @click.argument("dataset")
 @output_option
 def list_refs(*, dataset: str, output: str) -> None:
-    """List a dataset's references, and how each stands to the head.
+    """List a dataset's references, and how each stands to the head; or its problem, where it cannot be read.
 
     \b
     Example:
@@ -74,7 +74,7 @@ def set_ref(*, reference: str, block: str | None, expected: str | None, output: 
 @click.argument("reference")
 @EXPECTED
 def delete_ref(*, reference: str, expected: str | None) -> None:
-    """Remove REFERENCE; its blocks stay.
+    """Remove REFERENCE, also one that is damaged; its blocks stay.
 
     \b
     Example:
@@ -106,5 +106,13 @@ def _expected(block: str | None) -> str | None:
 
 
 def _row(item: RefItem) -> dict[str, object]:
-    compared = comparison_row(item.compared, "ahead", "behind")
-    return {"name": item.name, "block": item.block, "sequence_number": item.sequence_number, **compared}
+    compared: dict[str, object] = dict.fromkeys(("relation", "ahead", "behind", "common"))
+    if item.HasField("compared"):
+        compared = comparison_row(item.compared, "ahead", "behind")
+    return {
+        "name": item.name,
+        "block": item.block or None,
+        "sequence_number": item.sequence_number if item.HasField("sequence_number") else None,
+        **compared,
+        "problem": item.problem or None,
+    }
