@@ -204,7 +204,9 @@ def _check_records(target: Target, link: Link, data: DataSlice, schema: pa.Schem
         return _problem(link, kind, data.physical_hash, text)
 
     try:
-        table = read_foreign_slice(target.blobs.local_path(target.dataset, ObjectKind.DATA, data.physical_hash))
+        table = read_foreign_slice(
+            target.blobs.local_path(target.dataset, ObjectKind.DATA, data.physical_hash)
+        )
         actual = logical_hash(table)
     except OdfError as error:
         return [problem(Damage.LOGICAL_HASH_MISMATCH, f"the slice cannot be read: {error}")]

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from odf_common.adapters.folder import FolderStore
+from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
@@ -66,18 +67,28 @@ def _resolve(env: Environment, ref: str, *, recursive: bool) -> Iterator[Target]
     if name != HEAD and env.refs.head(entry.dataset_id, name) is None:
         raise NotFound(what=f"reference {name} of {entry.alias}")
     if recursive:
-        yield from _inputs(env, entry.dataset_id, {entry.dataset_id})
+        block = env.refs.head(entry.dataset_id, name)
+        if block is not None:
+            yield from _inputs(env, _state(env, entry.dataset_id, name, block), {entry.dataset_id})
     yield of_entry(env, entry, name)
 
 
-def _inputs(env: Environment, dataset: DatasetId, seen: set[DatasetId]) -> Iterator[Target]:
-    state = env.states.current(dataset)
-    for progress in state.input_progress if state is not None else ():
-        entry = env.catalog.by_id(progress.dataset_id)
-        if progress.dataset_id in seen or entry is None:
+def _state(env: Environment, dataset: DatasetId, ref: str, block: Multihash) -> ChainState:
+    return (env.states.at if ref == HEAD else env.states.aside)(dataset, block)
+
+
+def _inputs(env: Environment, state: ChainState, seen: set[DatasetId]) -> Iterator[Target]:
+    """Iterate over what a chain has read, at its head, and what it reads from now on; inputs of inputs before them."""
+    transform = state.transform
+    declared = () if transform is None else (DatasetId.parse(one.dataset_ref) for one in transform.inputs)
+    for dataset in (*(one.dataset_id for one in state.input_progress), *declared):
+        entry = env.catalog.by_id(dataset)
+        if dataset in seen or entry is None:
             continue
-        seen.add(progress.dataset_id)
-        yield from _inputs(env, progress.dataset_id, seen)
+        seen.add(dataset)
+        read = env.states.current(dataset)
+        if read is not None:
+            yield from _inputs(env, read, seen)
         yield of_entry(env, entry)
 
 
