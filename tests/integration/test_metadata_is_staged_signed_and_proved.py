@@ -45,7 +45,7 @@ def test_an_event_is_staged_verified_and_followed_by_the_head(story: Story) -> N
 
     (verdict,) = odf(f"verify {name}@next -o json")
     assert (verdict["dataset"], verdict["verdict"]) == (f"{name}@next", "valid")
-    assert odf(f"compare {name} {name}@next -o json", code=1)["relation"] == "behind"
+    assert odf(f"compare {name} {name}@next -o json", code=4)["relation"] == "behind"
     assert odf(f"ref fast-forward {name}@next -o json")["head"] == second["block"]
     assert odf(f"compare {name} {name}@next -o json")["relation"] == "equal"
     odf(f"ref delete {name}@next")
@@ -75,7 +75,7 @@ def test_a_chain_that_went_its_own_way_elsewhere_is_staged_beside_the_head(
     pulled = signing.pull(url)[name]
     odf = story.node.run
     odf(f"commit {name} -", stdin=INFO)
-    assert signing.node.run(f"compare {name} {url} -o json", code=1)["relation"] == "behind"
+    assert signing.node.run(f"compare {name} {url} -o json", code=4)["relation"] == "behind"
 
     staged = signing.node.run(f"pull {url} --as {name}@theirs -o json")
     assert [row["state"] for row in staged] == ["updated"]
@@ -88,7 +88,7 @@ def test_a_chain_that_went_its_own_way_elsewhere_is_staged_beside_the_head(
     odf(f"commit {name} -", stdin=INFO.replace(b"readings", b"other readings"))
     signing.node.run(f"ref fast-forward {name}@theirs")
     assert "NAME@REF" in signing.node.fails(f"pull {url} --as {name}")
-    diverged = signing.node.run(f"compare {name} {url} -o json", code=1)
+    diverged = signing.node.run(f"compare {name} {url} -o json", code=4)
     assert (diverged["relation"], diverged["only_left"], diverged["only_right"]) == ("diverged", 1, 1)
     assert diverged["common"] == pulled["head"]
     signing.node.run(f"pull {url} --as {name}@theirs")

@@ -25,6 +25,7 @@ from odf_common.errors import (
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.ref_names import HEAD, split_ref
+from odf_common.identity.refs import parse_alias
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2
@@ -68,15 +69,18 @@ def pull(env: Environment, replies: Replies, url: str, alias: str) -> Iterator[S
     own way. Raises what `missing_blocks` raises, `ObjectDiffers`, `AlreadyExists` when name and dataset belong to
     others, and `Unavailable`; then nothing has moved.
     """
-    place = _place(env, alias or _last_segment(url))
+    # A URL is somebody else's word: an `@` in it chooses no reference here.
+    name, ref = split_ref(alias) if alias else (_last_segment(url), HEAD)
+    place = _place(env, str(parse_alias(name)), ref)
     name, here = place.name, place.here
     there = repository(url)
     yield Step(alias=name, state="comparing")
     head = there.head()
     yield Step(alias=name, state="blocks")
     missing = _missing(env, there, head, place)
-    if here is not None and (env.refs.head(here.dataset_id, place.ref) == head or _has_all(place, missing)):
-        yield Step(alias=name, state="up-to-date", head=here.head)
+    at = None if here is None else env.refs.head(here.dataset_id, place.ref)
+    if here is not None and (at == head or _has_all(place, missing)):
+        yield Step(alias=name, state="up-to-date", head=at)
         return
     past = _past(env, here, missing.common)
     state = admit_all(past, missing.blocks)
@@ -94,7 +98,7 @@ def pull(env: Environment, replies: Replies, url: str, alias: str) -> Iterator[S
 
 def compare(env: Environment, ref: str, url: str) -> tuple[Comparison, Multihash | None]:
     """Return how a dataset here, perhaps at a reference, stands to that of `url`, and the last block both have."""
-    place = _place(env, ref)
+    place = _place(env, *split_ref(ref))
     if place.here is None:
         raise NotFound(what=f"dataset {place.name}")
     here = env.refs.head(place.here.dataset_id, place.ref)
@@ -103,8 +107,7 @@ def compare(env: Environment, ref: str, url: str) -> tuple[Comparison, Multihash
     return compare_with(repository(url), _reader(env, place.here), here)
 
 
-def _place(env: Environment, alias: str) -> Place:
-    name, ref = split_ref(alias)
+def _place(env: Environment, name: str, ref: str) -> Place:
     here = _local_state(env, name)
     if here is None and ref != HEAD:
         raise NotFound(what=f"dataset {name}, to keep reference {ref} beside its head,")

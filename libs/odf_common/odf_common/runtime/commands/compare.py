@@ -11,6 +11,7 @@ from odf_common.runtime.tables import comparison_row
 from odf_common.runtime.urls import absolute_url
 
 URL = "://"
+NOT_EQUAL = 4  # 1 would look like a refusal, 3 like damage
 
 
 @click.command("compare")
@@ -21,7 +22,7 @@ def command(*, left: str, right: str, output: str) -> int:
     """Tell whether LEFT is equal to RIGHT, ahead, behind, or diverged, and the last block that both have.
 
     Each is a dataset, or a reference of one as DATASET@NAME; RIGHT may be a URL (http, https, file) as `odf pull`
-    takes it. Exit status 0: equal; 1: not.
+    takes it. Exit status 0: equal; 4: not, whichever way.
 
     \b
     Example:
@@ -32,7 +33,7 @@ def command(*, left: str, right: str, output: str) -> int:
     print_object(
         {"left": left, "right": right, **comparison_row(compared, "only_left", "only_right")}, output
     )
-    return 0 if compared.relation == "equal" else 1
+    return 0 if compared.relation == "equal" else NOT_EQUAL
 
 
 def _compared(left: str, right: str) -> Comparison:

@@ -5,6 +5,7 @@ import click
 from odf_common.proto.odf.node.v1.verifier_pb2 import Verdict, VerifyRequest
 from odf_common.runtime import ask
 from odf_common.runtime.output import output_option, print_rows, progress
+from odf_common.runtime.urls import absolute_url
 
 VALID = "valid"
 VERIFICATION_FAILED = 3
@@ -43,7 +44,7 @@ def command(
     if not datasets and not every:
         raise click.UsageError("name datasets, or give --all")
     request = VerifyRequest(
-        refs=datasets, all=every, recursive=recursive, integrity_only=integrity, incremental=incremental
+        refs=[absolute_url(ref) for ref in datasets], all=every, recursive=recursive, integrity_only=integrity, incremental=incremental
     )
     verdicts = _verdicts(request)
     if output == "table":
