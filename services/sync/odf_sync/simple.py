@@ -115,10 +115,12 @@ def _place(env: Environment, name: str, ref: str) -> Place:
 
 
 def _last_segment(url: str) -> str:
-    name = unquote(urlparse(url).path).rstrip("/").rpartition("/")[2]
-    if not name:
-        raise InvalidInput(text=f"{url} names no dataset; say which name to use here")
-    return name
+    name = unquote(urlparse(url).path.rstrip("/").rpartition("/")[2])
+    try:
+        return str(parse_alias(name))
+    except InvalidInput as error:
+        text = f"{url} does not end in a name that a dataset may have; say which name to use here"
+        raise InvalidInput(text=text) from error
 
 
 def _missing(env: Environment, there: Repository, head: Multihash, place: Place) -> Missing:

@@ -8,8 +8,10 @@ import pytest
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.keys import generate
-from odf_common.ports.store import CatalogEntry
+from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.runtime.environment import Environment
+from odf_common.runtime.states import ChainStates, NoStateCache
+from odf_common.testing.builders import AChain, a_chain, a_dataset, a_derivative, a_seed, a_transform
 from odf_verifier.targets import targets
 
 
@@ -38,3 +40,33 @@ def test_a_pattern_that_covers_nothing_is_an_error(env: Environment) -> None:
         names(env, "flights", "trains.%")
     with pytest.raises(InvalidInput, match="% stands for anything"):
         names(env, "flights..%")
+
+
+def test_inputs_are_those_of_the_reference() -> None:
+    refs, catalog = MemoryRefStore(), MemoryCatalog()
+    blobs = MemoryBlobStore(refs)
+
+    def kept(alias: str, chain: AChain) -> None:
+        dataset = chain.state.dataset_id
+        for block in chain.blocks:
+            blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
+        refs.compare_and_set(dataset, expected=None, new=chain.state.head)
+        catalog.add(CatalogEntry(alias=alias, dataset_id=dataset))
+
+    for alias in ("cities", "towns"):
+        kept(alias, a_chain(a_seed(dataset=a_dataset(alias))))
+    chain = a_derivative(a_dataset("cities"))
+    kept("report", chain)
+    chain.add(a_transform(a_dataset("towns")))
+    dataset, (*_, staged) = chain.state.dataset_id, chain.blocks
+    blobs.put(dataset, ObjectKind.BLOCK, staged.hash, staged.raw)
+    refs.compare_and_set(dataset, expected=None, new=staged.hash, ref="next")
+    states = ChainStates(blobs, refs, NoStateCache())
+    env = cast("Environment", SimpleNamespace(catalog=catalog, refs=refs, blobs=blobs, states=states))
+
+    def found(*refs: str) -> list[str]:
+        return [target.name for target in targets(env, refs, every=False, recursive=True)]
+
+    assert found("report") == ["cities", "report"]
+    assert found("report@next") == ["towns", "report@next"]
+    assert found("report", "report@next") == ["cities", "report", "towns", "report@next"]

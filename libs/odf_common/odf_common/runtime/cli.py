@@ -1,6 +1,6 @@
 """The `odf` command: finds its subcommands by name, imports the one that is asked for, and says what went wrong.
 
-Exit codes: 0 done, 1 refused or failed, 2 misuse, 3 verification failed.
+Exit codes: 0 done, 1 refused or failed, 2 misuse, 3 verification failed, 4 compared and not equal.
 """
 
 import importlib

@@ -44,7 +44,11 @@ def command(
     if not datasets and not every:
         raise click.UsageError("name datasets, or give --all")
     request = VerifyRequest(
-        refs=[absolute_url(ref) for ref in datasets], all=every, recursive=recursive, integrity_only=integrity, incremental=incremental
+        refs=[absolute_url(ref) for ref in datasets],
+        all=every,
+        recursive=recursive,
+        integrity_only=integrity,
+        incremental=incremental,
     )
     verdicts = _verdicts(request)
     if output == "table":

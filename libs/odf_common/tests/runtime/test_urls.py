@@ -1,0 +1,31 @@
+from pathlib import Path
+
+import pytest
+
+from odf_common.runtime.urls import absolute_url
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("file:///tmp/a%20b", "file:///tmp/a%20b"),
+        ("file:///tmp/a b", "file:///tmp/a%20b"),
+        ("file:///tmp/a%2520b", "file:///tmp/a%2520b"),
+        ("file:///tmp/a#b?c", "file:///tmp/a%23b%3Fc"),
+        ("file://localhost/tmp/x", "file:///tmp/x"),
+        ("FILE://LocalHost/tmp/x", "file:///tmp/x"),
+        ("https://example.org/a%20b", "https://example.org/a%20b"),
+        ("flights@next", "flights@next"),
+    ],
+)
+def test_a_url_means_the_same_everywhere(typed: str, meant: str) -> None:
+    assert absolute_url(typed) == meant
+    assert absolute_url(meant) == meant
+
+
+def test_a_folder_may_be_named_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for typed in ("file://a%20b/c", "file://./a b/c"):
+        assert absolute_url(typed) == (tmp_path / "a b" / "c").as_uri()
