@@ -6,7 +6,7 @@ from odf_common.chain.chain import Behind, Comparison, Diverged, common_block, c
 from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.ref_names import HEAD, MARK, split_ref
-from odf_common.ports.store import CatalogEntry, ObjectKind, RefStore
+from odf_common.ports.store import CatalogEntry, ObjectKind, RefStore, require_unmoved
 from odf_coordinator.adding import Adding
 from odf_coordinator.changing import again_when_overtaken
 from odf_coordinator.datasets import Datasets, DatasetUnknown, Known, ReferenceUnknown
@@ -91,6 +91,8 @@ class References:
         entry = self.datasets.entry(text)
         if name not in self.refs.names(entry.dataset_id):
             raise ReferenceUnknown(what=f"reference {name} of {entry.alias}")
+        if expected == "":  # only if there is none, and there is one
+            require_unmoved(entry.dataset_id, name, None, self.refs.head(entry.dataset_id, name))
         self.refs.remove(entry.dataset_id, name, expected=Multihash.parse(expected) if expected else None)
 
     def fast_forward(self, ref: str) -> Known:

@@ -93,6 +93,8 @@ def test_a_reference_moves_only_from_where_it_is_expected(cities: Coordinator) -
         cities.references.set(BRANCH, "", str(head))
     with pytest.raises(HeadMoved):
         cities.references.delete(BRANCH, str(head))
+    with pytest.raises(HeadMoved):
+        cities.references.delete(BRANCH, "")
 
     assert cities.references.set(BRANCH, str(head), str(first)).block == head
     compared = cities.references.set("cities@old", str(first), None).compared
