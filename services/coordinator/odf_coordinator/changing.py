@@ -75,20 +75,24 @@ class Changing:
         return replace(known, entry=entry)
 
     def delete(self, ref: str) -> None:
-        """Remove a dataset that nothing depends on: topics first, lest a later one of its name finds old records."""
+        """Remove a dataset that nothing depends on, also one whose chain cannot be read.
+
+        Topics go first, lest a later one of its name finds old records.
+        """
         with self.datasets.catalog.locked():
-            known = self.datasets.find(ref)
-            dependants = [other.alias for other in self.datasets.dependants(known.id)]
+            entry = self.datasets.entry(ref)
+            dataset = entry.dataset_id
+            dependants = [other.alias for other in self.datasets.dependants(dataset)]
             if dependants:
-                raise Refused(reason="DatasetInUse", text=f"{known.alias} is read by {', '.join(dependants)}")
-            for topic in known.entry.push_topics.values():
+                raise Refused(reason="DatasetInUse", text=f"{entry.alias} is read by {', '.join(dependants)}")
+            for topic in entry.push_topics.values():
                 self.adding.topics.delete_topic(topic)
-            with self.committer.exclusively(known.id):
-                self.datasets.catalog.remove(known.alias)
-                self.datasets.blobs.delete_dataset(known.id)
-                self.keys.remove(known.id)
-        self.adding.publisher.removed(known.id, known.alias)
-        log.info("dataset deleted", dataset=known.alias)
+            with self.committer.exclusively(dataset):
+                self.datasets.catalog.remove(entry.alias)
+                self.datasets.blobs.delete_dataset(dataset)
+                self.keys.remove(dataset)
+        self.adding.publisher.removed(dataset, entry.alias)
+        log.info("dataset deleted", dataset=entry.alias)
 
     def reset(self, ref: str, head: Multihash) -> Known:
         """Move a reference back to a block of its chain; the head not if a derivative has read what would be lost."""

@@ -76,6 +76,14 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A dataset that has a name, and why its chain cannot be read."""
+
+    entry: CatalogEntry
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Datasets:
     """Looks datasets up."""
 
@@ -131,14 +139,22 @@ class Datasets:
 
     def all(self) -> Iterator[Known]:
         """Iterate over all datasets by name; one that cannot be read does not hide the others."""
+        for one in self.listed():
+            if isinstance(one, Known):
+                yield one
+            else:
+                log.error("dataset cannot be read", dataset=one.entry.alias, why=one.why)
+
+    def listed(self) -> Iterator[Known | Unreadable]:
+        """Iterate over all datasets by name, those that cannot be read among them."""
         for entry in self.catalog.entries():
             try:
                 known = self.known(entry)
             except OdfError as error:
-                log.error("dataset cannot be read", dataset=entry.alias, why=str(error))  # noqa: TRY400 - no bug
-                continue
-            if known is not None:
-                yield known
+                yield Unreadable(entry=entry, why=str(error))
+            else:
+                if known is not None:
+                    yield known
 
     def dependants(self, dataset: DatasetId) -> tuple[Known, ...]:
         """Return the other derivatives here that read the dataset directly."""

@@ -28,7 +28,7 @@ from odf_coordinator.pulling import Pulled, Pulling
 from odf_coordinator.reading import Reading, ipc_chunks
 from odf_coordinator.references import Expected, References
 from odf_coordinator.scheduler import Scheduler
-from odf_coordinator.summaries import ref_item, summary
+from odf_coordinator.summaries import ref_item, summary, unreadable_summary
 
 NAME = "odf.node.v1.Coordinator"
 
@@ -67,7 +67,12 @@ class Servicer(CoordinatorServicer):
 
     def List(self, request: wire.ListRequest, context: grpc.ServicerContext) -> wire.ListReply:  # noqa: N802
         """Return all datasets by name."""
-        return wire.ListReply(datasets=[self._summary(known) for known in self._parts.datasets.all()])
+        listed = self._parts.datasets.listed()
+        return wire.ListReply(
+            datasets=[
+                self._summary(one) if isinstance(one, Known) else unreadable_summary(one) for one in listed
+            ]
+        )
 
     def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
         """Return one dataset, with the size of its data."""

@@ -3,7 +3,7 @@
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.runtime.comparison import encode_comparison
-from odf_coordinator.datasets import Known
+from odf_coordinator.datasets import Known, Unreadable
 from odf_coordinator.references import Reference
 
 
@@ -23,6 +23,17 @@ def summary(known: Known, *, problem: str = "", data_size: int = 0) -> wire.Data
         problem=problem,
         data_size=data_size,
         inputs=[str(one) for one in known.inputs()],
+    )
+
+
+def unreadable_summary(one: Unreadable) -> wire.DatasetSummary:
+    """Return what can be told of a dataset whose chain cannot be read."""
+    entry = one.entry
+    return wire.DatasetSummary(
+        alias=entry.alias,
+        dataset_id=str(entry.dataset_id),
+        push_topics=dict(entry.push_topics),
+        problem=f"cannot be read: {one.why}",
     )
 
 

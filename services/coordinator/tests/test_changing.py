@@ -1,6 +1,7 @@
 import pytest
 
 from odf_common.errors import InvalidInput, InvalidQuery, NotFound, Refused
+from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
     AddData,
@@ -17,6 +18,9 @@ from odf_common.metadata.events import (
 )
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.datasets import Unreadable
+from odf_coordinator.summaries import unreadable_summary
 from odf_coordinator.testing import Coordinator
 
 
@@ -223,3 +227,26 @@ def test_a_dotted_name_without_backticks_is_explained(pair: Coordinator) -> None
     with pytest.raises(InvalidQuery, match=r"has to stand in backticks: `cities\.copy`"):
         pair.reading.query("SELECT * FROM cities.copy")
     assert pair.reading.query("SELECT * FROM `cities.copy`").num_rows == 1
+
+
+def test_a_dataset_that_cannot_be_read_is_listed_with_its_problem_and_can_be_deleted(
+    pair: Coordinator,
+) -> None:
+    known = pair.find("cities.copy")
+    pair.states.forget(known.id)
+    read = pair.blobs.read
+
+    def damaged(dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
+        return b"" if dataset == known.id and kind is ObjectKind.BLOCK else read(dataset, kind, name)
+
+    pair.blobs.read = damaged  # type: ignore[method-assign]
+    assert [one.alias for one in pair.datasets.all()] == ["cities"]
+    _, lost = pair.datasets.listed()
+    assert isinstance(lost, Unreadable)
+    assert str(known.state.head) in lost.why
+    assert unreadable_summary(lost).problem == f"cannot be read: {lost.why}"
+
+    pair.changing.delete("cities.copy")
+
+    assert [entry.alias for entry in pair.catalog.entries()] == ["cities"]
+    assert not pair.keys.has(known.id)

@@ -14,17 +14,21 @@ _NO_PYTHON_VALUE: Final = (OverflowError, ValueError, KeyError)
 
 
 def summary_row(summary: DatasetSummary) -> dict[str, object]:
-    """Return one dataset as a row of `odf list`; times as RFC 3339, None where there is no value."""
+    """Return one dataset as a row of `odf list`; times as RFC 3339, None where there is no value.
+
+    Of a dataset that cannot be read there are names and the problem.
+    """
+    is_read = bool(summary.head)
     return {
         "alias": summary.alias,
-        "kind": summary.kind,
-        "blocks": summary.blocks,
-        "records": summary.records,
+        "kind": summary.kind or None,
+        "blocks": summary.blocks if is_read else None,
+        "records": summary.records if is_read else None,
         "watermark": Timestamp(summary.watermark) if summary.HasField("watermark") else None,
-        "updated": Timestamp(summary.system_time),
+        "updated": Timestamp(summary.system_time) if is_read else None,
         "problem": summary.problem or None,
         "id": summary.dataset_id,
-        "head": summary.head,
+        "head": summary.head or None,
         "pushTopics": dict(summary.push_topics),
     }
 
