@@ -162,6 +162,9 @@ class _Cache:
     def put(self, dataset: DatasetId, state: bytes) -> None:
         self._kept[dataset] = state
 
+    def forget(self, dataset: DatasetId) -> None:
+        del self._kept[dataset]
+
 
 def _imports() -> Row:
     """How long a fresh interpreter takes to import all of the pure part: the best of some tries."""

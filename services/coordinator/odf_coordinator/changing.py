@@ -91,6 +91,7 @@ class Changing:
                 self.datasets.catalog.remove(entry.alias)
                 self.datasets.blobs.delete_dataset(dataset)
                 self.keys.remove(dataset)
+                self.datasets.states.forget(dataset)
         self.adding.publisher.removed(dataset, entry.alias)
         log.info("dataset deleted", dataset=entry.alias)
 

@@ -64,6 +64,9 @@ class States(Protocol):
     def remember(self, state: ChainState) -> None:
         """Keep a state that is known to be right."""
 
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop what is known of a dataset that has gone."""
+
 
 Listener = Callable[[ChainState], None]
 RequireOwned = Callable[[DatasetId], None]

@@ -25,6 +25,7 @@ IDLE_SECONDS: Final = 0.5
 BACK_OFF: Final = 0.2  # seconds after the first look in vain; doubled for each further one
 BACK_OFF_MAX: Final = 5.0
 FAILED_MAX: Final = 15.0
+DOUBLINGS: Final = 16  # of a pause; what keeps failing is tried for ever
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ class Scheduler:
     def on_removed(self, dataset: DatasetId) -> None:
         """Forget a dataset."""
         with self._changed:
+            self._lost.pop(dataset, None)
             self._dependants.forget(dataset)
             self._line.forget((dataset,))
             self._problems.pop(dataset, None)
@@ -176,7 +178,7 @@ class Scheduler:
         with self._changed:
             pause = 0.0
             if isinstance(error, Unavailable):
-                pause = min(BACK_OFF * 2 ** self._line.pauses(dataset), BACK_OFF_MAX)
+                pause = min(BACK_OFF * 2 ** min(self._line.pauses(dataset), DOUBLINGS), BACK_OFF_MAX)
                 if dataset not in self._lost:
                     log.warning("transform waits", dataset=str(dataset), why=str(error))
                 self._lost[dataset] = str(error)
@@ -186,9 +188,10 @@ class Scheduler:
     def _failed(self, dataset: DatasetId, error: OdfError) -> None:
         """Tell why; the user's faults wait for a change, others are tried again ever more seldom."""
         with self._changed:
+            self._lost.pop(dataset, None)  # the engine has answered
             again_at = None
             if not isinstance(error, InvalidQuery):
-                pause = min(BACK_OFF * 2 ** self._line.pauses(dataset), FAILED_MAX)
+                pause = min(BACK_OFF * 2 ** min(self._line.pauses(dataset), DOUBLINGS), FAILED_MAX)
                 again_at = self._now() + pause
                 if self.problem(dataset) != str(error):
                     log.error("transform failed", dataset=str(dataset), why=str(error))

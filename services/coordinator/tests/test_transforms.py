@@ -257,3 +257,16 @@ def test_records_of_an_engine_that_break_the_contract_are_refused(
 
     with pytest.raises(InvalidInput, match=f"the engine wrote records that cannot be committed: .*{why}"):
         examine(chain.find("cities.copy").state, response, scratch)
+
+
+def test_what_keeps_failing_is_tried_for_ever(chain: Coordinator) -> None:
+    chain.push("cities", "Oslo")
+    chain.engine.failures = [Unavailable(what="the engine") for _ in range(1100)]
+
+    while chain.engine.failures:
+        chain.now += 60
+        chain.work()
+    chain.now += 60
+    chain.work()
+
+    assert chain.find("cities.copy").state.last_offset == 0

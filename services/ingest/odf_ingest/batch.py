@@ -23,6 +23,7 @@ class MessageBatch:
     """Messages of one topic from position `start` up to `end`, both by partition.
 
     `beginning` has the offsets at which partitions begin that the chain does not know yet.
+    `unread` are the partitions that were not seen to have been read to their ends.
     `begun` is when the first of them came (seconds, monotonic), `size` their bytes, `partitions` how many the
     topic has.
     """
@@ -36,6 +37,7 @@ class MessageBatch:
     beginning: Mapping[int, int]
     begun: float
     size: int
+    unread: frozenset[int] = frozenset()
 
     @property
     def count(self) -> int:

@@ -18,7 +18,7 @@ from odf_ingest.history import DatasetHistory
 from odf_ingest.position import KIND, SourcePosition
 from odf_ingest.prepare import Prepared
 from odf_ingest.propose import Proposals
-from odf_ingest.slices import Draft, Drafter
+from odf_ingest.slices import Draft, Drafter, Reached
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -45,8 +45,8 @@ class Batch(Protocol):
     def without_records(self, error: InvalidInput) -> Prepared:
         """Return what is left of a batch that cannot be merged as a whole, or raise the error."""
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, int | None]:
-        """Return the position behind the batch, and the watermark (ms) there if it is not the records' own."""
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
+        """Return the position behind the batch, and the watermark there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from odf_common.errors import InvalidInput
 KIND: Final = "odf/kafka"
 VERSION: Final = 1
 RECEIPTS: Final = 64  # kept, newest last
+NUMBERED: Final = "\x1f"  # between the key of a run of batches and the place of one in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +60,30 @@ class SourcePosition:
         return replace(self, topics={**self.topics, name: topic})
 
     def with_receipt(self, key: str) -> Self:
-        """Return the position with the key of one more batch; the oldest are forgotten."""
-        return replace(self, receipts=(*self.receipts, key)[-RECEIPTS:])
+        """Return the position with the key of one more batch; the oldest are forgotten.
+
+        Of a run of batches, whose keys are key, `NUMBERED` and an ascending number, the last one stands for all.
+        """
+        run, _ = _numbered_key(key)
+        kept = [one for one in self.receipts if run is None or _numbered_key(one)[0] != run]
+        return replace(self, receipts=(*kept, key)[-RECEIPTS:])
+
+    def has_receipt(self, key: str) -> bool:
+        """Tell whether a batch is known to be committed: by its key, or by a later one of its run."""
+        run, place = _numbered_key(key)
+        if run is None:
+            return key in self.receipts
+        known = (_numbered_key(one) for one in self.receipts)
+        return any(other == run and last >= place for other, last in known)
+
+
+def _numbered_key(key: str) -> tuple[str | None, int]:
+    run, mark, number = key.rpartition(NUMBERED)
+    return (
+        (run, int(number))
+        if mark and number.isascii() and number.isdecimal() and len(number) < 10
+        else (None, 0)
+    )
 
 
 def _topic(entry: Mapping[str, Mapping[str, int]]) -> TopicPosition:

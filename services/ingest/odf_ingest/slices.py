@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -29,6 +30,10 @@ from odf_ingest.event_time import filled, greatest
 from odf_ingest.merge import History, Merged, merge
 from odf_ingest.position import KIND, SourcePosition
 from odf_ingest.prepare import Prepared
+
+HELD: Final = "held"
+# A watermark: milliseconds; None, the greatest event time of a batch's records; or it stays where it is.
+Reached = int | Literal["held"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +85,9 @@ class Drafter:
         *,
         source: str,
         position: SourcePosition,
-        watermark: int | None,
+        watermark: Reached,
     ) -> Draft:
-        """Write the slice, durably, and return the proposal.
-
-        `watermark` (ms) is the one that the source has reached, None: the records' greatest event time.
-        """
+        """Write the slice, durably, and return the proposal; `watermark` is the one that the source has reached."""
         system_time = Timestamp.from_ms(max(self._clock.now().ms, state.system_time.ms + 1))
         events: list[KnownEvent] = []
         data: DataSlice | None = None
@@ -99,7 +101,7 @@ class Drafter:
             prev_checkpoint=None if state.checkpoint is None else state.checkpoint.physical_hash,
             prev_offset=state.last_offset,
             new_data=data,
-            new_watermark=_latest(state.watermark, watermark),
+            new_watermark=state.watermark if watermark == HELD else _latest(state.watermark, watermark),
             new_source_state=SourceState(source_name=source, kind=KIND, value=position.text()),
         )
         return self._checked(state, (*events, added), system_time, merged)

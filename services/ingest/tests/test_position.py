@@ -1,7 +1,7 @@
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_ingest.position import RECEIPTS, SourcePosition, TopicPosition
+from odf_ingest.position import NUMBERED, RECEIPTS, SourcePosition, TopicPosition
 
 
 def test_the_value_is_canonical_json() -> None:
@@ -21,6 +21,28 @@ def test_only_the_last_receipts_are_kept() -> None:
         position = position.with_receipt(str(number))
     assert position.receipts[0] == "3"
     assert len(position.receipts) == RECEIPTS
+
+
+def test_of_a_run_of_batches_the_last_one_stands_for_all() -> None:
+    position = SourcePosition().with_receipt("other")
+    for number in range(3 * RECEIPTS):
+        key = f"run{NUMBERED}{number}"
+        assert not position.has_receipt(key)
+        position = position.with_receipt(key)
+    assert all(position.has_receipt(f"run{NUMBERED}{number}") for number in range(3 * RECEIPTS))
+    assert not position.has_receipt(f"run{NUMBERED}{3 * RECEIPTS}")
+    assert not position.has_receipt(f"rerun{NUMBERED}0")
+    assert not position.has_receipt("run")
+    assert position.has_receipt("other")
+    assert SourcePosition.parse(position.text()) == position
+
+
+def test_keys_of_others_are_taken_as_they_are() -> None:
+    position = SourcePosition().with_receipt("2026/12")
+    assert not position.has_receipt("2026/11")
+    for odd in (NUMBERED, f"a{NUMBERED}", f"a{NUMBERED}-1", f"a{NUMBERED}1x", f"a{NUMBERED}²"):
+        assert not position.has_receipt(odd)
+        assert position.with_receipt(odd).has_receipt(odd)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,9 @@ class StateCache(Protocol):
     def put(self, dataset: DatasetId, state: bytes) -> None:
         """Keep the bytes; whatever was there is replaced."""
 
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop what is known."""
+
 
 class NoStateCache:
     """Keeps nothing: for nodes without Redis."""
@@ -38,6 +41,9 @@ class NoStateCache:
         return None
 
     def put(self, dataset: DatasetId, state: bytes) -> None:
+        """Do nothing."""
+
+    def forget(self, dataset: DatasetId) -> None:
         """Do nothing."""
 
 
@@ -89,9 +95,10 @@ class ChainStates:
         self._keep(state.dataset_id, state, is_cached=False)
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop what this process knows of a dataset."""
+        """Drop what is known of a dataset that has gone."""
         with self._lock:
             self._known.pop(dataset, None)
+        self._cache.forget(dataset)
 
     def _cached(self, dataset: DatasetId) -> ChainState | None:
         raw = self._cache.get(dataset)

@@ -149,14 +149,15 @@ def test_a_reference_stays_in_its_folder(tmp_path: Path, ref: str) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"alias": "a", "datasetId": "x", "pushTopics": {}}'])
-def test_a_damaged_name_is_an_error(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "names").mkdir()
-    (tmp_path / "names" / "cities").write_bytes(text)
+def test_a_damaged_name_is_an_error_and_hides_no_other(tmp_path: Path, text: bytes) -> None:
     catalog = LocalCatalog(tmp_path)
+    other = an_entry("towns")
+    catalog.add(other)
+    (tmp_path / "names" / "cities").write_bytes(text)
     with pytest.raises(CorruptName):
         catalog.by_alias("cities")
-    with pytest.raises(CorruptName):
-        list(catalog.entries())
+    assert list(catalog.entries()) == [other]
+    assert catalog.by_id(other.dataset_id) == other
 
 
 @pytest.mark.parametrize("alias", ["", ".", "..", ".hidden"])

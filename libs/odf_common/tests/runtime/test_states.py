@@ -21,6 +21,9 @@ class DictCache:
     def put(self, dataset: DatasetId, state: bytes) -> None:
         self.held[dataset] = state
 
+    def forget(self, dataset: DatasetId) -> None:
+        self.held.pop(dataset, None)
+
 
 class CountingStore(MemoryBlobStore):
     """Counts the blocks that are read."""
@@ -131,3 +134,11 @@ def test_a_missing_block_is_not_found(world: World) -> None:
     world.blobs.delete_dataset(world.dataset)
     with pytest.raises(NotFound):
         world.states().at(world.dataset, world.chain.state.head)
+
+
+def test_what_is_known_of_a_dataset_that_has_gone_is_forgotten_by_the_cache_too(world: World) -> None:
+    states = world.states()
+    states.remember(world.chain.state)
+    assert world.cache.get(world.dataset) is not None
+    states.forget(world.dataset)
+    assert world.cache.get(world.dataset) is None

@@ -11,9 +11,16 @@ import pytest
 
 from odf_common.runtime.node import is_running
 from odf_common.runtime.settings import child_environment
-from odf_common.runtime.supervisor.leftovers import end_leftovers, leftovers
+from odf_common.runtime.supervisor.leftovers import end_leftovers, leftovers, sweep
 from odf_common.runtime.supervisor.ports import HIGH, LOW, allocate, is_free
-from odf_common.runtime.supervisor.process import LAUNCHER, PartProcess, PartSpec, launched, rotate
+from odf_common.runtime.supervisor.process import (
+    LAST_PAUSE,
+    LAUNCHER,
+    PartProcess,
+    PartSpec,
+    launched,
+    rotate,
+)
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 
@@ -205,3 +212,31 @@ def test_a_port_that_is_taken_is_given_up(tmp_path: Path) -> None:
 def test_a_damaged_list_of_ports_is_written_anew(tmp_path: Path, text: str) -> None:
     (tmp_path / "ports.json").write_text(text)
     assert set(allocate(tmp_path, ("a",))) == {"a"}
+
+
+def test_what_killed_parts_had_begun_to_write_is_swept_away(tmp_path: Path) -> None:
+    for name in ("scratch/slice", "staging/file", "datasets/one"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    sweep(tmp_path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["datasets"]
+
+
+def test_a_part_that_never_stays_up_is_tried_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = part(tmp_path, "")
+    pauses: list[float] = []
+
+    async def ended() -> None:
+        return None
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        never._stopping = len(pauses) == 1500
+
+    monkeypatch.setattr(never, "_once", ended)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    asyncio.run(never.run())
+    assert len(pauses) == 1500
+    assert max(pauses) == pauses[-1] == LAST_PAUSE

@@ -7,6 +7,7 @@ from odf_ingest.batch import FileBatch
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.position import SourcePosition
 from odf_ingest.prepare import Plan, Prepared, Preparer, plan_of
+from odf_ingest.slices import Reached
 
 
 class FileCommit:
@@ -23,7 +24,7 @@ class FileCommit:
 
     def check(self, position: SourcePosition) -> None:
         """Raise `AlreadyCommitted` if the batch's key is among the receipts."""
-        if self._batch.key in position.receipts:
+        if position.has_receipt(self._batch.key):
             raise AlreadyCommitted
 
     def prepare(self, state: ChainState) -> Prepared:
@@ -37,7 +38,7 @@ class FileCommit:
         """Raise the error: a file is taken as a whole."""
         raise error
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, int | None]:
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
         """Return the position with the batch's receipt."""
         return position.with_receipt(self._batch.key), None
 

@@ -10,6 +10,7 @@ from odf_ingest.batch import BadRecord, MessageBatch
 from odf_ingest.errors import AlreadyCommitted, PositionMoved, SourceGone, TopicReplaced
 from odf_ingest.position import SourcePosition, TopicPosition
 from odf_ingest.prepare import Plan, Prepared, plan_of
+from odf_ingest.slices import HELD, Reached
 
 Read = Callable[[Plan, MessageBatch], Prepared]
 
@@ -90,8 +91,11 @@ class KafkaBatch:
         except Unavailable:
             return self._read(self._plan, self._batch)
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, int | None]:
-        """Return the position behind the last message, and for several partitions the least of their greatest times."""
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
+        """Return the position behind the last message, and for several partitions the least of their greatest times.
+
+        A partition that has records nobody has looked at yet holds the watermark: they may be older than all others.
+        """
         batch = self._batch
         known = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
         greatest = dict(known.greatest)
@@ -99,7 +103,10 @@ class KafkaBatch:
             for number, moment in prepared.greatest.items():
                 greatest[number] = max(moment, greatest.get(number, moment))
         topic = TopicPosition(topic_id=batch.topic_id, next={**known.next, **batch.end}, greatest=greatest)
-        return position.with_topic(batch.topic, topic), min(greatest.values(), default=None)
+        is_held = batch.partitions > 1 and not batch.unread <= greatest.keys()
+        return position.with_topic(batch.topic, topic), HELD if is_held else min(
+            greatest.values(), default=None
+        )
 
 
 def bury(bus: Bus, topic: str, bad: Iterable[BadRecord], *, source: str, dataset: str) -> None:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from odf_common.errors import NotFound, OdfError, Unavailable, VerificationFailed
+from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
@@ -182,8 +182,10 @@ class OwnedSources:
         except NotFound:
             self.removed(dataset)
             return
-        except VerificationFailed as error:
-            log.error("dataset is damaged", dataset=entry.alias, why=str(error))  # noqa: TRY400 - no traceback is needed
+        except Unavailable:
+            raise
+        except OdfError as error:
+            log.error("dataset cannot be read", dataset=entry.alias, why=str(error))  # noqa: TRY400 - no traceback is needed
             return
         for key in [key for key in self._reading.sources if key[0] == dataset]:
             if key[1] not in state.push_sources:

@@ -152,6 +152,7 @@ class PushSource:
                 beginning=self.beginning,
                 begun=buffer.begun,
                 size=buffer.size,
+                unread=frozenset(number for number, at in self.next.items() if self.ends.get(number) != at),
             )
         )
         self._buffer = _Buffer(start=dict(self.next))

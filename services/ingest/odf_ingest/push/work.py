@@ -1,9 +1,11 @@
 """One batch of messages on its way through: read, committed in its lane, told about."""
 
+import errno
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import Final
 
 import structlog
 
@@ -23,6 +25,7 @@ from odf_ingest.push.source import PushSource
 
 log = structlog.stdlib.get_logger(__name__)
 
+PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # faults of a disk that may pass
 Failed = Callable[[PushSource, Exception], None]
 
 
@@ -77,7 +80,7 @@ class Work:
 
     def _commit(self, source: PushSource, batch: MessageBatch, work: KafkaBatch) -> None:
         try:
-            outcome = keep_trying(lambda: self._lanes.commit(source.dataset, work), self._stop)
+            outcome = keep_trying(lambda: self._committed(source, work), self._stop)
         except OdfError as error:
             source.is_stale = True
             self._failed(source, error)
@@ -88,6 +91,14 @@ class Work:
         else:
             if outcome is not None:
                 self._tell(source, batch, outcome)
+
+    def _committed(self, source: PushSource, work: KafkaBatch) -> Outcome:
+        try:
+            return self._lanes.commit(source.dataset, work)
+        except OSError as error:
+            if error.errno in PASSING:
+                raise Unavailable(what="the disk", why=str(error)) from error
+            raise
 
     def _tell(self, source: PushSource, batch: MessageBatch, outcome: Outcome) -> None:
         elapsed = time.monotonic() - batch.begun

@@ -27,6 +27,7 @@ def a_batch(
     partitions: int = 1,
     *,
     has_timestamps: bool = True,
+    unread: frozenset[int] = frozenset(),
 ) -> MessageBatch:
     begin = start or dict.fromkeys(values, 0)
     return MessageBatch(
@@ -47,6 +48,7 @@ def a_batch(
         beginning=dict.fromkeys(values, 0),
         begun=0.0,
         size=0,
+        unread=unread,
     )
 
 
@@ -177,6 +179,20 @@ def test_with_several_partitions_the_watermark_is_the_least_of_their_greatest_ti
     assert bench.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
     commit(bench, a_batch({1: [message(3, day=20)]}, start={1: 1}, partitions=2))
     assert bench.state.watermark == Timestamp.parse("2020-01-09T00:00:00Z")
+
+
+def test_a_partition_that_nobody_has_looked_at_holds_the_watermark(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: [message(1, day=20)]}, partitions=2, unread=frozenset((0, 1))))
+    assert bench.state.watermark is None
+    commit(bench, a_batch({1: [message(2, day=3)]}, start={1: 0}, partitions=2))
+    assert bench.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
+
+
+def test_an_empty_partition_does_not_hold_the_watermark(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: [message(1, day=20)]}, partitions=2, unread=frozenset((0,))))
+    assert bench.state.watermark == Timestamp.parse("2020-01-20T00:00:00Z")
 
 
 def test_records_are_numbered_by_event_time_across_partitions(make_bench: Any) -> None:

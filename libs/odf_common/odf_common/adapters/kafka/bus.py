@@ -19,6 +19,10 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.2
 UNFLUSHED: Final = 1000  # messages
+DEAD_LETTER_BYTES: Final = (
+    15 * 1024 * 1024
+)  # of a value; with its headers it stays under what a message may have
+FACT_BYTES: Final = 32 * 1024
 
 
 class _Sent(threading.local):
@@ -73,16 +77,22 @@ class KafkaBus:
         self._produce(topic, key, value, [])
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
-        """Queue a dead letter: the message as it was, and what happened to it in headers."""
+        """Queue a dead letter: the message as it was, and what happened to it in headers.
+
+        Of one that would not fit into a message the beginning is kept; its topic, partition and offset tell the rest.
+        """
+        value = letter.value[:DEAD_LETTER_BYTES]
+        cut = {} if len(value) == len(letter.value) else {"size": str(len(letter.value))}
         facts = {
             "topic": letter.topic,
             "partition": str(letter.partition),
             "offset": str(letter.offset),
             "reason": letter.reason,
             **letter.facts,
+            **cut,
         }
-        headers = [(name, text.encode()) for name, text in facts.items()]
-        self._produce(DEAD_LETTERS, letter.key, letter.value, headers)
+        headers = [(name, text.encode()[:FACT_BYTES]) for name, text in facts.items()]
+        self._produce(DEAD_LETTERS, letter.key, value, headers)
 
     def flush(self, timeout: float = 10.0) -> None:
         """Return when all that this thread has sent is durable; raises `Unavailable` if some of it is not."""

@@ -1,6 +1,7 @@
 """Names as files: one JSON object each, taken by put-if-absent, read again only when they change."""
 
 import json
+import logging
 import os
 import threading
 import time
@@ -15,6 +16,8 @@ from odf_common.adapters.local import durable, layout
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, VerificationFailed
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Catalog, CatalogEntry
+
+log = logging.getLogger(__name__)
 
 _SETTLED: Final = (
     100_000_000  # ns; clocks of file systems are coarse: a younger folder may still change unseen
@@ -140,6 +143,8 @@ class LocalCatalog(Catalog):
                         files[item.name] = old if old and old[0] == mark else (mark, _parse(Path(item.path)))
                     except FileNotFoundError:  # removed meanwhile
                         continue
+                    except CorruptName as error:  # one file hides no other name
+                        log.error("a name is passed over: %s", error)  # noqa: TRY400 - no traceback is needed
         self._files = files
         return {name: entry for name, (_, entry) in files.items()}
 

@@ -15,6 +15,7 @@ from odf_common.runtime.node import Node
 from odf_common.runtime.output import output_option, print_rows
 
 STAGING = "staging"
+NUMBERED = "\x1f"  # between the key and the place of a file: ingest remembers the last of each key
 
 
 @click.command("ingest")
@@ -23,7 +24,9 @@ STAGING = "staging"
 @click.option("--source", default="", help="Push source; needed when the dataset has several.")
 @click.option("--event-time", metavar="T", help="Event time of records that have none, RFC 3339.")
 @click.option(
-    "--idempotency-key", help="Batches with a key that was committed before are not committed again."
+    "--idempotency-key",
+    metavar="KEY",
+    help="A command that is repeated with the same key and files commits only what was not. The last 64 keys count.",
 )
 @output_option
 def command(
@@ -46,7 +49,7 @@ def command(
     node = ask.this_node()
     rows = []
     for number, file in enumerate(files or ("-",)):
-        key = f"{idempotency_key}/{number}" if idempotency_key else uuid.uuid4().hex
+        key = f"{idempotency_key}{NUMBERED}{number}" if idempotency_key else uuid.uuid4().hex
         header = PushHeader(ref=dataset, source_name=source, event_time=moment, idempotency_key=key)
         reply = _push(node, header, file)
         rows.append({"file": file, "records": reply.records, "already": reply.already, "head": reply.head})

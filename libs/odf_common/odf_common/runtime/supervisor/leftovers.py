@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -11,6 +12,12 @@ from typing import Final
 from odf_common.runtime.node import is_running
 
 PATIENCE: Final = 5.0  # seconds
+
+
+def sweep(home: Path) -> None:
+    """Remove what parts that were killed had begun to write; nobody may be at work in `home`."""
+    for name in ("scratch", "staging"):
+        shutil.rmtree(home / name, ignore_errors=True)
 
 
 def end_leftovers(home: Path) -> None:

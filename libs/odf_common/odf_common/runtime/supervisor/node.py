@@ -15,9 +15,11 @@ from typing import Final
 from odf_common.errors import Conflict, OdfError
 from odf_common.runtime.node import Node, Part, forget_node, write_node
 from odf_common.runtime.settings import Settings, child_environment
-from odf_common.runtime.supervisor.leftovers import end_leftovers
+from odf_common.runtime.supervisor.leftovers import end_leftovers, sweep
 from odf_common.runtime.supervisor.plan import INFRASTRUCTURE, Plan, make_plan
 from odf_common.runtime.supervisor.process import PartProcess
+
+log = logging.getLogger(__name__)
 
 LOCK: Final = "node.lock"
 PATIENCE: Final = 300.0  # seconds for all parts to become ready; a machine may be busy
@@ -75,7 +77,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Start the parts and keep them running until `stop`; raises `StartFailed`; none is left either way."""
-        self._changed()
+        write_node(self.node)
         keeping = [asyncio.create_task(part.run()) for part in self._parts]
         try:
             await self._started(keeping)
@@ -131,7 +133,11 @@ class Supervisor:
             services=tuple(part for is_service, part in shown if is_service),
             parts=tuple(part for is_service, part in shown if not is_service),
         )
-        write_node(self.node)
+        try:
+            write_node(self.node)
+        except OSError as error:
+            # A disk that is full for a while is no reason to let go of what runs.
+            log.warning("where parts are cannot be written: %s", error)
         self._on_change(self.node)
         self._step.set()
 
@@ -149,6 +155,7 @@ def supervise(settings: Settings, services: Sequence[str], on_change: OnChange) 
     logging.getLogger("kafka").propagate = False
     with only_one(settings.home):
         end_leftovers(settings.home)
+        sweep(settings.home)
         plan = make_plan(settings, services, child_environment(), pid=os.getpid())
         asyncio.run(_supervise(plan, on_change))
 

@@ -17,6 +17,7 @@ LAUNCHER: Final = Path(__file__).with_name("launch.py")
 PROBE_SECONDS: Final = 0.1
 FIRST_PAUSE: Final = 0.2  # seconds between an end and the next start
 LAST_PAUSE: Final = 10.0
+DOUBLINGS: Final = 16  # of a pause; a part that never stays up is tried for ever
 STEADY: Final = 10.0  # seconds; who ran this long did not fail at once
 FAILURES: Final = 3  # ends before it was ever ready
 KEPT_LOGS: Final = 3
@@ -63,7 +64,8 @@ class PartProcess:
             if not self._was_ready and self._failures >= FAILURES:
                 self.has_failed = True
             self._change("restarting" if self._was_ready else "starting", None)
-            await asyncio.sleep(min(FIRST_PAUSE * 2 ** max(self._failures - 1, 0), LAST_PAUSE))
+            doublings = min(max(self._failures - 1, 0), DOUBLINGS)
+            await asyncio.sleep(min(FIRST_PAUSE * 2**doublings, LAST_PAUSE))
 
     async def stop(self, grace: float) -> None:
         """End it: SIGTERM, after `grace` seconds SIGKILL; nothing of its process group is left then."""
