@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 from odf_common.errors import InvalidInput
+from odf_common.runtime.idempotency import run_and_place
 
 KIND: Final = "odf/kafka"
 VERSION: Final = 1
 RECEIPTS: Final = 64  # kept, newest last
-NUMBERED: Final = "\x1f"  # between the key of a run of batches and the place of one in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,28 +62,25 @@ class SourcePosition:
     def with_receipt(self, key: str) -> Self:
         """Return the position with the key of one more batch; the oldest are forgotten.
 
-        Of a run of batches, whose keys are key, `NUMBERED` and an ascending number, the last one stands for all.
+        Of batches that were pushed in one run the last one stands for all.
         """
-        run, _ = _numbered_key(key)
-        kept = [one for one in self.receipts if run is None or _numbered_key(one)[0] != run]
+        found = run_and_place(key)
+        kept = self.receipts if found is None else [one for one in self.receipts if _run(one) != found[0]]
         return replace(self, receipts=(*kept, key)[-RECEIPTS:])
 
     def has_receipt(self, key: str) -> bool:
         """Tell whether a batch is known to be committed: by its key, or by a later one of its run."""
-        run, place = _numbered_key(key)
-        if run is None:
+        found = run_and_place(key)
+        if found is None:
             return key in self.receipts
-        known = (_numbered_key(one) for one in self.receipts)
+        run, place = found
+        known = [other for one in self.receipts if (other := run_and_place(one)) is not None]
         return any(other == run and last >= place for other, last in known)
 
 
-def _numbered_key(key: str) -> tuple[str | None, int]:
-    run, mark, number = key.rpartition(NUMBERED)
-    return (
-        (run, int(number))
-        if mark and number.isascii() and number.isdecimal() and len(number) < 10
-        else (None, 0)
-    )
+def _run(key: str) -> str | None:
+    found = run_and_place(key)
+    return None if found is None else found[0]
 
 
 def _topic(entry: Mapping[str, Mapping[str, int]]) -> TopicPosition:

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -9,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.runtime.node import is_running
+from odf_common.runtime.node import Node, is_running
 from odf_common.runtime.settings import child_environment
+from odf_common.runtime.supervisor import node
 from odf_common.runtime.supervisor.leftovers import end_leftovers, leftovers, sweep
+from odf_common.runtime.supervisor.node import Supervisor
+from odf_common.runtime.supervisor.plan import Plan
 from odf_common.runtime.supervisor.ports import HIGH, LOW, allocate, is_free
 from odf_common.runtime.supervisor.process import (
     LAST_PAUSE,
@@ -240,3 +244,32 @@ def test_a_part_that_never_stays_up_is_tried_for_ever(
     asyncio.run(never.run())
     assert len(pauses) == 1500
     assert max(pauses) == pauses[-1] == LAST_PAUSE
+
+
+def test_a_disk_that_is_full_for_a_while_does_not_end_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+    specs = tuple(
+        PartSpec(name=name, command=("sleep", "60"), environment=child_environment(), probe=ready)
+        for name in ("a", "b")
+    )
+    supervisor = Supervisor(Plan(node=Node(home=tmp_path, pid=os.getpid()), parts=specs), lambda _: None)
+
+    def full(_: Node) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def story() -> None:
+        at_work = asyncio.create_task(supervisor.run())
+        first = supervisor._parts[0]
+        await eventually(lambda: all(one.state == "ready" for one in supervisor._parts))
+        monkeypatch.setattr(node, "write_node", full)
+        killed = first.pid
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        await eventually(lambda: first.state == "ready" and first.pid != killed)
+        supervisor.stop()
+        await at_work
+        assert [one.state for one in supervisor._parts] == ["stopped", "stopped"]
+
+    run(story)

@@ -104,9 +104,8 @@ class KafkaBatch:
                 greatest[number] = max(moment, greatest.get(number, moment))
         topic = TopicPosition(topic_id=batch.topic_id, next={**known.next, **batch.end}, greatest=greatest)
         is_held = batch.partitions > 1 and not batch.unread <= greatest.keys()
-        return position.with_topic(batch.topic, topic), HELD if is_held else min(
-            greatest.values(), default=None
-        )
+        reached: Reached = HELD if is_held else min(greatest.values(), default=None)
+        return position.with_topic(batch.topic, topic), reached
 
 
 def bury(bus: Bus, topic: str, bad: Iterable[BadRecord], *, source: str, dataset: str) -> None:

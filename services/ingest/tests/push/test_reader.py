@@ -1,3 +1,4 @@
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -344,3 +345,22 @@ def test_a_dataset_that_has_gone_is_left(make_bench: Any, broker: Broker) -> Non
     with running(bench, broker) as node:
         node.ask(lambda: node.owned.removed(gone))
         assert not node.reader.sources
+
+
+def test_a_disk_that_is_full_for_a_while_stops_no_source(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    faults = [OSError(errno.ENOSPC, "No space left on device") for _ in range(2)]
+    commit = bench.lanes.commit
+
+    def full(*arguments: object) -> object:
+        if faults:
+            raise faults.pop()
+        return commit(*arguments)
+
+    monkeypatch.setattr(bench.lanes, "commit", full)
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1), message(2)]
+        node.wait(lambda: node.ids == [1, 2])
+    assert faults == []

@@ -19,10 +19,9 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.2
 UNFLUSHED: Final = 1000  # messages
-DEAD_LETTER_BYTES: Final = (
-    15 * 1024 * 1024
-)  # of a value; with its headers it stays under what a message may have
-FACT_BYTES: Final = 32 * 1024
+# Of a dead letter's value, and of each header: together they stay under what a message may have.
+DEAD_LETTER_BYTES: Final = 15 * 1024 * 1024
+FACT_CHARACTERS: Final = 32 * 1024
 
 
 class _Sent(threading.local):
@@ -91,7 +90,7 @@ class KafkaBus:
             **letter.facts,
             **cut,
         }
-        headers = [(name, text.encode()[:FACT_BYTES]) for name, text in facts.items()]
+        headers = [(name, text[:FACT_CHARACTERS].encode()) for name, text in facts.items()]
         self._produce(DEAD_LETTERS, letter.key, value, headers)
 
     def flush(self, timeout: float = 10.0) -> None:

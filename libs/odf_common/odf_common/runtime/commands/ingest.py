@@ -11,11 +11,11 @@ import click
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.ingest_pb2 import PushHeader, PushPart, PushReply
 from odf_common.runtime import ask
+from odf_common.runtime.idempotency import key_in_run
 from odf_common.runtime.node import Node
 from odf_common.runtime.output import output_option, print_rows
 
 STAGING = "staging"
-NUMBERED = "\x1f"  # between the key and the place of a file: ingest remembers the last of each key
 
 
 @click.command("ingest")
@@ -49,7 +49,7 @@ def command(
     node = ask.this_node()
     rows = []
     for number, file in enumerate(files or ("-",)):
-        key = f"{idempotency_key}{NUMBERED}{number}" if idempotency_key else uuid.uuid4().hex
+        key = key_in_run(idempotency_key, number) if idempotency_key else uuid.uuid4().hex
         header = PushHeader(ref=dataset, source_name=source, event_time=moment, idempotency_key=key)
         reply = _push(node, header, file)
         rows.append({"file": file, "records": reply.records, "already": reply.already, "head": reply.head})
