@@ -27,7 +27,7 @@ from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import QueryTable, ValidatedQuery
+from odf_common.ports.engine import MigrateRequest, QueryTable, ValidatedQuery
 from odf_common.ports.store import ObjectKind, RefStore
 from odf_common.runtime.environment import FreeLocks
 from odf_common.runtime.states import ChainStates, NoStateCache
@@ -65,6 +65,7 @@ class PassingEngine:
 
     def __init__(self) -> None:
         self.requests: list[TransformRequest] = []
+        self.migrations: list[MigrateRequest] = []
         self.failures: list[Exception] = []
 
     def execute_transform(self, request: TransformRequest) -> TransformResponseSuccess:
@@ -104,6 +105,16 @@ class PassingEngine:
             raise InvalidQuery(text="syntax error at line 1, column 1")
         schema = next(iter(inputs.values()), None)
         return ValidatedQuery(tables=tuple(inputs), schema=schema, is_stateful=False)
+
+    def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
+        self.migrations.append(request)
+        if self.failures:
+            raise self.failures.pop(0)
+        marks = {}
+        if request.prev_checkpoint_path is not None:
+            marks = json.loads(Path(request.prev_checkpoint_path).read_text())
+        Path(request.new_checkpoint_path).write_text(json.dumps(marks))
+        return TransformResponseSuccess(new_watermark=Timestamp(min(marks.values())) if marks else None)
 
     def tables_of(self, sql: str) -> Strings:
         return tuple(dict.fromkeys(re.findall(r"FROM `?([\w.-]+)`?", sql)))

@@ -26,11 +26,13 @@ from odf_common.metadata.engine import (
     TransformResponseRoot,
 )
 from odf_common.metadata.events import SetTransform
+from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import QueryTable
+from odf_common.ports.engine import MigrateInput, MigrateRequest, QueryTable
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.adhoc import run_query, run_raw, tables_in
 from odf_engine_spark.jvm import Spark
+from odf_engine_spark.migrate import migrate
 from odf_engine_spark.prepared import PlannedInput, parsed, steps_of
 from odf_engine_spark.sandbox import tables
 from odf_engine_spark.transform import Transforms
@@ -98,6 +100,19 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         """Check a query without running it; raises `InvalidQuery`."""
         return self._pool.submit(self._validated, request).result()
 
+    def MigrateQuery(  # noqa: N802 - gRPC's name
+        self, request: engine_pb2.MigrateQueryRequest, context: grpc.ServicerContext
+    ) -> engine_pb2.MigrateQueryResponse:
+        """Carry a checkpoint over to a query's next version; raises `InvalidQuery`."""
+        done = self._pool.submit(migrate, self._transforms, _migration(request)).result()
+        interval, watermark = done.new_offset_interval, done.new_watermark
+        return engine_pb2.MigrateQueryResponse(
+            new_offset_interval=None
+            if interval is None
+            else engine_pb2.OffsetInterval(start=interval.start, end=interval.end),
+            new_watermark=None if watermark is None else watermark.ns,
+        )
+
     def Query(  # noqa: N802 - gRPC's name
         self, request: engine_pb2.QueryRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.ArrowChunk]:
@@ -124,9 +139,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     def _validated(self, request: engine_pb2.ValidateQueryRequest) -> engine_pb2.ValidateQueryResponse:
         if request.sql:
             return engine_pb2.ValidateQueryResponse(tables=tables_in(self._spark, request.sql))
-        event = decode_event(request.set_transform)
-        if not isinstance(event, SetTransform):
-            raise InvalidInput(text="expected a SetTransform")
+        event = _set_transform(request.set_transform)
         steps = steps_of(event.transform)
         names = dict.fromkeys(name for step in steps for name in tables(parsed(self._spark, step.query)[1]))
         own = {str(step.alias).lower() for step in steps[:-1]}
@@ -165,6 +178,30 @@ def _schema(raw: bytes) -> pa.Schema:
         return pa.ipc.read_schema(pa.BufferReader(raw))
     except (pa.ArrowException, OSError) as error:
         raise InvalidInput(text=f"not an Arrow schema: {error}") from error
+
+
+def _set_transform(raw: bytes) -> SetTransform:
+    event = decode_event(raw)
+    if not isinstance(event, SetTransform):
+        raise InvalidInput(text="expected a SetTransform")
+    return event
+
+
+def _migration(request: engine_pb2.MigrateQueryRequest) -> MigrateRequest:
+    return MigrateRequest(
+        old=_set_transform(request.old_set_transform),
+        new=_set_transform(request.new_set_transform),
+        inputs=tuple(
+            MigrateInput(name=each.name, schema=_schema(each.schema), vocab=_vocabulary(each.vocab))
+            for each in request.inputs
+        ),
+        vocab=_vocabulary(request.output_vocab),
+        system_time=Timestamp(request.system_time),
+        next_offset=request.next_offset,
+        prev_checkpoint_path=request.prev_checkpoint_path or None,
+        new_checkpoint_path=request.new_checkpoint_path,
+        new_data_path=request.new_data_path,
+    )
 
 
 def _vocabulary(given: engine_pb2.Vocabulary) -> DatasetVocabulary:

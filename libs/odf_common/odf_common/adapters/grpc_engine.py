@@ -22,10 +22,11 @@ from odf_common.metadata.engine import (
     TransformResponseRoot,
     TransformResponseSuccess,
 )
-from odf_common.metadata.events import SetTransform, TransformInput
+from odf_common.metadata.events import OffsetInterval, SetTransform, TransformInput
+from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import QueryTable, ValidatedQuery
+from odf_common.ports.engine import MigrateRequest, QueryTable, ValidatedQuery
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 
 _WHAT: Final = "the engine"
@@ -83,12 +84,7 @@ class EngineClient:
         request = engine_pb2.ValidateQueryRequest(
             set_transform=encode_event(SetTransform(inputs=named, transform=transform)),
             inputs=[
-                engine_pb2.ValidateQueryInput(
-                    name=name,
-                    schema=schema.serialize().to_pybytes(),
-                    vocab=_vocabulary(vocabs.get(name, DatasetVocabulary())),
-                )
-                for name, schema in inputs.items()
+                _input(name, schema, vocabs.get(name, DatasetVocabulary())) for name, schema in inputs.items()
             ],
             output_vocab=_vocabulary(output_vocab),
         )
@@ -96,6 +92,28 @@ class EngineClient:
             answer = self._stub.ValidateQuery(request, timeout=_PATIENCE)
         schema = pa.ipc.read_schema(pa.BufferReader(answer.schema)) if answer.schema else None
         return ValidatedQuery(tables=tuple(answer.tables), schema=schema, is_stateful=answer.is_stateful)
+
+    def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
+        message = engine_pb2.MigrateQueryRequest(
+            old_set_transform=encode_event(request.old),
+            new_set_transform=encode_event(request.new),
+            inputs=[_input(each.name, each.schema, each.vocab) for each in request.inputs],
+            output_vocab=_vocabulary(request.vocab),
+            system_time=request.system_time.ns,
+            next_offset=request.next_offset,
+            prev_checkpoint_path=request.prev_checkpoint_path or "",
+            new_checkpoint_path=request.new_checkpoint_path,
+            new_data_path=request.new_data_path,
+        )
+        with calling(_WHAT):
+            answer = self._stub.MigrateQuery(message, timeout=LONG)
+        interval = answer.new_offset_interval if answer.HasField("new_offset_interval") else None
+        return TransformResponseSuccess(
+            new_offset_interval=None
+            if interval is None
+            else OffsetInterval(start=interval.start, end=interval.end),
+            new_watermark=Timestamp(answer.new_watermark) if answer.HasField("new_watermark") else None,
+        )
 
     def tables_of(self, sql: str) -> Strings:
         with calling(_WHAT):
@@ -126,6 +144,12 @@ def _last(responses: Iterable[Any]) -> bytes:
     if not raw:
         raise ServiceFailed(text="the engine ended without an answer")
     return raw
+
+
+def _input(name: str, schema: pa.Schema, vocab: DatasetVocabulary) -> Any:
+    return engine_pb2.ValidateQueryInput(
+        name=name, schema=schema.serialize().to_pybytes(), vocab=_vocabulary(vocab)
+    )
 
 
 def _vocabulary(vocab: DatasetVocabulary) -> Any:

@@ -12,6 +12,8 @@ from odf_common.metadata.engine import (
     TransformRequest,
     TransformResponseSuccess,
 )
+from odf_common.metadata.events import SetTransform
+from odf_common.metadata.scalars import Timestamp, UInt64
 from odf_common.metadata.steps import Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
 
@@ -34,6 +36,30 @@ class ValidatedQuery:
     is_stateful: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrateInput:
+    """An input as a query sees it: `name` in SQL, all columns, and what the system's are called."""
+
+    name: str
+    schema: pa.Schema
+    vocab: DatasetVocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrateRequest:
+    """Go from one version of a query to the next; `inputs` has every table that either of them names."""
+
+    old: SetTransform
+    new: SetTransform
+    inputs: tuple[MigrateInput, ...]
+    vocab: DatasetVocabulary
+    system_time: Timestamp
+    next_offset: UInt64
+    prev_checkpoint_path: str | None = None
+    new_checkpoint_path: str
+    new_data_path: str
+
+
 class Engine(Protocol):
     """Runs SQL. Every call raises `InvalidQuery` (the user's fault, with position) or `Unavailable`."""
 
@@ -51,6 +77,12 @@ class Engine(Protocol):
         output_vocab: DatasetVocabulary,
     ) -> ValidatedQuery:
         """Check a transform; with no inputs only its syntax."""
+
+    def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
+        """Write the checkpoint from which the new version goes on, and the records that bring the output to it.
+
+        Mostly there are none. `InvalidQuery` when the old version's state cannot be carried over.
+        """
 
     def tables_of(self, sql: str) -> Strings:
         """Return the names of tables that an ad-hoc query reads."""
