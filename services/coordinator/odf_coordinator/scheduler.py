@@ -17,7 +17,7 @@ from odf_common.errors import HeadMoved, InvalidQuery, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.planner import Dependants, Line, Result
-from odf_coordinator.transformer import Step, Transformer
+from odf_coordinator.transformer import Plan, Step, Transformer
 
 log = structlog.get_logger(__name__)
 
@@ -136,7 +136,7 @@ class Scheduler:
 
     def _look(self, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - what `Line.take` returns
         try:
-            step = self._step(dataset, is_forced)
+            step = self._steps(dataset, is_forced)
         except (HeadMoved, Unavailable) as error:
             self._postpone(dataset, error)
         except OdfError as error:
@@ -144,14 +144,23 @@ class Scheduler:
         else:
             self._done(dataset, step)
 
-    def _step(self, dataset: DatasetId, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
-        """Transform once what is new; None when there is nothing to do. Raises what kept it from that."""
-        known = self._datasets.by_id(dataset)
-        if known is None or not known.is_derivative:
-            return None
-        plan = self._transformer.plan(known)
-        if plan is None:
-            return None
+    def _steps(self, dataset: DatasetId, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
+        """Transform all that is new; None when there is nothing to do. Raises what kept it from that."""
+        done: Step | None = None
+        while True:
+            known = self._datasets.by_id(dataset)
+            plan = None if known is None or not known.is_derivative else self._transformer.plan(known)
+            if known is None or plan is None:
+                return done
+            step = self._step(known, plan, is_forced)
+            if step is not None:
+                done = step if done is None else done.followed_by(step)
+            if plan.is_whole:
+                return done
+
+    def _step(self, known: Known, plan: Plan, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
+        """Transform once; None when that changes nothing. Raises what kept it from that."""
+        dataset = known.id
         with self._changed:
             problem = self._problems.get(dataset)
         if problem is not None and problem.cause == self._transformer.cause(known, plan) and not is_forced:

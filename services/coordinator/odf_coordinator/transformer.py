@@ -1,12 +1,12 @@
 """One step of one derivative: what is new in its inputs, through the engine, into its chain.
 
-Plans are made on current heads, so whatever came since the last step is one step. Nothing is kept between steps but
-the chain; a step that is repeated gives the same records.
+Plans are made on current heads, so whatever came since the last step is one step, unless an input got another schema
+or vocabulary on the way. Nothing is kept between steps but the chain; a step that is repeated gives the same records.
 """
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +23,9 @@ from odf_common.chain.transforms import (
     has_work,
     input_ids,
     input_of,
+    input_until_change,
     is_no_op,
+    last_block,
     next_event,
     plan_inputs,
 )
@@ -60,10 +62,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the next step sees. A step that failed for the user's fault fails again while `cause` is the same."""
+    """What the next step sees, each source as it is where the step ends.
+
+    A step that failed for the user's fault fails again while `cause` is the same. `is_whole`: nothing is left for a
+    further step.
+    """
 
     inputs: tuple[InputSlices, ...]
     sources: Mapping[DatasetId, Known]
+    is_whole: bool = True
 
     @property
     def steps(self) -> tuple[ExecuteTransformInput, ...]:
@@ -78,6 +85,10 @@ class Step:
     state: ChainState
     blocks: int
     records: int
+
+    def followed_by(self, step: "Step") -> "Step":
+        """Return both steps as one."""
+        return Step(state=step.state, blocks=self.blocks + step.blocks, records=self.records + step.records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +119,10 @@ class Transformer:
         if steps is None:
             return None
         inputs = tuple(self._new_in(step) for step in steps)
-        return Plan(inputs=inputs, sources=sources) if has_work(known.state, inputs) else None
+        if not has_work(known.state, inputs):
+            return None
+        seen = {one.step.dataset_id: self._where(sources[one.step.dataset_id], one.step) for one in inputs}
+        return Plan(inputs=inputs, sources=seen, is_whole=seen == sources)
 
     def cause(self, known: Known, plan: Plan) -> object:
         """Return what a query's fate depends on besides the records: the transform and its inputs' schemas."""
@@ -147,6 +161,11 @@ class Transformer:
         if not is_no_op(state, event):
             events.append(event)
         if not events:
+            if not plan.is_whole:
+                raise InvalidInput(
+                    text="an input changes its schema, and the engine gave neither records nor a checkpoint nor a "
+                    "watermark before that, so the chain cannot say how far the input was read"
+                )
             return None
         self._store(state.dataset_id, written, scratch)
         outcome = self.committer.commit(
@@ -168,7 +187,14 @@ class Transformer:
             return input_of(step, ())
         read = self.datasets.reader(step.dataset_id)
         links = blocks_between(read, step.new_block_hash, step.prev_block_hash)
-        return input_of(step, (decoded.block for _, decoded, _ in links))
+        return input_until_change(step, ((name, decoded.block) for name, decoded, _ in links))
+
+    def _where(self, known: Known, step: ExecuteTransformInput) -> Known:
+        """Return an input as it is at the end of its step."""
+        end = last_block(step)
+        if end is None or end == known.state.head:
+            return known
+        return replace(known, state=self.datasets.states.aside(known.id, end))
 
     def _source(self, known: Known, scratch: Path) -> InputSource:
         """Return where the engine finds an input; its schema is written as an empty Parquet file."""

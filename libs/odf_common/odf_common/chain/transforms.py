@@ -1,12 +1,13 @@
 """Planning transforms and making events with data: pure, the same for running a transform and replaying it.
 
 A stored ExecuteTransform says of each input which half-open interval of blocks and records it saw (RFC-014). So the
-coordinator first decides these intervals (`plan_inputs`), then reads their blocks (`input_of`) and asks the engine
-(`build_request`); the verifier starts from the stored event and does the same, and gets the same request.
+coordinator first decides these intervals (`plan_inputs`), reads their blocks as far as the input stays what it is
+(`input_until_change`) and asks the engine (`build_request`); the verifier starts from the stored event, reads the same
+blocks (`input_of`), and gets the same request.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from odf_common.chain.events import checkpoint_hash, later
 from odf_common.errors import InvalidInput, VerificationFailed
@@ -27,7 +28,9 @@ from odf_common.metadata.events import (
     ExecuteTransform,
     ExecuteTransformInput,
     OffsetInterval,
+    SetDataSchema,
     SetTransform,
+    SetVocab,
 )
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
@@ -99,7 +102,7 @@ def plan_inputs(
 
     `heads` has the inputs' states by id. Nothing is to do without a transform, while an input has no schema yet, or
     when all inputs are where they were and the schema is set. A plan may still hold nothing but definitions: only
-    the inputs' blocks tell, see `has_work`.
+    the inputs' blocks tell, see `has_work`; and they may end a step before the head, see `input_until_change`.
     """
     if state.transform is None:
         return None
@@ -134,13 +137,51 @@ def input_of(step: ExecuteTransformInput, blocks: Iterable[MetadataBlock]) -> In
     slices: list[DataSlice] = []
     watermarks: list[Watermark] = []
     for block in blocks:
-        event = block.event
-        if not isinstance(event, (AddData, ExecuteTransform)):
-            continue
-        if event.new_data is not None:
-            slices.append(event.new_data)
-        if event.new_watermark is not None:
-            watermarks.append(Watermark(system_time=block.system_time, event_time=event.new_watermark))
+        _take(block, slices, watermarks)
+    return _brought(step, slices, watermarks)
+
+
+def input_until_change(
+    step: ExecuteTransformInput, blocks: Iterable[tuple[Multihash, MetadataBlock]]
+) -> InputSlices:
+    """Return what an input brings to a planned step, which ends before the input changes (spec: Batch step).
+
+    `blocks` are those after `prevBlockHash` up to `newBlockHash`, oldest first, with their hashes. A block that sets
+    schema or vocabulary ends the step if there are records or watermarks before it, so that one request sees one
+    schema of each input; the next step begins with it.
+    """
+    slices: list[DataSlice] = []
+    watermarks: list[Watermark] = []
+    last = step.prev_block_hash
+    has_schema = last is not None  # no step is planned before there is one
+    for name, block in blocks:
+        is_other = isinstance(block.event, (SetDataSchema, SetVocab))
+        if is_other and has_schema and (slices or watermarks):
+            break
+        has_schema = has_schema or isinstance(block.event, SetDataSchema)
+        _take(block, slices, watermarks)
+        last = name
+    cut = replace(
+        step,
+        new_block_hash=None if last == step.prev_block_hash else last,
+        new_offset=slices[-1].offset_interval.end if slices else None,
+    )
+    return _brought(cut, slices, watermarks)
+
+
+def _take(block: MetadataBlock, slices: list[DataSlice], watermarks: list[Watermark]) -> None:
+    event = block.event
+    if not isinstance(event, (AddData, ExecuteTransform)):
+        return
+    if event.new_data is not None:
+        slices.append(event.new_data)
+    if event.new_watermark is not None:
+        watermarks.append(Watermark(system_time=block.system_time, event_time=event.new_watermark))
+
+
+def _brought(
+    step: ExecuteTransformInput, slices: Sequence[DataSlice], watermarks: Sequence[Watermark]
+) -> InputSlices:
     _check_records(step, slices)
     start = 0 if step.prev_offset is None else step.prev_offset + 1
     interval = None if step.new_offset is None else OffsetInterval(start=start, end=step.new_offset)

@@ -11,6 +11,7 @@ from odf_common.chain.transforms import (
     build_request,
     has_work,
     input_of,
+    input_until_change,
     is_no_op,
     last_block,
     next_event,
@@ -25,9 +26,13 @@ from odf_common.metadata.events import (
     DatasetKind,
     ExecuteTransform,
     ExecuteTransformInput,
+    KnownEvent,
     OffsetInterval,
+    SetDataSchema,
     SetInfo,
+    SetVocab,
 )
+from odf_common.metadata.schema import DataTypeOption, DataTypeString
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.testing.builders import (
     AChain,
@@ -92,6 +97,66 @@ def test_the_next_transform_sees_what_is_new() -> None:
     found = read(source, step)
     assert [one.offset_interval.start for one in found.slices] == [20, 30]
     assert found.offset_interval == OffsetInterval(start=20, end=39)
+
+
+def until_change(chain: AChain, step: ExecuteTransformInput) -> InputSlices:
+    """What the coordinator does with a planned step."""
+    end = last_block(step)
+    assert end is not None
+    blocks = blocks_between(chain.read, end, step.prev_block_hash)
+    return input_until_change(step, ((name, decoded.block) for name, decoded, _ in blocks))
+
+
+def wider() -> SetDataSchema:
+    """The schema of an input with one more column."""
+    return a_schema(**{name: DataTypeOption(inner=DataTypeString()) for name in ("city", "country")})
+
+
+@pytest.mark.parametrize("change", [wider(), SetVocab(event_time_column="at")])
+def test_a_step_ends_before_its_input_changes(change: KnownEvent) -> None:
+    source, output = an_input().add_data(2), a_derivative(A)
+    before = source.state.head
+    source.add(change).add_data(1)
+
+    found = until_change(source, planned(output, source))
+
+    assert (found.step.new_block_hash, found.step.new_offset) == (before, 19)
+    assert found.offset_interval == OffsetInterval(start=0, end=19)
+    assert read(source, found.step) == found, "whoever replays it sees the same"
+
+
+def test_the_next_step_begins_with_the_change_and_goes_on_to_the_head() -> None:
+    source, output = an_input().add_data(), a_derivative(A)
+    execute(output, source)
+    source.add(wider()).add_data()
+
+    found = until_change(source, planned(output, source))
+
+    assert found.step == planned(output, source)
+    assert found.offset_interval == OffsetInterval(start=10, end=19)
+
+
+def test_a_watermark_before_a_change_has_its_own_step() -> None:
+    source, output = an_input().add_data(), a_derivative(A)
+    execute(output, source)
+    source.add(AddData(prev_offset=9, new_watermark=a_time(7)))
+    before = source.state.head
+    source.add(wider())
+
+    found = until_change(source, planned(output, source))
+
+    assert (found.step.new_block_hash, found.step.new_offset) == (before, None)
+    assert len(found.watermarks) == 1
+
+
+def test_the_first_schema_of_an_input_is_no_change() -> None:
+    source = a_chain(
+        a_seed(dataset=A), a_push_source(), AddData(new_watermark=a_time(1)), a_schema()
+    ).add_data()
+
+    step = planned(a_derivative(A), source)
+
+    assert until_change(source, step).step == step
 
 
 def test_nothing_is_planned_when_the_inputs_are_where_they_were() -> None:
