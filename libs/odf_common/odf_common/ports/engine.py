@@ -1,6 +1,6 @@
 """The engine as its callers see it (spec: Engine Contract)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +37,22 @@ class ValidatedQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProgress:
+    """How far a request is: `rows` of `total` in this stage; 0 where the engine does not count.
+
+    `late` rows of the whole request came too late for their windows, and were dropped.
+    """
+
+    stage: str = ""
+    rows: int = 0
+    total: int = 0
+    late: int = 0
+
+
+OnProgress = Callable[[EngineProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MigrateInput:
     """An input as a query sees it: `name` in SQL, all columns, and what the system's are called."""
 
@@ -63,8 +79,13 @@ class MigrateRequest:
 class Engine(Protocol):
     """Runs SQL. Every call raises `InvalidQuery` (the user's fault, with position) or `Unavailable`."""
 
-    def execute_transform(self, request: TransformRequest) -> TransformResponseSuccess:
-        """Perform one step of a transformation; its files are written when this returns."""
+    def execute_transform(
+        self, request: TransformRequest, on_progress: OnProgress | None = None
+    ) -> TransformResponseSuccess:
+        """Perform one step of a transformation; its files are written when this returns.
+
+        `on_progress` hears from time to time how far it is, and at the end once more.
+        """
 
     def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
         """Preprocess one batch; its file is written when this returns."""
