@@ -17,8 +17,6 @@ from odf_common.chain.chain import blocks_between
 from odf_common.chain.state import ChainState
 from odf_common.chain.transforms import (
     InputSlices,
-    InputSource,
-    RequestFiles,
     build_request,
     has_work,
     input_ids,
@@ -33,10 +31,8 @@ from odf_common.data.checks import RecordsDiffer, check_records
 from odf_common.data.continuing import continued, continued_schema
 from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import read_slice, slice_schema, write_slice
-from odf_common.data.types import stored_schema
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.logical import logical_hash
-from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine import TransformResponseSuccess
@@ -53,6 +49,7 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobStore, ObjectKind
+from odf_common.runtime.replay import input_source, request_files
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, DatasetUnknown, Known
 from odf_coordinator.outcomes import require_committed
@@ -143,12 +140,11 @@ class Transformer:
     def _perform(self, known: Known, plan: Plan, scratch: Path) -> Step | None:
         state = known.state
         system_time = max(self.clock.now(), Timestamp.from_ms(state.system_time.ms + 1))
-        files = RequestFiles(
-            prev_checkpoint=self._checkpoint_path(state),
-            new_checkpoint=str(scratch / "checkpoint"),
-            new_data=str(scratch / "data"),
-        )
-        sources = {dataset: self._source(one, scratch) for dataset, one in plan.sources.items()}
+        files = request_files(self.blobs, state, scratch)
+        sources = {
+            dataset: input_source(self.blobs, one.alias, one.state, scratch)
+            for dataset, one in plan.sources.items()
+        }
         request = build_request(
             state, plan.inputs, sources, alias=known.alias, system_time=system_time, files=files
         )
@@ -195,26 +191,6 @@ class Transformer:
         if end is None or end == known.state.head:
             return known
         return replace(known, state=self.datasets.states.aside(known.id, end))
-
-    def _source(self, known: Known, scratch: Path) -> InputSource:
-        """Return where the engine finds an input; its schema is written as an empty Parquet file."""
-        assert known.state.schema is not None  # `plan_inputs` waits for it
-        file = scratch / f"schema-{known.id.folder}.parquet"
-        schema = stored_schema(schema_of_event(known.state.schema))
-        pq.write_table(schema.empty_table(), file, store_schema=False)
-
-        def path_of(name: Multihash) -> str:
-            return str(self.blobs.local_path(known.id, ObjectKind.DATA, name))
-
-        return InputSource(
-            alias=known.alias, vocab=known.state.vocabulary, schema_file=str(file), path_of=path_of
-        )
-
-    def _checkpoint_path(self, state: ChainState) -> str | None:
-        if state.checkpoint is None:
-            return None
-        name = state.checkpoint.physical_hash
-        return str(self.blobs.local_path(state.dataset_id, ObjectKind.CHECKPOINT, name))
 
     def _store(self, dataset: DatasetId, written: Written, scratch: Path) -> None:
         """Move data and checkpoint into the store, durably, before any block names them."""

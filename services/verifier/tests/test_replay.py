@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odf_common.chain.transforms import RequestFiles
 from odf_common.data.columns import with_system_columns
 from odf_common.data.schema import schema_to_event
 from odf_common.data.slices import write_slice
@@ -46,11 +45,8 @@ def declared(table: pa.Table, folder: Path) -> tuple[ExecuteTransform, ChainStat
 
 def differences(event: ExecuteTransform, state: ChainState, given: pa.Table, folder: Path) -> list[str]:
     write_slice(given, folder / "data")
-    files = RequestFiles(
-        prev_checkpoint=None, new_checkpoint=str(folder / "checkpoint"), new_data=str(folder / "data")
-    )
     response = TransformResponseSuccess(new_offset_interval=INTERVAL)
-    return [text for _, text in _differences(event, state, response, files)]
+    return [text for _, text in _differences(event, state, response, folder)]
 
 
 def test_an_engine_of_the_other_setting_gives_the_same_records(tmp_path: Path) -> None:

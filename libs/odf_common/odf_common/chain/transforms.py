@@ -285,3 +285,12 @@ def is_no_op(state: ChainState, event: ExecuteTransform) -> bool:
     An event may have nothing but input blocks; they are read again with the next one that has more (§5.5, 6).
     """
     return event.new_data is None and event.new_checkpoint is None and event.new_watermark is None
+
+
+def is_migration(event: ExecuteTransform, replaced: SetTransform | None) -> bool:
+    """Tell whether a transform carries the output from one query to the next (spec: Migrate Query).
+
+    `replaced` is the transform that the block directly before set anew, None if that block is another one. What
+    runs a query has something new of an input; a migration has nothing.
+    """
+    return replaced is not None and all(step.new_block_hash is None for step in event.query_inputs)

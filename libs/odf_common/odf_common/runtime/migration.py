@@ -1,0 +1,59 @@
+"""Asking the engine to go from one version of a query to the next (spec: Migrate Query)."""
+
+from collections.abc import Iterator, Mapping
+
+from odf_common.chain.state import ChainState
+from odf_common.chain.transforms import RequestFiles
+from odf_common.data.schema import schema_of_event
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import SetTransform
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.engine import MigrateInput, MigrateRequest
+
+
+def migrate_request(
+    state: ChainState,
+    old: SetTransform,
+    new: SetTransform,
+    inputs: Mapping[DatasetId, ChainState],
+    *,
+    system_time: Timestamp,
+    files: RequestFiles,
+) -> MigrateRequest:
+    """Return the request to go from `old` to `new` after `state` of the output.
+
+    `inputs` has each input in the state up to which it was read. Raises `NotFound` for one without a schema, and
+    `InvalidInput` where the versions call two inputs by one name.
+    """
+    return MigrateRequest(
+        old=old,
+        new=new,
+        inputs=tuple(_inputs(old, new, inputs)),
+        vocab=state.vocabulary,
+        system_time=system_time,
+        next_offset=state.next_offset,
+        prev_checkpoint_path=files.prev_checkpoint,
+        new_checkpoint_path=files.new_checkpoint,
+        new_data_path=files.new_data,
+    )
+
+
+def _inputs(
+    old: SetTransform, new: SetTransform, inputs: Mapping[DatasetId, ChainState]
+) -> Iterator[MigrateInput]:
+    called: dict[str, DatasetId] = {}
+    for one in (*old.inputs, *new.inputs):
+        dataset, name = DatasetId.parse(one.dataset_ref), one.alias or one.dataset_ref
+        before = called.get(name.lower())
+        if before is not None and before != dataset:
+            text = (
+                f"{name} was the name of {before} and is now that of {dataset}; give the inputs other aliases"
+            )
+            raise InvalidInput(text=text)
+        if before is None:
+            state = inputs.get(dataset)
+            if state is None or state.schema is None:
+                raise NotFound(what=f"a schema of {name}")
+            called[name.lower()] = dataset
+            yield MigrateInput(name=name, schema=schema_of_event(state.schema), vocab=state.vocabulary)

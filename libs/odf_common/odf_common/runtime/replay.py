@@ -1,0 +1,178 @@
+"""Running stored transforms again, for those who compare the result and those who lost it.
+
+The request is rebuilt from what the stored event says it saw, by the same functions that planned it, on the schemas and
+vocabularies that the inputs had there. A migration (`chain/transforms.is_migration`) is migrated again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from odf_common.chain.chain import ReadBlock, blocks_between, read_link
+from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
+from odf_common.chain.transforms import (
+    InputSlices,
+    InputSource,
+    RequestFiles,
+    build_request,
+    input_of,
+    is_migration,
+)
+from odf_common.data.schema import schema_of_event
+from odf_common.data.types import stored_schema
+from odf_common.errors import NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.engine import TransformResponseSuccess
+from odf_common.metadata.events import ExecuteTransform, ExecuteTransformInput, SetTransform
+from odf_common.ports.engine import Engine
+from odf_common.ports.store import BlobReader, Catalog, ObjectKind
+from odf_common.runtime.migration import migrate_request
+
+StateAt = Callable[[DatasetId, Multihash], ChainState]  # the state after a block of a chain
+StoredBlock = tuple[Multihash, MetadataBlock, int]  # hash, block, manifest version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A transform as its chain has it, and the chain's state before it; `migrated` is the query it migrates from."""
+
+    block_hash: Multihash
+    block: MetadataBlock
+    event: ExecuteTransform
+    state: ChainState
+    migrated: SetTransform | None = None
+
+
+class Replaying:
+    """Runs the transforms of one dataset again, in the order of its chain."""
+
+    def __init__(self, *, blobs: BlobReader, catalog: Catalog, engine: Engine, state_at: StateAt) -> None:
+        """Begin with no input read; `state_at` is asked for an input where its first replayed step begins."""
+        self._blobs = blobs
+        self._catalog = catalog
+        self._engine = engine
+        self._state_at = state_at
+        self._inputs = _Inputs(blobs, catalog, state_at)
+
+    def transforms(self, blocks: Iterable[StoredBlock], since: ChainState | None) -> Iterator[Stored]:
+        """Iterate over the transforms among `blocks`, which follow `since`, oldest first."""
+        state = since
+        replaced = None if since is None else self._replaced_at(since)
+        for name, block, version in blocks:
+            event = block.event
+            if isinstance(event, ExecuteTransform):
+                assert state is not None, "the rules have been checked: a transform is not the first block"
+                migrated = replaced if is_migration(event, replaced) else None
+                yield Stored(block_hash=name, block=block, event=event, state=state, migrated=migrated)
+            replaced = state.transform if state is not None and isinstance(event, SetTransform) else None
+            state = admit(state, block, block_hash=name, version=version)
+
+    def run(self, stored: Stored, *, alias: str, scratch: Path) -> TransformResponseSuccess:
+        """Return the engine's answer; what it wrote lies in `scratch` as `data` and `checkpoint`.
+
+        `alias` is the output's name for logs. Raises `NotFound`, `InputMismatch` and `ChainBroken` for an input that
+        is not here as the transform saw it, `InvalidQuery`, and `Unavailable`.
+        """
+        state = stored.state
+        files = request_files(self._blobs, state, scratch)
+        time = stored.block.system_time
+        slices, states = self._inputs.advance(stored.event)
+        if stored.migrated is not None:
+            assert state.transform is not None, "it follows a SetTransform"
+            return self._engine.migrate(
+                migrate_request(
+                    state, stored.migrated, state.transform, states, system_time=time, files=files
+                )
+            )
+        sources = {
+            dataset: input_source(self._blobs, self._alias(dataset), one, scratch)
+            for dataset, one in states.items()
+        }
+        request = build_request(state, slices, sources, alias=alias, system_time=time, files=files)
+        return self._engine.execute_transform(request)
+
+    def _alias(self, dataset: DatasetId) -> str:
+        entry = self._catalog.by_id(dataset)
+        return str(dataset) if entry is None else entry.alias
+
+    def _replaced_at(self, state: ChainState) -> SetTransform | None:
+        """Return the transform that the last block of a chain replaced, None if it replaced none."""
+        read = _reader(self._blobs, state.dataset_id)
+        block = read_link(read, state.head)[1].block
+        if not isinstance(block.event, SetTransform) or block.prev_block_hash is None:
+            return None
+        return self._state_at(state.dataset_id, block.prev_block_hash).transform
+
+
+def request_files(blobs: BlobReader, state: ChainState, scratch: Path) -> RequestFiles:
+    """Return where a step after `state` finds its checkpoint, and writes; raises `NotFound`."""
+    before = None
+    if state.checkpoint is not None:
+        name = state.checkpoint.physical_hash
+        before = str(blobs.local_path(state.dataset_id, ObjectKind.CHECKPOINT, name))
+    return RequestFiles(
+        prev_checkpoint=before, new_checkpoint=str(scratch / "checkpoint"), new_data=str(scratch / "data")
+    )
+
+
+def input_source(blobs: BlobReader, alias: str, state: ChainState, scratch: Path) -> InputSource:
+    """Return where the engine finds an input in this state; its schema is written as an empty Parquet file.
+
+    Raises `NotFound` while it has no schema.
+    """
+    dataset = state.dataset_id
+    if state.schema is None:
+        raise NotFound(what=f"a schema of {alias}")
+    file = scratch / f"schema-{dataset.folder}.parquet"
+    schema = stored_schema(schema_of_event(state.schema))
+    pq.write_table(schema.empty_table(), file, store_schema=False)
+    return InputSource(
+        alias=alias,
+        vocab=state.vocabulary,
+        schema_file=str(file),
+        path_of=lambda name: str(blobs.local_path(dataset, ObjectKind.DATA, name)),
+    )
+
+
+class _Inputs:
+    """The inputs' chains, folded once, step by step, as the transforms saw them."""
+
+    def __init__(self, blobs: BlobReader, catalog: Catalog, state_at: StateAt) -> None:
+        self._blobs = blobs
+        self._catalog = catalog
+        self._state_at = state_at
+        self._states: dict[DatasetId, ChainState | None] = {}
+
+    def advance(self, event: ExecuteTransform) -> tuple[tuple[InputSlices, ...], dict[DatasetId, ChainState]]:
+        """Return what each input brought to the transform, and what it was then."""
+        slices = tuple(input_of(step, self._blocks(step)) for step in event.query_inputs)
+        return slices, {step.dataset_id: self._state(step.dataset_id) for step in event.query_inputs}
+
+    def _state(self, dataset: DatasetId) -> ChainState:
+        state = self._states[dataset]
+        if state is None:
+            raise NotFound(what=f"a block of {dataset}")
+        return state
+
+    def _blocks(self, step: ExecuteTransformInput) -> list[MetadataBlock]:
+        dataset = step.dataset_id
+        state = self._states.setdefault(dataset, None)
+        if step.prev_block_hash is not None and (state is None or state.head != step.prev_block_hash):
+            state = self._state_at(dataset, step.prev_block_hash)
+        blocks = []
+        if step.new_block_hash is not None:
+            links = blocks_between(_reader(self._blobs, dataset), step.new_block_hash, step.prev_block_hash)
+            for name, decoded, _ in links:
+                state = admit(state, decoded.block, block_hash=name, version=decoded.version)
+                blocks.append(decoded.block)
+        self._states[dataset] = state
+        return blocks
+
+
+def _reader(blobs: BlobReader, dataset: DatasetId) -> ReadBlock:
+    return lambda name: blobs.read(dataset, ObjectKind.BLOCK, name)

@@ -1,0 +1,262 @@
+"""Stored transforms are asked for again as they were, whatever their dataset and its inputs have become since."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.chain.chain import fold
+from odf_common.chain.transforms import last_block
+from odf_common.errors import InvalidInput
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.engine import (
+    RawQueryRequest,
+    RawQueryResponseSuccess,
+    TransformRequest,
+    TransformResponseSuccess,
+)
+from odf_common.metadata.events import (
+    AddData,
+    DatasetKind,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    SetTransform,
+)
+from odf_common.metadata.schema import DataTypeOption, DataTypeString
+from odf_common.metadata.steps import SqlQueryStep, Strings, Transform
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.ports.engine import MigrateRequest, OnProgress, QueryTable, ValidatedQuery
+from odf_common.ports.store import ObjectKind
+from odf_common.runtime.migration import migrate_request
+from odf_common.runtime.replay import Replaying, Stored, StoredBlock, request_files
+from odf_common.runtime.states import ChainStates, NoStateCache
+from odf_common.testing.builders import (
+    AChain,
+    a_chain,
+    a_checkpoint,
+    a_dataset,
+    a_derivative,
+    a_push_source,
+    a_query,
+    a_schema,
+    a_seed,
+    a_transform,
+    some_data,
+)
+
+A = a_dataset("a")
+WIDE = a_schema(**{name: DataTypeOption(inner=DataTypeString()) for name in ("city", "country")})
+
+
+class Asked:
+    """Implements the engine's port: keeps what it is asked, and the columns that each request told of."""
+
+    def __init__(self) -> None:
+        self.requests: list[TransformRequest] = []
+        self.columns: list[list[str]] = []
+        self.migrations: list[MigrateRequest] = []
+
+    def execute_transform(
+        self, request: TransformRequest, on_progress: OnProgress | None = None
+    ) -> TransformResponseSuccess:
+        self.requests.append(request)
+        self.columns.append(pq.read_schema(request.query_inputs[0].schema_file).names[4:])
+        return TransformResponseSuccess()
+
+    def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
+        self.migrations.append(request)
+        return TransformResponseSuccess()
+
+    def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
+        raise NotImplementedError
+
+    def validate(
+        self,
+        transform: Transform,
+        inputs: Mapping[str, pa.Schema],
+        vocabs: Mapping[str, DatasetVocabulary],
+        output_vocab: DatasetVocabulary,
+    ) -> ValidatedQuery:
+        raise NotImplementedError
+
+    def tables_of(self, sql: str) -> Strings:
+        raise NotImplementedError
+
+    def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
+        raise NotImplementedError
+
+
+class World:
+    """An input, a derivative, and what replays it."""
+
+    def __init__(self) -> None:
+        self.source = a_chain(a_seed(dataset=A), a_push_source(), a_schema())
+        self.output = a_derivative(A)
+        self.engine = Asked()
+
+    def query(self, text: str) -> SetTransform:
+        new = replace(a_transform(A), transform=a_query(SqlQueryStep(query=text)))
+        self.output.add(new)
+        return new
+
+    def execute(self) -> None:
+        """Commit a transform that saw all that is new."""
+        past, head = self.output.state, self.source.state
+        done = past.progress_of(A)
+        is_new = done.last_block != head.head
+        step = ExecuteTransformInput(
+            dataset_id=A,
+            prev_block_hash=done.last_block,
+            new_block_hash=head.head if is_new else None,
+            prev_offset=done.last_offset,
+            new_offset=head.last_offset if head.last_offset != done.last_offset else None,
+        )
+        data = some_data(past)
+        self.output.add(
+            ExecuteTransform(
+                query_inputs=(step,),
+                prev_checkpoint=data.prev_checkpoint,
+                prev_offset=data.prev_offset,
+                new_data=data.new_data if is_new else None,
+                new_checkpoint=a_checkpoint(past.sequence_number),
+            )
+        )
+
+    def replaying(self) -> Replaying:
+        refs = MemoryRefStore()
+        blobs = MemoryBlobStore(refs)
+        for chain in (self.source, self.output):
+            self._store(blobs, chain)
+        states = ChainStates(blobs, refs, NoStateCache())
+        return Replaying(blobs=blobs, catalog=MemoryCatalog(), engine=self.engine, state_at=states.at)
+
+    def _store(self, blobs: MemoryBlobStore, chain: AChain) -> None:
+        dataset = chain.state.dataset_id
+        for one in chain.blocks:
+            blobs.put(dataset, ObjectKind.BLOCK, one.hash, one.raw)
+            event = one.block.event
+            if not isinstance(event, AddData | ExecuteTransform):
+                continue
+            if event.new_data is not None:
+                blobs.put(dataset, ObjectKind.DATA, event.new_data.physical_hash, b"records")
+            if event.new_checkpoint is not None:
+                blobs.put(dataset, ObjectKind.CHECKPOINT, event.new_checkpoint.physical_hash, b"state")
+
+    def replay(self, folder: Path, since: int = 0) -> list[Stored]:
+        """Ask for all transforms after the block numbered `since` - 1 again."""
+        replaying, state = self.replaying(), self.state_before(since)
+        stored = [*replaying.transforms(self.blocks(since), state)]
+        for number, one in enumerate(stored):
+            scratch = folder / str(number)
+            scratch.mkdir()
+            replaying.run(one, alias="derivative", scratch=scratch)
+        return stored
+
+    def blocks(self, since: int) -> Iterator[StoredBlock]:
+        return ((one.hash, one.block, 3) for one in self.output.blocks[since:])
+
+    def state_before(self, number: int) -> ChainState | None:
+        if number == 0:
+            return None
+        return fold(self.output.read, self.output.blocks[number - 1].hash)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def queries(requests: Sequence[TransformRequest]) -> list[str]:
+    return [request.transform.queries[0].query for request in requests if request.transform.queries]
+
+
+def test_each_transform_is_replayed_with_the_query_of_its_time(world: World, tmp_path: Path) -> None:
+    world.source.add_data()
+    world.execute()
+    world.query("SELECT city FROM input_0")
+    world.source.add_data()
+    world.execute()
+
+    world.replay(tmp_path)
+
+    assert queries(world.engine.requests) == ["SELECT * FROM input_0", "SELECT city FROM input_0"]
+    assert world.engine.migrations == []
+
+
+def test_each_transform_is_told_the_schema_of_its_time(world: World, tmp_path: Path) -> None:
+    world.source.add_data()
+    world.execute()
+    world.source.add(WIDE).add_data()
+    world.execute()
+
+    world.replay(tmp_path)
+
+    assert world.engine.columns == [["city"], ["city", "country"]]
+
+
+@pytest.mark.parametrize("since", [0, 5], ids=["the whole chain", "from the SetTransform on"])
+def test_a_migration_is_migrated_again(world: World, tmp_path: Path, since: int) -> None:
+    world.source.add_data()
+    world.execute()
+    old = world.output.state.transform
+    new = world.query("SELECT count(*) FROM input_0")
+    world.execute()
+    world.source.add(WIDE).add_data()
+    world.execute()
+
+    stored = world.replay(tmp_path, since)
+
+    assert [one.migrated for one in stored] == [*([None] if since == 0 else []), old, None]
+    (asked,) = world.engine.migrations
+    assert (asked.old, asked.new) == (old, new)
+    assert asked.next_offset == 10
+    assert [(one.name, one.schema.names[4:]) for one in asked.inputs] == [("input_0", ["city"])]
+    assert asked.prev_checkpoint_path is not None
+    assert a_checkpoint(2).physical_hash.digest.hex() in asked.prev_checkpoint_path
+
+
+def test_a_transform_after_a_new_query_that_saw_something_is_no_migration(
+    world: World, tmp_path: Path
+) -> None:
+    world.source.add_data()
+    world.execute()
+    world.query("SELECT city FROM input_0")
+    world.source.add_data()
+    world.execute()
+
+    assert [one.migrated for one in world.replay(tmp_path)] == [None, None]
+
+
+def test_inputs_that_swap_names_cannot_be_told_apart(world: World, tmp_path: Path) -> None:
+    world.source.add_data()
+    world.execute()
+    b = a_dataset("b")
+    states = {A: world.source.state, b: replace(world.source.state, dataset_id=b)}
+
+    with pytest.raises(InvalidInput, match="give the inputs other aliases"):
+        migrate_request(
+            world.output.state,
+            a_transform(A, b),
+            a_transform(b, A),
+            states,
+            system_time=world.output.state.system_time,
+            files=request_files(MemoryBlobStore(), a_chain(a_seed(DatasetKind.Root)).state, tmp_path),
+        )
+
+
+def test_what_an_input_was_ends_where_the_step_ends(world: World, tmp_path: Path) -> None:
+    world.source.add_data()
+    world.execute()
+    before = world.source.state.head
+    world.source.add(WIDE)
+
+    (stored,) = world.replay(tmp_path)
+
+    assert [last_block(step) for step in stored.event.query_inputs] == [before]
+    assert world.engine.columns == [["city"]]
+    assert DatasetId.parse(str(world.engine.requests[0].query_inputs[0].dataset_id)) == A
