@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRef
 from odf_common.chain.events import add_data_event
 from odf_common.codec.bus import Envelope
 from odf_common.data.columns import with_system_columns
-from odf_common.data.schema import schema_to_event
+from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import read_slice, slice_schema, write_slice
 from odf_common.errors import InvalidQuery, Unavailable
 from odf_common.identity.did import DatasetId
@@ -27,7 +27,7 @@ from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import MigrateRequest, QueryTable, ValidatedQuery
+from odf_common.ports.engine import EngineProgress, MigrateRequest, OnProgress, QueryTable, ValidatedQuery
 from odf_common.ports.store import ObjectKind, RefStore
 from odf_common.runtime.environment import FreeLocks
 from odf_common.runtime.states import ChainStates, NoStateCache
@@ -61,15 +61,23 @@ class TickingClock:
 
 
 class PassingEngine:
-    """Implements the engine's port: a transform is the union of its inputs' new records, all columns."""
+    """Implements the engine's port: a transform is the union of its inputs' new records: `columns`, None for all."""
+
+    columns: Sequence[str] | None = None
 
     def __init__(self) -> None:
         self.requests: list[TransformRequest] = []
         self.migrations: list[MigrateRequest] = []
         self.failures: list[Exception] = []
+        self.progress: tuple[EngineProgress, ...] = ()
 
-    def execute_transform(self, request: TransformRequest) -> TransformResponseSuccess:
+    def execute_transform(
+        self, request: TransformRequest, on_progress: OnProgress | None = None
+    ) -> TransformResponseSuccess:
         self.requests.append(request)
+        if on_progress is not None:
+            for progress in self.progress:
+                on_progress(progress)
         if self.failures:
             raise self.failures.pop(0)
         tables = [read_slice(Path(path)) for one in request.query_inputs for path in one.data_paths]
@@ -77,6 +85,7 @@ class PassingEngine:
         if not tables:
             return TransformResponseSuccess(new_watermark=watermark)
         records = pa.concat_tables(tables).drop_columns(["offset", "op", "system_time"])
+        records = records if self.columns is None else records.select(self.columns)
         output = with_system_columns(
             records,
             ops=None,
@@ -261,7 +270,12 @@ class Coordinator:
     def ingest_events(self, known: Known, cities: Iterable[str], minute: int) -> tuple[KnownEvent, ...]:
         """Return the events of one slice, whose object is stored."""
         moments = [minute * 60_000] * len(list(cities := list(cities)))
-        records = pa.table({"event_time": moments, "city": cities}, schema=DATA)
+        return self.slice_events(
+            known, pa.table({"event_time": moments, "city": cities}, schema=DATA), minute
+        )
+
+    def slice_events(self, known: Known, records: pa.Table, minute: int) -> tuple[KnownEvent, ...]:
+        """Return the events of one slice of any columns, with that of its schema where it is another one."""
         state = known.state
         table = with_system_columns(
             records,
@@ -286,12 +300,19 @@ class Coordinator:
             state, new_data=data, watermark=Timestamp.from_ms(minute * 60_000), source_state=None
         )
         assert event is not None
-        return (event,) if state.schema is not None else (schema_to_event(schema), event)
+        is_known = state.schema is not None and not check_evolution(schema_of_event(state.schema), schema)
+        return (event,) if is_known else (schema_to_event(schema), event)
 
     def push(self, ref: str, *cities: str, minute: int = 0) -> Known:
         """Commit one slice to a root."""
         known = self.find(ref)
         require_committed(known.id, self.propose(known, self.ingest_events(known, cities, minute)))
+        return self.find(ref)
+
+    def push_table(self, ref: str, records: pa.Table, minute: int = 0) -> Known:
+        """Commit one slice of any columns to a root."""
+        known = self.find(ref)
+        require_committed(known.id, self.propose(known, self.slice_events(known, records, minute)))
         return self.find(ref)
 
     def propose(

@@ -32,6 +32,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.eventLog.enabled": "false",
     "spark.log.level": "OFF",
     "spark.locality.wait": "0",
+    "spark.scheduler.mode": "FAIR",
     "spark.shuffle.compress": "false",
     "spark.cleaner.periodicGC.interval": "1h",
     "spark.sql.ui.retainedExecutions": "1",

@@ -25,6 +25,7 @@ from odf_engine_spark.changelog import Numbers, carried_operations, netted
 from odf_engine_spark.inputs import Input, min_watermark, read_input
 from odf_engine_spark.jvm import Spark
 from odf_engine_spark.prepared import ROW, PlannedInput, Prepared, prepare
+from odf_engine_spark.progress import Progress
 from odf_engine_spark.state import InputState, State, read_state, write_state
 from odf_engine_spark.windows import (
     MS,
@@ -59,15 +60,22 @@ class Transforms:
         self._ready: OrderedDict[Hashable, Prepared] = OrderedDict()
         self._guard = threading.Lock()
 
-    def execute(self, request: TransformRequest) -> TransformResponseSuccess:
+    def execute(
+        self, request: TransformRequest, progress: Progress | None = None
+    ) -> TransformResponseSuccess:
         """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`, then nothing counts."""
+        progress = progress or Progress()
+        progress.report("reading")
         inputs = [read_input(each) for each in request.query_inputs]
         prepared = self.prepare(request.transform, [each.planned for each in inputs], request.vocab)
         state = read_state(
             None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path)
         )
+        rows = sum(len(each.records) for each in inputs)
+        progress.report("computing", total=rows)
         run = run_windows if prepared.is_windowed else run_rows
         result = run(prepared, inputs, state, request.vocab)
+        progress.report("writing", total=len(result.records))
         return self._write(request, result)
 
     def prepare(

@@ -1,13 +1,15 @@
 """The engine over gRPC: FlatBuffers inside, one terminal message per request (wire-facts §7)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import grpc
 import pyarrow as pa
 
 from odf_common.adapters.grpc_client import DEADLINE, LONG, ServiceFailed, calling, channel
+from odf_common.adapters.patience import Patience
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
-from odf_common.errors import InvalidQuery
+from odf_common.errors import InvalidQuery, Unavailable
 from odf_common.metadata.engine import (
     RawQueryRequest,
     RawQueryResponseInternalError,
@@ -26,18 +28,21 @@ from odf_common.metadata.events import OffsetInterval, SetTransform, TransformIn
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import MigrateRequest, QueryTable, ValidatedQuery
+from odf_common.ports.engine import EngineProgress, MigrateRequest, OnProgress, QueryTable, ValidatedQuery
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 
 _WHAT: Final = "the engine"
+SILENCE: Final = 120.0  # seconds; the engine speaks every second
+_MIGRATION: Final = 1200.0  # seconds
 _PATIENCE: Final = 4 * DEADLINE  # a query new to the engine is analysed by a JVM that may be busy
 
 
 class EngineClient:
     """Implements `ports.engine.Engine`; connects with the first call."""
 
-    def __init__(self, address: str) -> None:
-        """Speak to the engine at `host:port`."""
+    def __init__(self, address: str, *, silence: float = SILENCE) -> None:
+        """Speak to the engine at `host:port`; give a call up when nothing came for so many seconds."""
+        self._silence = silence
         self._channel = channel(address)
         self._stub: Any = engine_pb2_grpc.EngineStub(self._channel)
 
@@ -45,10 +50,12 @@ class EngineClient:
         """Give the connection up."""
         self._channel.close()
 
-    def execute_transform(self, request: TransformRequest) -> TransformResponseSuccess:
+    def execute_transform(
+        self, request: TransformRequest, on_progress: OnProgress | None = None
+    ) -> TransformResponseSuccess:
         message = engine_pb2.TransformRequest(flatbuffer=encode_message(request))
         with calling(_WHAT):
-            raw = _last(self._stub.ExecuteTransform(message, timeout=LONG))
+            raw = _last(self._heard(self._stub.ExecuteTransform(message, timeout=LONG)), on_progress)
         match decode_message(TransformResponseRoot, raw).value:
             case TransformResponseSuccess() as success:
                 return success
@@ -62,7 +69,7 @@ class EngineClient:
     def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
         message = engine_pb2.RawQueryRequest(flatbuffer=encode_message(request))
         with calling(_WHAT):
-            raw = _last(self._stub.ExecuteRawQuery(message, timeout=LONG))
+            raw = _last(self._heard(self._stub.ExecuteRawQuery(message, timeout=LONG)))
         match decode_message(RawQueryResponseRoot, raw).value:
             case RawQueryResponseSuccess() as success:
                 return success
@@ -106,7 +113,7 @@ class EngineClient:
             new_data_path=request.new_data_path,
         )
         with calling(_WHAT):
-            answer = self._stub.MigrateQuery(message, timeout=LONG)
+            answer = self._stub.MigrateQuery(message, timeout=_MIGRATION)
         interval = answer.new_offset_interval if answer.HasField("new_offset_interval") else None
         return TransformResponseSuccess(
             new_offset_interval=None
@@ -131,16 +138,37 @@ class EngineClient:
             ],
         )
         with calling(_WHAT):
-            raw = b"".join(chunk.ipc for chunk in self._stub.Query(request, timeout=LONG))
+            raw = b"".join(chunk.ipc for chunk in self._heard(self._stub.Query(request, timeout=LONG)))
         with pa.ipc.open_stream(pa.BufferReader(raw)) as stream:
             return stream.read_all()
 
+    def _heard(self, call: Any) -> Iterator[Any]:
+        """Iterate over a call's messages; raises `Unavailable` after too long a silence.
 
-def _last(responses: Iterable[Any]) -> bytes:
+        The engine says something every second while it is well, so one that is silent will not end by itself.
+        """
+        patience = Patience(self._silence, call.cancel)
+        try:
+            for message in call:
+                patience.renew()
+                yield message
+        except grpc.RpcError as error:
+            if patience.is_over:
+                raise Unavailable(what=_WHAT, why=f"no sign of life for {self._silence:g} s") from error
+            raise
+        finally:
+            patience.end()
+            call.cancel()  # of no effect on a call that has ended
+
+
+def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> bytes:
     """Return the terminal message: whatever came last."""
     raw = b""
     for response in responses:
         raw = response.flatbuffer
+        if on_progress is not None:
+            told = response.progress
+            on_progress(EngineProgress(stage=told.stage, rows=told.rows, total=told.total, late=told.late))
     if not raw:
         raise ServiceFailed(text="the engine ended without an answer")
     return raw

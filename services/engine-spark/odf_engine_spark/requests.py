@@ -1,0 +1,89 @@
+"""Requests at work: a few threads, each a fair share of Spark, and an end to what nobody waits for.
+
+Every request is one job group, which is cancelled when its caller has gone or its deadline has passed, and runs in
+its thread's scheduler pool. While a request runs its caller hears from it every second, as long as the JVM is well:
+so silence means that something is wrong.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Final, Protocol, TypeVar
+
+import structlog
+
+from odf_common.ports.engine import EngineProgress
+from odf_engine_spark.jvm import Java, Spark
+from odf_engine_spark.progress import Progress, RequestCancelled
+
+log = structlog.stdlib.get_logger(__name__)
+
+T = TypeVar("T")
+THREADS: Final = 4  # requests inside Spark at once; the rest waits in line
+SECONDS: Final = 1.0  # between reports
+
+
+class Call(Protocol):
+    """The part of gRPC's context that is needed here."""
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """Have it called when the call ends; False when it has ended already."""
+
+
+class Requests:
+    """Runs requests on a session."""
+
+    def __init__(self, spark: Spark, *, is_well: Callable[[], bool], threads: int = THREADS) -> None:
+        """Report while `is_well` holds."""
+        self._spark = spark
+        self._is_well = is_well
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="spark")
+        # Callbacks come on gRPC's own thread, which a JVM that hangs must not stop.
+        self._endings = ThreadPoolExecutor(1, thread_name_prefix="endings")
+        self._numbers = itertools.count(1)
+
+    def reports(self, call: Call, work: Callable[[Progress], T]) -> Iterator[EngineProgress | Future[T]]:
+        """Yield reports, the first at once, and the finished work last."""
+        progress = Progress()
+        name = f"request-{next(self._numbers)}"
+        future = self._pool.submit(self._run, name, progress, work)
+
+        def end() -> None:
+            if not future.done() and not future.cancel():
+                progress.cancel()
+                self._endings.submit(self._cancel, name)
+
+        if not call.add_callback(end):
+            end()
+        yield progress.now
+        while not wait([future], timeout=SECONDS).done:
+            if self._is_well():
+                yield progress.now
+        yield progress.now
+        yield future
+
+    def result(self, call: Call, work: Callable[[Progress], T]) -> T:
+        """Return the work's result, or raise what it raised."""
+        for each in self.reports(call, work):
+            if isinstance(each, Future):
+                return each.result()
+        raise AssertionError("the work comes last")
+
+    def _run(self, name: str, progress: Progress, work: Callable[[Progress], T]) -> T:
+        context = self._spark.session.sparkContext
+        context.setJobGroup(name, name, interruptOnCancel=True)
+        context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
+        try:
+            progress.report("begun")
+            return work(progress)
+        except Exception as error:
+            if progress.is_cancelled:
+                raise RequestCancelled(name) from error
+            raise
+
+    def _cancel(self, name: str) -> None:
+        """End the request's job, and those that it would begin."""
+        log.info("request cancelled", request=name)
+        context: Java = self._spark.session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark cancels running jobs only
+        context.cancelJobGroupAndFutureJobs(name)
