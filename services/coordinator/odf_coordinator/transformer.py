@@ -9,50 +9,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import structlog
 
 from odf_common.chain.chain import blocks_between
-from odf_common.chain.state import ChainState
-from odf_common.chain.transforms import (
+from odf_common.chain.inputs import (
     InputSlices,
-    build_request,
     has_work,
     input_ids,
     input_of,
     input_until_change,
-    is_no_op,
     last_block,
-    next_event,
     plan_inputs,
 )
-from odf_common.data.checks import RecordsDiffer, check_records
-from odf_common.data.continuing import continued, continued_schema
-from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
-from odf_common.data.slices import read_slice, slice_schema, write_slice
-from odf_common.errors import InvalidInput, NotFound
-from odf_common.hashing.logical import logical_hash
-from odf_common.hashing.physical import physical_hash
+from odf_common.chain.state import ChainState
+from odf_common.chain.transforms import build_request, is_no_op, next_event
+from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import (
-    Checkpoint,
-    DataSlice,
     ExecuteTransformInput,
     KnownEvent,
-    OffsetInterval,
-    SetDataSchema,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
-from odf_common.ports.store import BlobStore, ObjectKind
+from odf_common.ports.store import BlobStore
 from odf_common.runtime.replay import input_source, request_files
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, DatasetUnknown, Known
 from odf_coordinator.outcomes import require_committed
+from odf_coordinator.written import examine, store
 
 log = structlog.get_logger(__name__)
 
@@ -86,15 +71,6 @@ class Step:
     def followed_by(self, step: "Step") -> "Step":
         """Return both steps as one."""
         return Step(state=step.state, blocks=self.blocks + step.blocks, records=self.records + step.records)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What the engine wrote, checked and hashed, still in the scratch folder."""
-
-    data: DataSlice | None
-    checkpoint: Checkpoint | None
-    schema: SetDataSchema | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +139,7 @@ class Transformer:
                     "watermark before that, so the chain cannot say how far the input was read"
                 )
             return None
-        self._store(state.dataset_id, written, scratch)
+        store(self.blobs, state.dataset_id, written, scratch)
         outcome = self.committer.commit(
             state.dataset_id, expected_head=state.head, events=events, system_time=system_time
         )
@@ -191,73 +167,3 @@ class Transformer:
         if end is None or end == known.state.head:
             return known
         return replace(known, state=self.datasets.states.aside(known.id, end))
-
-    def _store(self, dataset: DatasetId, written: Written, scratch: Path) -> None:
-        """Move data and checkpoint into the store, durably, before any block names them."""
-        if written.data is not None:
-            self.blobs.put_file(dataset, ObjectKind.DATA, written.data.physical_hash, scratch / "data")
-        if written.checkpoint is not None:
-            name = written.checkpoint.physical_hash
-            self.blobs.put_file(dataset, ObjectKind.CHECKPOINT, name, scratch / "checkpoint")
-
-
-def examine(state: ChainState, response: TransformResponseSuccess, scratch: Path) -> Written:
-    """Return what the engine wrote, read back and hashed; raises `InvalidInput` when it breaks its contract.
-
-    Requests do not say which types the dataset began with, so records that have others are written anew.
-    """
-    data, checkpoint = scratch / "data", scratch / "checkpoint"
-    if data.exists() and state.schema is not None:
-        _go_on(data, schema_of_event(state.schema), state.vocabulary)
-    return Written(
-        data=_slice(data, response.new_offset_interval),
-        checkpoint=_checkpoint(checkpoint) if checkpoint.exists() else None,
-        schema=_new_schema(state, data) if data.exists() else None,
-    )
-
-
-def _go_on(file: Path, known: pa.Schema, vocab: DatasetVocabulary) -> None:
-    """Write the records anew if the dataset has them in another form; without any, its schema is all that counts."""
-    found = slice_schema(file)
-    if continued_schema(found, known, vocab).equals(found):
-        return
-    records = continued(read_slice(file), known, vocab)
-    file.unlink()
-    if len(records):
-        write_slice(records, file)
-    else:
-        pq.write_table(records, file, store_schema=False)
-
-
-def _slice(file: Path, interval: OffsetInterval | None) -> DataSlice | None:
-    if interval is None:
-        return None
-    try:
-        table = read_slice(file)
-    except NotFound as error:
-        raise InvalidInput(text="the engine wrote no data, but answers with offsets") from error
-    try:
-        check_records(table, interval, None)
-    except RecordsDiffer as error:
-        raise InvalidInput(text=f"the engine wrote records that cannot be committed: {error}") from error
-    with file.open("rb") as content:
-        name = physical_hash(content)
-    return DataSlice(
-        logical_hash=logical_hash(table),
-        physical_hash=name,
-        offset_interval=interval,
-        size=file.stat().st_size,
-    )
-
-
-def _checkpoint(file: Path) -> Checkpoint:
-    with file.open("rb") as content:
-        return Checkpoint(physical_hash=physical_hash(content), size=file.stat().st_size)
-
-
-def _new_schema(state: ChainState, file: Path) -> SetDataSchema | None:
-    """Return the event for a schema that is new, or has changed compatibly; raises `InvalidInput` if it may not."""
-    found = slice_schema(file)
-    if state.schema is None or check_evolution(schema_of_event(state.schema), found):
-        return schema_to_event(found)
-    return None

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from odf_common.chain.chain import ChainBroken
 from odf_common.chain.events import later
+from odf_common.chain.inputs import InputMismatch
 from odf_common.chain.state import ChainState
-from odf_common.chain.transforms import InputMismatch
 from odf_common.data.continuing import continued
 from odf_common.data.schema import schema_of_event
 from odf_common.data.slices import read_slice

@@ -44,6 +44,13 @@ def continued(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> 
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
+def with_new_columns(known: pa.Schema, found: pa.Schema) -> pa.Schema:
+    """Return `known` with the columns that only `found` has after its own, each of them optional."""
+    names = set(known.names)
+    new = [one for one in stored_schema(found) if one.name not in names]
+    return pa.schema([*known, *(pa.field(one.name, one.type, nullable=True) for one in new)])
+
+
 def _continued(new: pa.Field, old: pa.Field) -> pa.Field:
     return pa.field(new.name, _continued_type(new.type, old.type), old.nullable)
 

@@ -11,16 +11,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from odf_common.chain.chain import ReadBlock, blocks_between, read_link
+from odf_common.chain.inputs import InputSlices, input_of
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
-from odf_common.chain.transforms import (
-    InputSlices,
-    InputSource,
-    RequestFiles,
-    build_request,
-    input_of,
-    is_migration,
-)
+from odf_common.chain.transforms import InputSource, RequestFiles, build_request, is_migration
 from odf_common.data.schema import schema_of_event
 from odf_common.data.types import stored_schema
 from odf_common.errors import NotFound

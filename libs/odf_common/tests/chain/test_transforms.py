@@ -3,20 +3,16 @@ from dataclasses import replace
 import pytest
 
 from odf_common.chain.chain import blocks_between
-from odf_common.chain.transforms import (
+from odf_common.chain.inputs import (
     InputMismatch,
     InputSlices,
-    InputSource,
-    RequestFiles,
-    build_request,
     has_work,
     input_of,
     input_until_change,
-    is_no_op,
     last_block,
-    next_event,
     plan_inputs,
 )
+from odf_common.chain.transforms import InputSource, RequestFiles, build_request, is_no_op, next_event
 from odf_common.errors import ChainRuleViolated, InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.chain_state import ChainState

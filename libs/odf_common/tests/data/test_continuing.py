@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from odf_common.data.continuing import continued, continued_schema
+from odf_common.data.continuing import continued, continued_schema, with_new_columns
 from odf_common.data.schema import check_evolution
 from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
@@ -72,3 +72,10 @@ def test_a_moment_that_the_datasets_unit_cannot_hold_is_refused(year: str) -> No
     known = pa.schema([("at", pa.timestamp("ns", "UTC"))])
     with pytest.raises(InvalidInput, match="column at"):
         continued(pa.table({"at": at}), known, DatasetVocabulary())
+
+
+def test_columns_that_a_dataset_never_had_come_as_optional_ones() -> None:
+    found = UNSIGNED.append(pa.field("s", pa.string(), nullable=False))
+    wanted = with_new_columns(SIGNED, found)
+    assert [*wanted] == [*SIGNED, pa.field("s", pa.string())]
+    assert check_evolution(SIGNED, continued_schema(found, wanted, VOCAB))

@@ -10,7 +10,7 @@ import pytest
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.chain import fold
-from odf_common.chain.transforms import last_block
+from odf_common.chain.inputs import last_block
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState

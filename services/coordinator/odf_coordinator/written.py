@@ -1,0 +1,106 @@
+"""What the engine wrote: read back, checked, hashed and put into the form of its dataset, then stored."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_common.chain.state import ChainState
+from odf_common.data.checks import RecordsDiffer, check_records
+from odf_common.data.continuing import continued, continued_schema, with_new_columns
+from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
+from odf_common.data.slices import read_slice, slice_schema, write_slice
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.logical import logical_hash
+from odf_common.hashing.physical import physical_hash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.engine import TransformResponseSuccess
+from odf_common.metadata.events import Checkpoint, DataSlice, OffsetInterval, SetDataSchema
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.ports.store import BlobStore, ObjectKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What the engine wrote, checked and hashed, still in the scratch folder."""
+
+    data: DataSlice | None
+    checkpoint: Checkpoint | None
+    schema: SetDataSchema | None
+
+
+def store(blobs: BlobStore, dataset: DatasetId, written: Written, scratch: Path) -> None:
+    """Move data and checkpoint into the store, durably, before any block names them."""
+    if written.data is not None:
+        blobs.put_file(dataset, ObjectKind.DATA, written.data.physical_hash, scratch / "data")
+    if written.checkpoint is not None:
+        blobs.put_file(
+            dataset, ObjectKind.CHECKPOINT, written.checkpoint.physical_hash, scratch / "checkpoint"
+        )
+
+
+def examine(state: ChainState, response: TransformResponseSuccess, scratch: Path) -> Written:
+    """Return what the engine wrote, read back and hashed; raises `InvalidInput` when it breaks its contract.
+
+    Requests do not say which types the dataset began with, so records that have others are written anew.
+    """
+    data, checkpoint = scratch / "data", scratch / "checkpoint"
+    if data.exists() and state.schema is not None:
+        _go_on(data, schema_of_event(state.schema), state.vocabulary)
+    return Written(
+        data=_slice(data, response.new_offset_interval),
+        checkpoint=_checkpoint(checkpoint) if checkpoint.exists() else None,
+        schema=_new_schema(state, data) if data.exists() else None,
+    )
+
+
+def _go_on(file: Path, known: pa.Schema, vocab: DatasetVocabulary) -> None:
+    """Write the records anew if the dataset has them in another form; without any, its schema is all that counts.
+
+    A column that is new may be absent, whatever the query says of it: the records before it have no value.
+    """
+    found = slice_schema(file)
+    wanted = with_new_columns(known, found)
+    if continued_schema(found, wanted, vocab).equals(found):
+        return
+    records = continued(read_slice(file), wanted, vocab)
+    file.unlink()
+    if len(records):
+        write_slice(records, file)
+    else:
+        pq.write_table(records, file, store_schema=False)
+
+
+def _slice(file: Path, interval: OffsetInterval | None) -> DataSlice | None:
+    if interval is None:
+        return None
+    try:
+        table = read_slice(file)
+    except NotFound as error:
+        raise InvalidInput(text="the engine wrote no data, but answers with offsets") from error
+    try:
+        check_records(table, interval, None)
+    except RecordsDiffer as error:
+        raise InvalidInput(text=f"the engine wrote records that cannot be committed: {error}") from error
+    with file.open("rb") as content:
+        name = physical_hash(content)
+    return DataSlice(
+        logical_hash=logical_hash(table),
+        physical_hash=name,
+        offset_interval=interval,
+        size=file.stat().st_size,
+    )
+
+
+def _checkpoint(file: Path) -> Checkpoint:
+    with file.open("rb") as content:
+        return Checkpoint(physical_hash=physical_hash(content), size=file.stat().st_size)
+
+
+def _new_schema(state: ChainState, file: Path) -> SetDataSchema | None:
+    """Return the event for a schema that is new, or has changed compatibly; raises `InvalidInput` if it may not."""
+    found = slice_schema(file)
+    if state.schema is None or check_evolution(schema_of_event(state.schema), found):
+        return schema_to_event(found)
+    return None
