@@ -20,7 +20,9 @@ from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.definitions import changes, dropped_sources, require_admitted, require_replaceable
 from odf_coordinator.drafts import Draft, Manifest, drafts_of
 from odf_coordinator.keys import KeyFolder
+from odf_coordinator.migrating import Migrating
 from odf_coordinator.outcomes import require_committed
+from odf_coordinator.overtaken import again_when_overtaken
 from odf_coordinator.publisher import Publisher
 from odf_coordinator.topics import PushTopics, topics_for
 from odf_coordinator.validation import Validation
@@ -91,12 +93,14 @@ class Adding:
     def amend(self, known: Known, events: Sequence[KnownEvent]) -> Known:
         """Append events that say something new of a dataset, and make the topics they need at its head.
 
-        Raises `NotOwned` before anything is made for a copy.
+        With a new query comes what its migration makes, in the same commit. Raises `NotOwned` before anything is made
+        for a copy, and `InvalidQuery` when the state of the query before cannot be carried over.
         """
         self.committer.require_owned(known.id)
+        time = max(self.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
+        events = Migrating(datasets=self.datasets, engine=self.engine).carried(known, events, time)
         with inputs_kept(self.datasets, known.entry, events, are_here=True):
             entry = self.give_topics(known, events) if known.ref == HEAD else known.entry
-            time = max(self.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
             outcome = self.committer.commit(
                 known.id, expected_head=known.state.head, events=events, system_time=time, ref=known.ref
             )
@@ -130,10 +134,15 @@ class Adding:
         if known is None:
             made, outcome = self._create(draft), "added"
         else:
-            changed = changes(known.state, draft.events)
-            made, outcome = (self.amend(known, changed), "replaced") if changed else (known, "unchanged")
+            made = again_when_overtaken(lambda: self._replaced(draft))
+            outcome = "replaced" if changes(known.state, draft.events) else "unchanged"
         log.info("manifest added", dataset=made.alias, outcome=outcome)
         return Added(alias=made.alias, dataset_id=made.id, head=made.state.head, outcome=outcome)
+
+    def _replaced(self, draft: Draft) -> Known:
+        known = self.datasets.find(draft.name)
+        changed = changes(known.state, draft.events)
+        return self.amend(known, changed) if changed else known
 
     def _create(self, draft: Draft) -> Known:
         """Write key, chain, topics, and last the name, which makes the dataset one."""

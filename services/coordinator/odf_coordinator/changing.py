@@ -1,6 +1,6 @@
 """Changing datasets that are there: rename, delete, reset, single metadata events, watermarks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,7 +10,7 @@ from odf_common.chain.chain import iterate
 from odf_common.chain.events import add_data_event
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, NotFound, Refused
+from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.ref_names import HEAD
 from odf_common.identity.refs import parse_alias
@@ -37,12 +37,12 @@ from odf_coordinator.declarations import require_possible
 from odf_coordinator.definitions import in_force, require_settable
 from odf_coordinator.drafts import resolve
 from odf_coordinator.keys import KeyFolder
+from odf_coordinator.overtaken import again_when_overtaken
 from odf_coordinator.schemas import sources_of
 from odf_coordinator.validation import Validation
 
 log = structlog.get_logger(__name__)
 
-ATTEMPTS: Final = 20  # a busy root is committed to some ten times a second
 _WRITTEN_WHEN: Final[Mapping[type, str]] = {
     AddData: "ingest commits it with the records it describes; push records, or use `odf ingest`",
     ExecuteTransform: "it is committed with the result of a transform; use `odf pull`",
@@ -189,7 +189,7 @@ class Changing:
         validation = Validation(datasets=self.datasets, engine=self.adding.engine)
         if isinstance(normal, SetTransform):
             resolved = resolve(normal, {}, self.datasets.catalog)
-            validation.output(resolved, known.state.vocabulary)
+            validation.output(resolved, known.state.vocabulary, known.state)
             return resolved
         _require_possible(normal, known.state)
         validation.preprocessing(normal, known.state.vocabulary)
@@ -204,13 +204,3 @@ def _require_possible(event: KnownEvent, state: ChainState) -> None:
             require_possible(source, vocabulary_of(event))
     else:
         require_possible(event, state.vocabulary)
-
-
-def again_when_overtaken(change: Callable[[], Known]) -> Known:
-    """Return what a change made, beginning anew each time somebody else commits first."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return change()
-        except HeadMoved:
-            continue
-    return change()

@@ -1,4 +1,4 @@
-"""Whether what a source declares can go on in a dataset that has a schema: asked when the source is committed.
+"""Whether what a source or a query declares can go on in a dataset that has a schema: asked when it is committed.
 
 The same is asked of every batch. Columns that a source never had may be missing from it, if they are optional: they
 are null in its records. A column that the source had before is not dropped without a word.
@@ -6,8 +6,9 @@ are null in its records. A column that the source had before is not dropped with
 
 import pyarrow as pa
 
-from odf_common.data.continuing import continued_schema
-from odf_common.data.schema import check_evolution
+from odf_common.chain.state import ChainState
+from odf_common.data.continuing import continued_schema, with_new_columns
+from odf_common.data.schema import check_evolution, schema_of_event
 from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_coordinator.declarations import declared_columns, of_source
@@ -34,6 +35,21 @@ def require_continuing(
     except InvalidInput as error:
         found = InvalidInput(text=str(error), where=_path(source, error.where or ""))
         raise of_source(source, found) from error
+
+
+def require_additive(past: ChainState, output: pa.Schema) -> None:
+    """Return if records of a new query fit the schema of a derivative, which it may add columns to.
+
+    `output` has the system columns. Raises `InvalidInput` naming the column (spec: Query Evolution).
+    """
+    if past.schema is None:
+        return
+    known = schema_of_event(past.schema)
+    try:
+        check_evolution(known, continued_schema(output, with_new_columns(known, output), past.vocabulary))
+    except InvalidInput as error:
+        text = f"{error}; a new query may add columns, but the dataset keeps those it has, under their names and types"
+        raise InvalidInput(text=text, where="transform") from error
 
 
 def declared_records(source: Source, vocabulary: DatasetVocabulary) -> pa.Schema | None:

@@ -8,11 +8,11 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.ref_names import HEAD, MARK, split_ref
 from odf_common.ports.store import CatalogEntry, ObjectKind, RefStore, require_unmoved
 from odf_coordinator.adding import Adding
-from odf_coordinator.changing import again_when_overtaken
 from odf_coordinator.datasets import Datasets, DatasetUnknown, Known, ReferenceUnknown
 from odf_coordinator.importer import Importer
 from odf_coordinator.keys import KeyFolder
 from odf_coordinator.outcomes import require_committed
+from odf_coordinator.overtaken import again_when_overtaken
 
 Expected = str  # a hash that a reference must have to be moved; empty: it must not be there
 

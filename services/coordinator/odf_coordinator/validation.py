@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidQuery
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, KnownEvent, SetPollingSource, SetTransform
@@ -14,6 +15,7 @@ from odf_common.ports.engine import Engine
 from odf_coordinator.datasets import Datasets
 from odf_coordinator.definitions import event_at
 from odf_coordinator.drafts import Draft
+from odf_coordinator.evolution import require_additive
 from odf_coordinator.schemas import (
     known_schemas,
     schema_of,
@@ -44,10 +46,11 @@ class Validation:
         """Return if the draft's queries can run; raises `InvalidQuery` with the engine's words and position."""
         vocabulary = vocabulary_of_events(draft.events)
         schema = schema_of_events(draft.events)
+        known = self._datasets.by_id(draft.dataset_id)
         for number, event in enumerate(draft.events):
             with draft.placed(), event_at(number):
                 if isinstance(event, SetTransform):
-                    schema = self.output(event, vocabulary)
+                    schema = self.output(event, vocabulary, None if known is None else known.state)
                 self.preprocessing(event, vocabulary)
         self._drafted[draft.dataset_id] = Shape(schema=schema, vocabulary=vocabulary)
 
@@ -57,15 +60,25 @@ class Validation:
             with _at("preprocess"):
                 self._engine.validate(event.preprocess, {}, {}, vocabulary)
 
-    def output(self, event: SetTransform, vocabulary: DatasetVocabulary) -> pa.Schema | None:
-        """Return the output schema of a transform, None when that of an input is unknown."""
+    def output(
+        self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None
+    ) -> pa.Schema | None:
+        """Return the output schema of a transform, None when that of an input is unknown.
+
+        Raises `InvalidInput` for one that does not go on from the columns of `past`, the dataset as it is.
+        """
         shapes = {one.alias or one.dataset_ref: self._shape(one.dataset_ref) for one in event.inputs}
         schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
         vocabularies = {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {}
         with _at("transform"):
             validated = self._engine.validate(event.transform, schemas, vocabularies, vocabulary)
             require_inputs(validated.tables, shapes)
-        return None if validated.schema is None else with_system(validated.schema, vocabulary)
+        if validated.schema is None:
+            return None
+        schema = with_system(validated.schema, vocabulary)
+        if past is not None and past.transform != event:
+            require_additive(past, schema)
+        return schema
 
     def _shape(self, ref: str) -> Shape:
         dataset = DatasetId.parse(ref)

@@ -1,0 +1,253 @@
+"""A new query on a derivative that has data (spec: Query Evolution)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from odf_common.chain.chain import iterate
+from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.events import (
+    ExecuteTransform,
+    MetadataEvent,
+    SetDataSchema,
+    SetTransform,
+    TransformInput,
+)
+from odf_common.metadata.steps import Transform, TransformSql
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.ports.engine import MigrateRequest, OnProgress, ValidatedQuery
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.testing import Coordinator, PassingEngine
+
+WIDE = pa.schema(
+    [("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string()), ("population", pa.int64())]
+)
+
+
+def columns_of(transform: Transform) -> list[tuple[str, str]]:
+    """Return what a query selects, and how it calls that."""
+    query = (transform.queries or ())[-1].query
+    selected = query.removeprefix("SELECT ").partition(" FROM ")[0].split(", ")
+    return [(one.partition(" AS ")[0], one.rpartition(" AS ")[2]) for one in selected]
+
+
+class Selecting(PassingEngine):
+    """Runs queries that select columns of one input; its checkpoint says by which query it was written."""
+
+    def validate(
+        self,
+        transform: Transform,
+        inputs: Mapping[str, pa.Schema],
+        vocabs: Mapping[str, DatasetVocabulary],
+        output_vocab: DatasetVocabulary,
+    ) -> ValidatedQuery:
+        checked = super().validate(transform, inputs, vocabs, output_vocab)
+        if checked.schema is None:
+            return checked
+        fields = [pa.field(name, checked.schema.field(of).type) for of, name in columns_of(transform)]
+        return ValidatedQuery(tables=checked.tables, schema=pa.schema(fields), is_stateful=True)
+
+    def execute_transform(
+        self, request: TransformRequest, on_progress: OnProgress | None = None
+    ) -> TransformResponseSuccess:
+        self.columns = [of for of, _ in columns_of(request.transform)]
+        return super().execute_transform(request, on_progress)
+
+    def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
+        answer = super().migrate(request)
+        file = Path(request.new_checkpoint_path)
+        names = [name for _, name in columns_of(request.new.transform)]
+        file.write_text(json.dumps({**json.loads(file.read_text()), "": len(names)}))
+        return answer
+
+
+@dataclass
+class Evolving:
+    """A derivative of two columns of an input of three."""
+
+    node: Coordinator
+    engine: Selecting = field(default_factory=Selecting)
+
+    def query(self, query: str, alias: str = "Cities") -> SetTransform:
+        inputs = (TransformInput(dataset_ref="cities", alias=alias),)
+        return SetTransform(inputs=inputs, transform=TransformSql(engine="spark", query=query))
+
+    def push(self, city: str, population: int, minute: int) -> None:
+        records = {"event_time": [minute * 60_000], "city": [city], "population": [population]}
+        self.node.push_table("cities", pa.table(records, schema=WIDE), minute)
+
+    def events(self) -> list[MetadataEvent]:
+        known = self.node.find("cities.copy")
+        links = iterate(self.node.datasets.reader(known.id), known.state.head)
+        return [decoded.block.event for _, decoded, _ in links][::-1]
+
+
+@pytest.fixture
+def evolving(tmp_path: Path, root: str, derivative: str) -> Evolving:
+    engine = Selecting()
+    node = Coordinator(home=tmp_path, engine=engine)
+    made = Evolving(node=node, engine=engine)
+    node.add(root.replace("city STRING", "city STRING, population BIGINT"), derivative)
+    made.push("Oslo", 7, 0)
+    node.work()
+    return made
+
+
+def test_a_query_that_adds_a_column_goes_on_after_a_migration(evolving: Evolving) -> None:
+    node = evolving.node
+    before = node.find("cities.copy").state
+    heads = []
+    node.committer.listen(lambda state: heads.append(state.sequence_number))
+
+    made = node.changing.commit_event(
+        "cities.copy", evolving.query("SELECT event_time, city, population FROM cities")
+    )
+
+    assert heads == [before.sequence_number + 2], "both blocks in one move of the head"
+    new, migration = evolving.events()[-2:]
+    assert isinstance(new, SetTransform)
+    assert isinstance(migration, ExecuteTransform)
+    (step,) = migration.query_inputs
+    assert (step.prev_block_hash, step.new_block_hash) == (node.find("cities").state.head, None)
+    assert (step.prev_offset, step.new_offset) == (0, None)
+    assert migration.new_data is None
+    assert before.checkpoint is not None
+    assert migration.prev_checkpoint == before.checkpoint.physical_hash
+    assert made.state.watermark == before.watermark
+    (asked,) = evolving.engine.migrations
+    assert (asked.old, asked.new) == (before.transform, made.state.transform)
+    assert asked.next_offset == 1
+
+
+def test_records_after_the_new_query_have_its_column_and_those_before_have_none(evolving: Evolving) -> None:
+    node = evolving.node
+    node.changing.commit_event(
+        "cities.copy", evolving.query("SELECT event_time, city, population FROM cities")
+    )
+    evolving.push("Rome", 3, 1)
+    node.work()
+
+    table = node.reading.tail("cities.copy", 9)
+    assert table["population"].to_pylist() == [None, 3]
+    checkpoint = json.loads(Path(evolving.engine.requests[-1].prev_checkpoint_path or "").read_text())
+    assert checkpoint[""] == 3, "it goes on from what the migration left"
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("SELECT event_time FROM cities", "column city: cannot be removed"),
+        ("SELECT event_time, city AS town FROM cities", "column city: cannot be removed"),
+        (
+            "SELECT event_time, population AS city FROM cities",
+            "column city: was string and cannot become int64",
+        ),
+    ],
+)
+def test_a_query_that_breaks_a_column_is_refused_by_its_name(
+    evolving: Evolving, derivative: str, query: str, why: str
+) -> None:
+    before = evolving.node.find("cities.copy").state
+
+    with pytest.raises(InvalidInput, match=f"transform: {why}"):
+        evolving.node.changing.commit_event("cities.copy", evolving.query(query))
+    with pytest.raises(InvalidInput, match=f"transform: {why}"):
+        evolving.node.add(derivative.replace("SELECT event_time, city FROM cities", query), replace=True)
+
+    assert evolving.node.find("cities.copy").state == before
+    assert evolving.engine.migrations == []
+
+
+def test_a_manifest_that_replaces_the_query_migrates_it_too(evolving: Evolving, derivative: str) -> None:
+    wider = derivative.replace("city FROM", "city, population FROM")
+
+    (made,) = evolving.node.add(wider, replace=True)
+
+    assert made.outcome == "replaced"
+    assert len(evolving.engine.migrations) == 1
+    assert isinstance(evolving.events()[-1], ExecuteTransform)
+    assert evolving.node.add(wider, replace=True)[0].outcome == "unchanged"
+
+
+def test_what_cannot_be_migrated_changes_nothing(evolving: Evolving) -> None:
+    node = evolving.node
+    before = node.find("cities.copy").state
+    objects = {kind: set(node.blobs.names(before.dataset_id, kind)) for kind in ObjectKind}
+    evolving.engine.failures = [InvalidQuery(text="its windows cannot be carried over")]
+
+    with pytest.raises(InvalidQuery, match="its windows cannot be carried over"):
+        node.changing.commit_event(
+            "cities.copy", evolving.query("SELECT event_time, city, population FROM cities")
+        )
+
+    assert node.find("cities.copy").state == before
+    assert {kind: set(node.blobs.names(before.dataset_id, kind)) for kind in ObjectKind} == objects
+
+
+def test_a_query_that_ran_never_is_replaced_without_a_migration(
+    tmp_path: Path, root: str, derivative: str
+) -> None:
+    engine = Selecting()
+    node = Coordinator(home=tmp_path, engine=engine)
+    node.add(root, derivative)
+
+    node.changing.commit_event("cities.copy", Evolving(node).query("SELECT event_time FROM cities"))
+
+    assert engine.migrations == []
+
+
+def test_a_state_that_stays_as_it_is_needs_no_block(evolving: Evolving) -> None:
+    class Carrying(Selecting):
+        def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
+            return PassingEngine.migrate(self, request)
+
+    object.__setattr__(evolving.node.adding, "engine", Carrying())
+
+    evolving.node.changing.commit_event("cities.copy", evolving.query("SELECT event_time, city FROM Cities"))
+
+    assert isinstance(evolving.events()[-1], SetTransform)
+
+
+def test_records_of_a_migration_come_with_it(evolving: Evolving) -> None:
+    """The old query's last records, as of windows that the new one does not know."""
+
+    class Closing(Selecting):
+        def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
+            super().migrate(request)
+            last = self.requests[-1]
+            return PassingEngine.execute_transform(
+                self,
+                TransformRequest(
+                    dataset_id=last.dataset_id,
+                    dataset_alias=last.dataset_alias,
+                    system_time=request.system_time,
+                    vocab=request.vocab,
+                    transform=request.new.transform,
+                    query_inputs=last.query_inputs,
+                    next_offset=request.next_offset,
+                    prev_checkpoint_path=request.prev_checkpoint_path,
+                    new_checkpoint_path=request.new_checkpoint_path,
+                    new_data_path=request.new_data_path,
+                ),
+            )
+
+    engine = Closing()
+    engine.requests, engine.columns = evolving.engine.requests, None
+    object.__setattr__(evolving.node.adding, "engine", engine)
+
+    made = evolving.node.changing.commit_event(
+        "cities.copy", evolving.query("SELECT event_time, city, population FROM cities")
+    )
+
+    assert made.state.last_offset == 1
+    assert evolving.node.reading.tail("cities.copy", 9)["population"].to_pylist() == [None, 7]
+    schema, new, migration = evolving.events()[-3:]
+    assert isinstance(schema, SetDataSchema)
+    assert isinstance(new, SetTransform)
+    assert isinstance(migration, ExecuteTransform)
+    assert migration.new_data is not None
