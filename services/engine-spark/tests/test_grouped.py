@@ -1,0 +1,282 @@
+"""GROUP BY without windows, against rows that are counted again after each change."""
+
+import math
+import random
+from collections.abc import Sequence
+from decimal import Decimal
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.aggregates import Aggregate
+from odf_engine_spark.grouped import grouped
+from odf_engine_spark.testing_changes import Row, changes, packed, plain
+
+A, R, FROM, TO = 0, 1, 2, 3
+BIGINT, DOUBLE = pa.int64(), pa.float64()
+
+
+def totals(rows: Sequence[Row], state: pa.Table | None = None) -> tuple[list[Row], pa.Table]:
+    given = changes([pa.string(), BIGINT], rows)
+    out, state = grouped(given, state, keys=1, aggregates=[Aggregate("sum", BIGINT)])
+    return plain(out), state
+
+
+def test_a_group_comes_is_corrected_and_goes() -> None:
+    out, state = totals([(A, "a", 1), (A, "b", 5), (A, "a", 2), (R, "b", 5), (R, "a", 2), (R, "a", 1)])
+    assert out == [
+        (A, "a", 1),
+        (A, "b", 5),
+        (FROM, "a", 1),
+        (TO, "a", 3),
+        (R, "b", 5),
+        (FROM, "a", 3),
+        (TO, "a", 1),
+        (R, "a", 1),
+    ]
+    assert len(state) == 0
+
+
+def test_what_alters_nothing_puts_out_nothing() -> None:
+    assert totals([(A, "a", 1), (A, "a", 0), (A, "a", None)])[0] == [(A, "a", 1)]
+
+
+def test_a_correction_within_a_group_is_one_step_and_between_groups_two() -> None:
+    _, state = totals([(A, "a", 1)])
+    assert totals([(FROM, "a", 1), (TO, "a", 3)], state)[0] == [(FROM, "a", 1), (TO, "a", 3)]
+    assert totals([(FROM, "a", 1), (TO, "b", 3)], state)[0] == [(R, "a", 1), (A, "b", 3)]
+    assert totals([(FROM, "a", 1), (TO, "a", 1)], state)[0] == []
+
+
+def test_what_was_never_there_is_not_taken_away() -> None:
+    assert totals([(R, "a", 1), (FROM, "b", 1), (TO, "b", 2)])[0] == [(A, "b", 2)]
+
+
+def test_nulls_zeros_and_nans_are_keys_as_in_spark() -> None:
+    rows = [(A, None, 1), (A, -0.0, 1), (A, 0.0, 1), (A, math.nan, 1), (A, None, 1), (A, -math.nan, 1)]
+    out, state = grouped(
+        changes([DOUBLE, BIGINT], rows), None, keys=1, aggregates=[Aggregate("count", BIGINT)]
+    )
+    assert len(state) == 3
+    assert [str(row[1:]) for row in plain(out) if row[0] != FROM] == [
+        "(None, 1)", "(0.0, 1)", "(0.0, 2)", "(nan, 1)", "(None, 2)", "(nan, 2)",
+    ]  # fmt: skip
+
+
+def test_without_aggregates_rows_are_distinct() -> None:
+    given = changes([pa.string()], [(A, "a"), (A, "a"), (R, "a"), (A, "b"), (R, "a")])
+    out, state = grouped(given, None, keys=1, aggregates=[])
+    assert plain(out) == [(A, "a"), (A, "b"), (R, "a")]
+    assert state.num_rows == 1
+
+
+def test_without_keys_all_rows_are_one_group() -> None:
+    aggregates = [Aggregate("count", BIGINT), Aggregate("max", pa.string())]
+    step = partial(grouped, keys=0, aggregates=aggregates)
+    out, state = step(changes([BIGINT, pa.string()], []), None)
+    assert plain(out) == []
+    out, state = step(changes([BIGINT, pa.string()], [(A, 1, "x"), (A, 1, None)]), state)
+    assert plain(out) == [(A, 1, "x"), (FROM, 1, "x"), (TO, 2, "x")]
+
+
+def test_structs_are_keys() -> None:
+    window = pa.struct([("start", BIGINT), ("end", BIGINT)])
+    rows = [(A, {"start": 1, "end": 2}, 1), (A, None, 1), (A, {"start": 1, "end": 2}, 1)]
+    out, _ = grouped(changes([window, BIGINT], rows), None, keys=1, aggregates=[Aggregate("count", BIGINT)])
+    assert [row[1:] for row in plain(out)][-1] == ({"start": 1, "end": 2}, 2)
+
+
+def test_the_average_of_decimals_is_rounded_half_up() -> None:
+    step = partial(grouped, keys=0, aggregates=[Aggregate("avg", pa.decimal128(7, 5))])
+    rows = [(A, Decimal("0.1")), (A, Decimal("0.0")), (A, Decimal("0.1"))]
+    out, _ = step(changes([pa.decimal128(3, 1)], rows), None)
+    assert [row[1] for row in plain(out)][-1] == Decimal("0.06667")
+    out, _ = step(changes([pa.decimal128(3, 1)], [(A, -value) for _, value in rows]), None)
+    assert [row[1] for row in plain(out)][-1] == Decimal("-0.06667")
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind", "result", "value"),
+    [
+        (BIGINT, "sum", BIGINT, 2**63 - 1),
+        (pa.decimal128(38, 0), "sum", pa.decimal128(38, 0), Decimal(10**38 - 1)),
+        (pa.decimal128(38, 0), "avg", pa.decimal128(38, 4), Decimal(10**37)),
+    ],
+)
+def test_totals_that_do_not_fit_are_refused(
+    type_: pa.DataType, kind: str, result: pa.DataType, value: object
+) -> None:
+    given = changes([type_], [(A, value), (A, value)])
+    with pytest.raises(InvalidQuery, match="ARITHMETIC_OVERFLOW"):
+        grouped(given, None, keys=0, aggregates=[Aggregate(kind, result)])  # type: ignore[arg-type]
+
+
+def test_types_that_do_not_fit_are_refused() -> None:
+    for type_, aggregate in (
+        (pa.string(), Aggregate("sum", BIGINT)),
+        (pa.struct([("a", BIGINT)]), Aggregate("max", pa.struct([("a", BIGINT)]))),
+        (pa.decimal128(5, 2), Aggregate("sum", pa.decimal128(15, 3))),
+    ):
+        with pytest.raises(InvalidQuery, match="here"):
+            grouped(changes([type_], []), None, keys=0, aggregates=[aggregate])
+
+
+TYPES = (
+    pa.string(),
+    pa.int32(),
+    DOUBLE,
+    DOUBLE,
+    BIGINT,
+    pa.decimal128(10, 2),
+    DOUBLE,
+    pa.string(),
+    pa.date32(),
+)
+AGGREGATES = (
+    Aggregate("sum", DOUBLE),
+    Aggregate("avg", DOUBLE),
+    Aggregate("sum", BIGINT),
+    Aggregate("sum", pa.decimal128(20, 2)),
+    Aggregate("min", DOUBLE),
+    Aggregate("max", pa.string()),
+    Aggregate("count", BIGINT),
+)
+
+
+def random_rows(source: random.Random, count: int) -> list[Row]:
+    """Return changes of rows; what goes was there, now and then it was not."""
+
+    def value() -> Row:
+        x = source.choice([None, source.uniform(-1, 1) * 10 ** source.randrange(-20, 20), 0.1])
+        y = source.choice([x, math.inf, -math.inf, math.nan]) if source.random() < 0.1 else x
+        return (
+            source.choice(["a", "b", None]), source.randrange(2), x, y,
+            source.choice([None, source.randrange(-(2**55), 2**55)]), Decimal(source.randrange(-(10**10) + 1, 10**10)).scaleb(-2),
+            source.choice([None, source.uniform(-1, 1), math.nan, math.inf]), source.choice([None, "x", "y", "ä", "𝄞"]), source.choice([None, 1]),
+        )  # fmt: skip
+
+    rows: list[Row] = []
+    there: list[Row] = []
+    while len(rows) < count:
+        kind = source.random()
+        if not there or kind < 0.5:
+            there.append(value())
+            rows.append((A, *there[-1]))
+            continue
+        gone = there.pop(source.randrange(len(there)))
+        if kind < 0.75:
+            rows.append((R, *gone))
+        else:
+            there.append((*gone[:2], *value()[2:]) if kind < 0.9 else value())
+            rows += [(FROM, *gone), (TO, *there[-1])]
+    return rows
+
+
+def again(rows: Sequence[Row], *, is_exact: bool) -> Row | None:
+    """Return the aggregates of rows that are all there."""
+    if not rows:
+        return None
+
+    def folded(values: Sequence[float]) -> float | None:
+        if is_exact and all(map(math.isfinite, values)):
+            return math.fsum(values) if values else None
+        total = 0.0
+        for value in values:
+            total += value
+        return total if values else None
+
+    columns = [[value for value in column if value is not None] for column in zip(*rows, strict=True)]
+    _, _, x, y, whole, money, least, text, day = columns
+    total, mean = folded(x), folded(y)
+    numbers = [value for value in least if not math.isnan(value)]
+    return (
+        total, None if mean is None else mean / len(y), sum(whole) if whole else None, sum(money),
+        min(numbers) if numbers else (math.nan if least else None), max(text, default=None, key=lambda t: t.encode()), len(day),
+    )  # fmt: skip
+
+
+def expected(rows: Sequence[Row]) -> list[str]:
+    """Return what comes out, each group computed again after each change."""
+    groups: dict[Row, list[Row]] = {}
+    touched: dict[tuple[Row, int], bool] = {}
+    shown: dict[Row, str] = {}
+    out = []
+    for at, row in enumerate(rows):
+        key, data = row[1:3], row[1:]
+        group = groups.setdefault(key, [])
+        if row[0] in (A, TO):
+            group.append(data)
+        else:
+            group.remove(next(each for each in reversed(group) if each is data or repr(each) == repr(data)))
+        for column in (2, 3):
+            count = sum(1 for each in group if each[column] is not None)
+            was_taken = row[0] in (R, FROM) and data[column] is not None
+            touched[key, column] = count > 0 and (was_taken or touched.get((key, column), False))
+        if row[0] == FROM and rows[at + 1][1:3] == key:
+            continue
+        exact = [again(group, is_exact=touched[key, column]) for column in (2, 3)]
+        new = (
+            None
+            if exact[0] is None or exact[1] is None
+            else repr((*key, exact[0][0], exact[1][1], *exact[0][2:]))
+        )
+        old = shown.pop(key, None)
+        if new is not None:
+            shown[key] = new
+        if old is None and new is not None:
+            out.append(f"{A} {new}")
+        elif old is not None and new is None:
+            out.append(f"{R} {old}")
+        elif old != new:
+            out += [f"{FROM} {old}", f"{TO} {new}"]
+    return out
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_batches_give_what_counting_again_gives_and_one_state(seed: int) -> None:
+    source = random.Random(seed)
+    rows = random_rows(source, 150)
+    whole, end = grouped(changes(TYPES, rows), None, keys=2, aggregates=AGGREGATES)
+    assert [f"{row[0]} {row[1:]!r}" for row in plain(whole)] == expected(rows)
+    for _ in range(3):
+        cuts = sorted(at for at in source.sample(range(151), 9) if at == 150 or rows[at][0] != TO)
+        state, out, start = None, [], 0
+        for cut in [*cuts, len(rows)]:
+            part, state = grouped(changes(TYPES, rows[start:cut]), state, keys=2, aggregates=AGGREGATES)
+            out += plain(part)
+            start = cut
+        assert repr(out) == repr(plain(whole))
+        assert state is not None
+        assert packed(state) == packed(end)
+
+
+def test_a_hostile_state_is_refused() -> None:
+    aggregates = [Aggregate("sum", DOUBLE), Aggregate("max", pa.string()), Aggregate("count", BIGINT)]
+    step = partial(grouped, keys=1, aggregates=aggregates)
+    given = changes(
+        [pa.string(), DOUBLE, pa.string(), BIGINT], [(A, "k", 1.5, "x", 1), (A, "k", 2.5, "y", 1)]
+    )
+    _, state = step(given, None)
+
+    def broken(column: int, value: object) -> pa.Table:
+        field = state.schema.field(column)
+        return state.set_column(column, field, pa.array([value], field.type))
+
+    hostile = [
+        state.select(range(len(state.columns) - 1)),
+        pa.concat_tables([state, state]),
+        state.cast(pa.schema([state.schema.field(0).with_type(pa.binary()), *list(state.schema)[1:]])),
+        *(broken(1, value) for value in (0, -1, None)),
+        *(broken(2, value) for value in (-1, 0, None)),
+        *(broken(4, value) for value in (b"x", b"\x00\x00\x00", b"\xff\xff\x01", bytes(400))),
+        broken(5, -1),
+        *(broken(9, value) for value in (["y", "x"], ["x", "x"], ["x"], [])),
+        *(broken(10, value) for value in ([1, 0], [1, -1], [1, 1, 1])),
+        broken(11, -1),
+    ]
+    for table in hostile:
+        with pytest.raises(ValueError, match=r".") as caught:
+            step(given, table)
+        assert not isinstance(caught.value, InvalidQuery)
