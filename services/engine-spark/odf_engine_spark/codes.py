@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
@@ -60,14 +61,23 @@ def combined(major: Numbers, minor: Numbers) -> Numbers:
         return major
     sizes = int(major.max()) + 1, int(minor.max()) + 1
     if sizes[0] > _LARGEST // sizes[1]:
-        major, minor = dense(major), dense(minor)
+        major, minor = compact(major), compact(minor)
         sizes = int(major.max()) + 1, int(minor.max()) + 1
     return np.asarray(major * sizes[1] + minor)
 
 
-def dense(codes: Numbers) -> Numbers:
-    """Return codes of the same order without gaps."""
+def compact(codes: Numbers) -> Numbers:
+    """Return codes of the same order, less than twice as many numbers as there are rows."""
+    if not len(codes) or codes.max() < 2 * len(codes):
+        return codes
     return np.asarray(np.unique(codes, return_inverse=True)[1], dtype=np.int64)
+
+
+def is_among(codes: Numbers, others: Numbers) -> npt.NDArray[np.bool_]:
+    """Tell which codes stand among others; all are compact."""
+    found = np.zeros(max(codes.max(initial=0), others.max(initial=0)) + 1, dtype=bool)
+    found[others] = True
+    return np.asarray(found[codes])
 
 
 def float_order(values: pa.Array) -> pa.Array:

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from odf_engine_spark.aggregates import Fold
 from odf_engine_spark.changelog import Numbers
-from odf_engine_spark.changes import canonical
-from odf_engine_spark.codes import dense, equality_codes, normalized
+from odf_engine_spark.codes import compact, equality_codes, is_among, normalized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +38,13 @@ class Keyed:
     def kept(self, births: Numbers, columns: Sequence[pa.Array]) -> pa.Table:
         """Return the new state: the groups of these births with these columns, and those without new records."""
         altered = pa.Table.from_arrays([*self.born(births), *columns], schema=self.state.schema)
-        others = np.setdiff1d(np.arange(len(self.state)), self.touched, assume_unique=True)
-        everything = pa.concat_tables([self.state.take(pa.array(others)), altered])
+        is_other = np.ones(len(self.state), dtype=bool)
+        is_other[self.touched] = False
+        others = np.flatnonzero(is_other)
+        rows = np.concatenate([others, len(self.state) + np.arange(len(births))])
         order = np.argsort(np.concatenate([others, births]), kind="stable")
-        return canonical(everything.take(pa.array(order)))
+        # One take from one chunk: it leaves nothing behind nulls, so equal states are the same bytes.
+        return pa.concat_tables([self.state, altered]).combine_chunks().take(pa.array(rows[order]))
 
 
 def keyed(
@@ -59,10 +61,10 @@ def keyed(
         normalized(pa.chunked_array([*state.column(at).chunks, *column.chunks], column.type))
         for at, column in enumerate(keys)
     ]
-    codes = dense(equality_codes(columns, old + rows))
-    if len(np.unique(codes[:old])) != old:
+    codes = compact(equality_codes(columns, old + rows))
+    if old and np.bincount(codes[:old]).max() > 1:
         raise ValueError("a group stands in the state twice")
-    touched = np.flatnonzero(np.isin(codes[:old], codes[old:]))
+    touched = np.flatnonzero(is_among(codes[:old], codes[old:]))
     return Keyed(state=state, keys=columns, codes=codes, touched=touched)
 
 

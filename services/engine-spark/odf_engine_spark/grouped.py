@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from odf_engine_spark.accumulators import Retractable
 from odf_engine_spark.aggregates import Aggregate, Fold, changing_fold
-from odf_engine_spark.changes import TAKES_AWAY, Altered, Changes, positional, steps
+from odf_engine_spark.changes import APPEND, FROM, RETRACT, TAKES_AWAY, TO, Changes, positional, steps
 from odf_engine_spark.folded import Keyed, keyed, loaded, stored
 from odf_engine_spark.plain import Plain
 
@@ -21,19 +21,19 @@ class _Group:
     birth: int
     records: int
     folded: list[Retractable[Any]]
-    shown: int = -1  # place of its last result
+    shown: tuple[Plain, ...] | None = None  # what was put out last, if anything
 
 
 @dataclass(slots=True)
 class _Grouping:
-    """Groups that change, and what came out. A result is a group's birth and its values."""
+    """Groups that change, and what came out: operations, births of groups, and a list an aggregate."""
 
     folds: Sequence[Fold[Retractable[Any]]]
     arguments: Sequence[Sequence[Plain]]
     groups: dict[int, _Group]
+    values: Sequence[list[Plain]]
+    operations: list[int] = field(default_factory=list)
     births: list[int] = field(default_factory=list)
-    values: list[tuple[Plain, ...]] = field(default_factory=list)
-    out: Altered = field(default_factory=Altered)
 
     def add(self, code: int, row: int, birth: int) -> None:
         """Put a record into its group, which begins with it if there is none."""
@@ -65,21 +65,23 @@ class _Grouping:
         old = group.shown
         if group.records <= 0:
             del self.groups[code]
-            if old >= 0:
-                self.out.take(old)
+            if old is not None:
+                self.put(RETRACT, group.birth, old)
             return
-        values = tuple([folded.value() for folded in group.folded])
-        if old < 0:
-            self.out.add(self.result(group, values))
-        elif values != self.values[old]:
-            self.out.correct(old, self.result(group, values))
+        new = tuple([folded.value() for folded in group.folded])
+        if old is None:
+            self.put(APPEND, group.birth, new)
+        elif new != old:
+            self.put(FROM, group.birth, old)
+            self.put(TO, group.birth, new)
+        group.shown = new
 
-    def result(self, group: _Group, values: tuple[Plain, ...]) -> int:
-        """Return the place of a group's new row."""
-        self.births.append(group.birth)
-        self.values.append(values)
-        group.shown = len(self.births) - 1
-        return group.shown
+    def put(self, operation: int, birth: int, values: tuple[Plain, ...]) -> None:
+        """Put out a row."""
+        self.operations.append(operation)
+        self.births.append(birth)
+        for column, value in zip(self.values, values, strict=True):
+            column.append(value)
 
 
 def grouped(
@@ -95,16 +97,16 @@ def grouped(
     folds = [changing_fold(each, column.type) for each, column in zip(aggregates, given, strict=True)]
     groups = keyed(state, by, folds, len(changes.operations))
     arguments = [fold.read(column) for fold, column in zip(folds, given, strict=True)]
-    grouping = _Grouping(folds, arguments, _known(groups, folds, keys))
-    for group in grouping.groups.values():
-        grouping.result(group, tuple([folded.value() for folded in group.folded]))
+    grouping = _Grouping(folds, arguments, _known(groups, folds, keys), [[] for _ in folds])
     _apply(grouping, groups.new_codes.tolist(), changes.operations.tolist(), len(groups.state))
     return _results(grouping, groups), _kept(grouping, groups)
 
 
 def _known(groups: Keyed, folds: Sequence[Fold[Retractable[Any]]], keys: int) -> dict[int, _Group]:
     rows = groups.state.take(pa.array(groups.touched))
-    made = map(_Group, groups.touched.tolist(), rows.column(keys).to_pylist(), loaded(folds, rows, keys + 1))
+    accumulators = loaded(folds, rows, keys + 1)
+    shown = [tuple([folded.value() for folded in group]) for group in accumulators]
+    made = map(_Group, groups.touched.tolist(), rows.column(keys).to_pylist(), accumulators, shown)
     return dict(zip(groups.codes[groups.touched].tolist(), made, strict=True))
 
 
@@ -126,14 +128,11 @@ def _apply(grouping: _Grouping, codes: Sequence[int], operations: Sequence[int],
 
 
 def _results(grouping: _Grouping, groups: Keyed) -> Changes:
-    rows = grouping.out.rows
-    births = np.array(grouping.births, dtype=np.int64)[np.array(rows, dtype=np.int64)]
-    shown = [grouping.values[row] for row in rows]
-    values = zip(*shown, strict=True) if shown else [()] * len(grouping.folds)
-    columns = [fold.write(column) for fold, column in zip(grouping.folds, values, strict=True)]
+    births = np.array(grouping.births, dtype=np.int64)
+    columns = [fold.write(values) for fold, values in zip(grouping.folds, grouping.values, strict=True)]
     return Changes(
         records=positional([*groups.born(births), *columns]),
-        operations=np.array(grouping.out.operations, dtype=np.int64),
+        operations=np.array(grouping.operations, dtype=np.int64),
     )
 
 

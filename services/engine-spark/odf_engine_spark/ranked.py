@@ -10,7 +10,15 @@ import pyarrow as pa
 
 from odf_engine_spark.changelog import Numbers
 from odf_engine_spark.changes import TAKES_AWAY, Altered, Changes, canonical, positional, steps
-from odf_engine_spark.codes import combined, dense, equality_codes, in_one_piece, normalized, order_codes
+from odf_engine_spark.codes import (
+    combined,
+    compact,
+    equality_codes,
+    in_one_piece,
+    is_among,
+    normalized,
+    order_codes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +119,14 @@ def ranked(
         raise ValueError(f"a state of other columns: {old.schema.names}")
     rows = pa.concat_tables([old, new])
     total, shown = len(rows), len(new.columns) if outputs is None else outputs
-    partitions = dense(equality_codes([normalized(rows.column(at)) for at in partition], total))
+    partitions = compact(equality_codes([normalized(rows.column(at)) for at in partition], total))
     keys = np.zeros(total, dtype=np.int64)
     for each in order:
         codes = order_codes(
             rows.column(each.column), is_ascending=each.is_ascending, nulls_first=each.nulls_first
         )
         keys = combined(keys, codes)
-    keys = dense(keys) * max(total, 1) + np.arange(total)
+    keys = compact(keys) * max(total, 1) + np.arange(total)
     ranking = _Ranking(
         total=total,
         keys=keys.tolist(),
@@ -136,7 +144,7 @@ def ranked(
 
 def _known(partitions: Numbers, keys: Numbers, old: int, limit: int) -> dict[int, _Places]:
     """Return the partitions that change, with the rows that they have."""
-    touched = np.flatnonzero(np.isin(partitions[:old], partitions[old:]))
+    touched = np.flatnonzero(is_among(partitions[:old], partitions[old:]))
     touched = touched[np.lexsort((keys[touched], partitions[touched]))]
     found, edges = np.unique(partitions[touched], return_index=True)
     ordered, ends = keys[touched].tolist(), [*edges.tolist(), len(touched)][1:]

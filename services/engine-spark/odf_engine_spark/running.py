@@ -10,7 +10,7 @@ from odf_engine_spark.accumulators import Accumulator
 from odf_engine_spark.aggregates import Aggregate, Fold, running_fold
 from odf_engine_spark.changelog import Numbers
 from odf_engine_spark.changes import positional
-from odf_engine_spark.codes import combined, dense, equality_codes, normalized
+from odf_engine_spark.codes import combined, compact, equality_codes, normalized
 from odf_engine_spark.folded import Keyed, keyed, loaded, stored
 from odf_engine_spark.plain import Plain
 
@@ -59,16 +59,17 @@ def _fold(
                 folded.add(value)
             out.append(folded.value())
     known = np.array(list(groups), dtype=np.int64)
-    first = np.unique(partitions.codes, return_index=True)[1]
-    counts = np.bincount(codes, minlength=len(first))
+    counts = np.bincount(codes, minlength=2 * len(partitions.codes))
     counts[partitions.codes[touched]] += np.asarray(rows.column(keys))
-    births, counted = first[known], pa.array(counts[known], pa.int64())
+    births = np.zeros(2 * len(partitions.codes), dtype=np.int64)
+    births[partitions.codes[::-1]] = np.arange(len(partitions.codes))[::-1]
+    births, counted = births[known], pa.array(counts[known], pa.int64())
     return values, partitions.kept(births, [counted, *stored(folds, list(groups.values()))])
 
 
 def _last_peers(codes: Numbers, peers: pa.Array) -> pa.Array:
-    both = dense(combined(codes, equality_codes([peers], len(codes))))
-    last = np.zeros(len(codes), dtype=np.int64)
+    both = compact(combined(codes, equality_codes([peers], len(codes))))
+    last = np.zeros(2 * len(codes), dtype=np.int64)
     # Of values written to one place the last stays.
     last[both] = np.arange(len(codes))
     return pa.array(last[both])

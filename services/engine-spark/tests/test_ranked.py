@@ -5,10 +5,13 @@ import random
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidQuery
+from odf_engine_spark.changes import Changes
+from odf_engine_spark.grouped import grouped
 from odf_engine_spark.ranked import Order, ranked
 from odf_engine_spark.testing_changes import Row, changes, packed, plain
 
@@ -112,6 +115,18 @@ def test_types_without_order_and_states_of_other_columns_are_refused() -> None:
     for hostile in (state.select([0, 1]), state.rename_columns(["0", "1", "x"]), state.drop_columns(["2"])):
         with pytest.raises(ValueError, match="other columns"):
             best(changes(SCORES, []), hostile)
+
+
+def test_what_lies_behind_nulls_is_not_in_the_state() -> None:
+    dirty = pa.Array.from_buffers(
+        pa.int64(), 2, [pa.py_buffer(b"\x02"), pa.array([7, 1], pa.int64()).buffers()[1]]
+    )
+    kept = []
+    for column in (dirty, pa.array([None, 1], pa.int64())):
+        given = Changes(records=pa.table({"a": column}), operations=np.array([A, A]))
+        kept.append(packed(ranked(given, None, partition=[0], order=[Order(0)], limit=1)[1]))
+        kept.append(packed(grouped(given, None, keys=1, aggregates=[])[1]))
+    assert kept[:2] == kept[2:]
 
 
 def expected(rows: Sequence[Row], limit: int) -> list[Row]:
