@@ -45,6 +45,12 @@ class Spark:
         process = gateway.proc
         return process is None or process.poll() is None
 
+    def kill(self) -> None:
+        """End the JVM at once, whatever it does."""
+        gateway: Java = self.session.sparkContext._gateway  # noqa: SLF001 - as above
+        if gateway.proc is not None:
+            gateway.proc.kill()
+
     def parse(self, sql: str) -> Java:
         """Return the plan as written; raises Spark's `ParseException`."""
         return self.java.sessionState().sqlParser().parsePlan(sql)

@@ -1,20 +1,21 @@
 """Requests at work: a few threads, each a fair share of Spark, and an end to what nobody waits for.
 
-Every request is one job group, which is cancelled when its caller has gone or its deadline has passed, and runs in
-its thread's scheduler pool. While a request runs its caller hears from it every second, as long as the JVM is well:
-so silence means that something is wrong.
+Every request is one job group, which is cancelled when its caller has gone or its deadline has passed. While a
+request runs its caller hears from it every second, as long as the JVM is well: so silence means that something is
+wrong.
 """
 
-import itertools
-import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, Protocol, TypeVar
+from uuid import uuid4
 
 import structlog
 
 from odf_common.ports.engine import EngineProgress
-from odf_engine_spark.jvm import Java, Spark
+from odf_engine_spark.jobs import begin, cancel
+from odf_engine_spark.jvm import Spark
 from odf_engine_spark.progress import Progress, RequestCancelled
 
 log = structlog.stdlib.get_logger(__name__)
@@ -22,6 +23,8 @@ log = structlog.stdlib.get_logger(__name__)
 T = TypeVar("T")
 THREADS: Final = 4  # requests inside Spark at once; the rest waits in line
 SECONDS: Final = 1.0  # between reports
+GRACE: Final = 10.0  # seconds that tasks have to notice that they are cancelled
+LOOK: Final = 0.1  # seconds between looks at that
 
 
 class Call(Protocol):
@@ -34,19 +37,27 @@ class Call(Protocol):
 class Requests:
     """Runs requests on a session."""
 
-    def __init__(self, spark: Spark, *, is_well: Callable[[], bool], threads: int = THREADS) -> None:
-        """Report while `is_well` holds."""
+    def __init__(
+        self,
+        spark: Spark,
+        *,
+        is_well: Callable[[], bool],
+        on_stuck: Callable[[], None],
+        grace: float = GRACE,
+    ) -> None:
+        """Report while `is_well` holds; `on_stuck` is told of a cancelled task that goes on after `grace` seconds."""
         self._spark = spark
         self._is_well = is_well
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="spark")
+        self._on_stuck = on_stuck
+        self._grace = grace
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="spark")
         # Callbacks come on gRPC's own thread, which a JVM that hangs must not stop.
         self._endings = ThreadPoolExecutor(1, thread_name_prefix="endings")
-        self._numbers = itertools.count(1)
 
     def reports(self, call: Call, work: Callable[[Progress], T]) -> Iterator[EngineProgress | Future[T]]:
         """Yield reports, the first at once, and the finished work last."""
         progress = Progress()
-        name = f"request-{next(self._numbers)}"
+        name = f"request-{uuid4()}"  # Spark remembers for ever which names it shall run no more
         future = self._pool.submit(self._run, name, progress, work)
 
         def end() -> None:
@@ -71,9 +82,7 @@ class Requests:
         raise AssertionError("the work comes last")
 
     def _run(self, name: str, progress: Progress, work: Callable[[Progress], T]) -> T:
-        context = self._spark.session.sparkContext
-        context.setJobGroup(name, name, interruptOnCancel=True)
-        context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
+        begin(self._spark, name)
         try:
             progress.report("begun")
             return work(progress)
@@ -83,7 +92,12 @@ class Requests:
             raise
 
     def _cancel(self, name: str) -> None:
-        """End the request's job, and those that it would begin."""
         log.info("request cancelled", request=name)
-        context: Java = self._spark.session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark cancels running jobs only
-        context.cancelJobGroupAndFutureJobs(name)
+        has_ended = cancel(self._spark, name)
+        deadline = time.monotonic() + self._grace
+        while not has_ended():
+            if time.monotonic() > deadline:
+                log.error("a cancelled request does not end", request=name)
+                self._on_stuck()
+                return
+            time.sleep(LOOK)

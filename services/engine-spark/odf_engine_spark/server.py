@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 import grpc
@@ -53,13 +54,13 @@ CHUNK: Final = 1 << 20  # bytes
 class EngineServicer(engine_pb2_grpc.EngineServicer):
     """Answers for one warm session."""
 
-    def __init__(self, spark: Spark, *, is_signed: bool, is_well: Callable[[], bool]) -> None:
+    def __init__(self, spark: Spark, *, is_signed: bool, requests: Callable[[], Requests]) -> None:
         """Serve from a session that has run its first queries."""
         self._spark = spark
         self._transforms = Transforms(spark, is_signed=is_signed)
-        self._requests = Requests(spark, is_well=is_well)
+        self._requests = requests()
         # What only reads SQL does not wait behind what runs it.
-        self._questions = Requests(spark, is_well=is_well)
+        self._questions = requests()
 
     def ExecuteTransform(  # noqa: N802 - gRPC's name
         self, request: engine_pb2.TransformRequest, context: grpc.ServicerContext
@@ -153,19 +154,26 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         return engine_pb2.ValidateQueryResponse(
             tables=read,
             schema=prepared.schema.serialize().to_pybytes(),
-            is_stateful=prepared.is_windowed,
+            is_stateful=prepared.is_stateful,
         )
 
 
 def register(
-    spark: Spark, *, is_signed: bool, is_well: Callable[[], bool] = lambda: True
+    spark: Spark,
+    *,
+    is_signed: bool,
+    is_well: Callable[[], bool] = lambda: True,
+    on_stuck: Callable[[], None] = lambda: None,
 ) -> Callable[[grpc.Server], tuple[str, ...]]:
-    """Return what puts the service on a server, and tells its full name. While `is_well` holds, callers hear so."""
+    """Return what puts the service on a server, and tells its full name.
+
+    While `is_well` holds, callers hear from it; `on_stuck` is called when a cancelled request cannot be ended.
+    """
 
     def add(server: grpc.Server) -> tuple[str, ...]:
-        engine_pb2_grpc.add_EngineServicer_to_server(
-            EngineServicer(spark, is_signed=is_signed, is_well=is_well), server
-        )
+        requests = partial(Requests, spark, is_well=is_well, on_stuck=on_stuck)
+        servicer = EngineServicer(spark, is_signed=is_signed, requests=requests)
+        engine_pb2_grpc.add_EngineServicer_to_server(servicer, server)
         return (engine_pb2.DESCRIPTOR.services_by_name["Engine"].full_name,)
 
     return add

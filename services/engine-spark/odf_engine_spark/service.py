@@ -11,12 +11,14 @@ from odf_common.runtime.environment import Environment
 from odf_common.runtime.service import Service
 from odf_common.runtime.settings import ENGINE
 from odf_engine_spark.jvm import Spark
+from odf_engine_spark.pulse import Pulse
 from odf_engine_spark.server import register
 from odf_engine_spark.session import start
 
 log = structlog.stdlib.get_logger(__name__)
 
 WATCH_SECONDS: Final = 0.5
+HUNG: Final = 60.0  # seconds without an answer of the JVM
 LOST: Final = 70  # exit code: the supervisor restarts
 
 
@@ -24,22 +26,35 @@ def build(env: Environment) -> Service:
     """Return the service once its session is warm: before that nobody can reach it, so nobody finds it slow."""
     settings = env.settings
     spark = start(settings.spark_master)
+    pulse = Pulse(spark)
     return Service(
         name="engine-spark",
-        grpc=register(spark, is_signed=settings.signed_columns),
+        grpc=register(
+            spark,
+            is_signed=settings.signed_columns,
+            is_well=pulse.is_well,
+            on_stuck=lambda: _end(spark, "a task that nobody waits for cannot be ended"),
+        ),
         grpc_address=settings.engine or ENGINE,
-        background=(_watch(spark),),
+        background=(_watch(spark, pulse), pulse.run),
         on_stop=spark.session.stop,
     )
 
 
-def _watch(spark: Spark) -> Callable[[threading.Event], None]:
+def _watch(spark: Spark, pulse: Pulse) -> Callable[[threading.Event], None]:
     """Return a watch over the JVM: without it the process is of no use, and ends to be started anew."""
 
     def watch(stop: threading.Event) -> None:
         while not stop.wait(WATCH_SECONDS):
             if not spark.is_alive():
-                log.error("the JVM has ended")
-                os._exit(LOST)
+                _end(spark, "the JVM has ended")
+            if pulse.silence > HUNG:
+                _end(spark, "the JVM does not answer")
 
     return watch
+
+
+def _end(spark: Spark, why: str) -> None:
+    log.error("the engine ends", why=why)
+    spark.kill()  # one that hangs does not see that this process has gone
+    os._exit(LOST)

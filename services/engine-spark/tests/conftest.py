@@ -19,7 +19,7 @@ Make = Callable[..., Derivative]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Spark]:
-    session = start("local[2]")
+    session = start("local[4]")
     yield session
     session.session.stop()
 

@@ -98,7 +98,8 @@ class Settings:
     lock_ttl_ms: int = _option(_number(100, 3_600_000), 10_000, "how long a lock outlives its holder")
     session_timeout_ms: int = _option(_number(1000, 300_000), 6000, "silence after which a consumer is dead")
     log_level: str = _option(_one_of(*LEVELS), "info", "debug, info, warning or error")
-    spark_master: str = _option(str, "local[2]", "Spark master, or sc://… for Spark Connect")
+    # As many threads as the engine takes requests: each is one task, and none waits behind a long one.
+    spark_master: str = _option(str, "local[4]", "Spark master, or sc://… for Spark Connect")
     verify_on_commit: bool = _option(_switch, default=True, about="the verifier follows every commit")
 
     @classmethod

@@ -1,0 +1,175 @@
+"""Requests at work, over the wire: reports, cancelled calls, and a fair share for each."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from odf_common.adapters.grpc_engine import EngineClient
+from odf_common.adapters.grpc_server import serve
+from odf_common.codec.flatbuffers import decode_message, encode_message
+from odf_common.errors import Unavailable
+from odf_common.metadata.engine import (
+    TransformRequest,
+    TransformResponseProgress,
+    TransformResponseRoot,
+    TransformResponseSuccess,
+)
+from odf_common.metadata.steps import TransformSql
+from odf_common.ports.engine import EngineProgress
+from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
+from odf_engine_spark.jobs import TASK
+from odf_engine_spark.jvm import Spark
+from odf_engine_spark.progress import RequestCancelled
+from odf_engine_spark.requests import THREADS, Requests
+from odf_engine_spark.server import register
+from odf_engine_spark.testing import LATE, Block, Derivative, flight, sql
+
+Make = Callable[..., Derivative]
+FLIGHTS = 10_000
+PATIENCE = 60.0  # seconds
+
+
+def pairs(size: int, table: str, *kept: str) -> str:
+    """Return a query that makes `size` times `size` rows of each, and keeps none."""
+    columns = ", ".join(kept)
+    rows = f"SELECT {columns} explode(sequence(1, {size})) AS a FROM {table}"
+    return f"SELECT * FROM (SELECT *, explode(sequence(1, {size})) AS b FROM ({rows})) WHERE a + b < 0"
+
+
+LONG = sql(pairs(3000, "flights", "time_hour AS event_time", ""))  # minutes, for so many flights
+
+
+@dataclass
+class Call:
+    """A caller that goes away when told to."""
+
+    go: Callable[[], None] = field(default=lambda: None)
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        self.go = callback
+        return True
+
+
+@pytest.fixture
+def stub(spark: Spark) -> Iterator[Any]:
+    server = serve("127.0.0.1:0", register(spark, is_signed=False))
+    channel = grpc.insecure_channel(f"127.0.0.1:{server.port}")
+    yield engine_pb2_grpc.EngineStub(channel)
+    channel.close()
+    server.stop(0)
+
+
+def asked(derive: Make, folder: Path, transform: TransformSql, rows: int = 1) -> TransformRequest:
+    derivative = derive(transform, flights=[Block(rows=[flight(5, 70.0)] * rows, watermark=9)])
+    return derivative.request([0], [1], folder / "data", folder / "checkpoint")
+
+
+def wired(request: TransformRequest) -> engine_pb2.TransformRequest:
+    return engine_pb2.TransformRequest(flatbuffer=encode_message(request))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.05)
+
+
+def jobs(spark: Spark) -> list[int]:
+    return list(spark.session.sparkContext.statusTracker().getActiveJobsIds())
+
+
+def tasks(spark: Spark) -> int:
+    """Return how many threads of the JVM run a task."""
+    threads = spark.jvm.java.lang.Thread.getAllStackTraces().keySet().toArray()
+    return sum(each.getName().startswith(TASK) for each in threads)
+
+
+def test_the_caller_hears_how_far_it_is(derive: Make, engine: EngineClient, tmp_path: Path) -> None:
+    heard: list[EngineProgress] = []
+    engine.execute_transform(asked(derive, tmp_path, sql(LATE)), heard.append)
+    assert heard[0].rows == 0
+    assert heard[-1].stage == "writing"
+
+
+def test_a_reader_of_the_first_field_alone_reads_the_same(derive: Make, stub: Any, tmp_path: Path) -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="old.proto", package="old", syntax="proto3")
+    field = file.message_type.add(name="TransformResponse").field.add(name="flatbuffer", number=1)
+    field.label, field.type = field.LABEL_OPTIONAL, field.TYPE_BYTES
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    old = message_factory.GetMessageClass(pool.FindMessageTypeByName("old.TransformResponse"))
+    answers = list(stub.ExecuteTransform(wired(asked(derive, tmp_path, sql(LATE)))))
+    read: list[Any] = [old.FromString(each.SerializeToString()) for each in answers]
+    values = [decode_message(TransformResponseRoot, each.flatbuffer).value for each in read]
+    assert answers[-1].progress.stage == "writing"
+    assert set(values[:-1]) == {TransformResponseProgress()}
+    assert isinstance(values[-1], TransformResponseSuccess)
+    assert [encode_message(TransformResponseRoot(value=each)) for each in values] == [
+        each.flatbuffer for each in answers
+    ]
+
+
+@pytest.mark.parametrize("way", ["cancel", "deadline"])
+def test_a_call_that_nobody_waits_for_leaves_no_job(
+    derive: Make, stub: Any, spark: Spark, tmp_path: Path, way: str
+) -> None:
+    request = wired(asked(derive, tmp_path, LONG, FLIGHTS))
+    call = stub.ExecuteTransform(request, timeout=5 if way == "deadline" else None)
+    next(call)
+    until(lambda: bool(jobs(spark)) and tasks(spark) > 0)
+    if way == "cancel":
+        call.cancel()
+    with pytest.raises(grpc.RpcError):
+        list(call)
+    until(lambda: not jobs(spark) and not tasks(spark))
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_small_request_does_not_wait_for_large_ones(
+    derive: Make, stub: Any, engine: EngineClient, spark: Spark, tmp_path: Path
+) -> None:
+    request = wired(asked(derive, tmp_path, LONG, FLIGHTS))
+    calls = [stub.ExecuteTransform(request) for _ in range(THREADS - 1)]
+    until(lambda: tasks(spark) == THREADS - 1)
+    (tmp_path / "small").mkdir()
+    engine.execute_transform(asked(derive, tmp_path / "small", sql(LATE)))
+    assert tasks(spark) == THREADS - 1
+    for call in calls:
+        call.cancel()
+    until(lambda: not jobs(spark) and not tasks(spark))
+
+
+def test_a_silent_engine_is_given_up_and_its_job_ends(derive: Make, spark: Spark, tmp_path: Path) -> None:
+    server = serve("127.0.0.1:0", register(spark, is_signed=False, is_well=lambda: False))
+    client = EngineClient(f"127.0.0.1:{server.port}", silence=3)
+    with pytest.raises(Unavailable, match="no sign of life for 3 s"):
+        client.execute_transform(asked(derive, tmp_path, LONG, FLIGHTS))
+    until(lambda: not jobs(spark) and not tasks(spark))
+    client.close()
+    server.stop(0)
+
+
+def test_a_cancelled_task_that_goes_on_is_told(spark: Spark) -> None:
+    query = pairs(20_000, "(SELECT 1)")
+    stuck = threading.Event()
+    requests = Requests(spark, is_well=lambda: True, on_stuck=stuck.set, grace=0)
+    call = Call()
+    reports = requests.reports(call, lambda _: spark.collect(spark.frame(spark.parse(query))))
+    next(reports)
+    until(lambda: tasks(spark) > 0)
+    call.go()
+    assert stuck.wait(PATIENCE)
+    *_, last = reports
+    assert isinstance(last, Future)
+    with pytest.raises(RequestCancelled):
+        last.result()
+    until(lambda: not tasks(spark))
