@@ -95,13 +95,16 @@ class Changing:
         self.adding.publisher.removed(dataset, entry.alias)
         log.info("dataset deleted", dataset=entry.alias)
 
-    def reset(self, ref: str, head: Multihash) -> Known:
-        """Move a reference back to a block of its chain; the head not if a derivative has read what would be lost."""
+    def reset(self, ref: str, head: Multihash, *, is_forced: bool = False) -> Known:
+        """Move a reference back to a block of its chain; the head not if a derivative has read what would be lost.
+
+        Where it is forced, such derivatives stand still from then on, until they are taken back too.
+        """
         known = self.datasets.find_at(ref)
         if head == known.state.head:
             return known
         place = self._place(known, head)
-        if known.ref == HEAD:
+        if known.ref == HEAD and not is_forced:
             self._require_unread(known, place)
         state = self.datasets.states.aside(known.id, head)
         transform = state.transform if known.ref == HEAD else None
@@ -152,7 +155,10 @@ class Changing:
         for dependant in self.datasets.dependants(known.id):
             read = dependant.state.progress_of(known.id).last_block
             if read is not None and self._sequence_number(known, read) > place:
-                text = f"{dependant.alias} has read past block {place} of {known.alias}"
+                text = (
+                    f"{dependant.alias} has read past block {place} of {known.alias}; reset it all the same with "
+                    f"--force, then `odf pull --reset-derivatives {known.alias}` derives anew what was derived of it"
+                )
                 raise Refused(reason="DatasetInUse", text=text)
 
     def _take_name(self, entry: CatalogEntry) -> None:

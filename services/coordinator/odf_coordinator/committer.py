@@ -115,8 +115,12 @@ class Committer:
         events: Sequence[KnownEvent],
         system_time: Timestamp,
         ref: str = HEAD,
+        onto: ChainState | None = None,
     ) -> Outcome:
-        """Append events as consecutive blocks in one move of `ref`; a repeat of a commit is answered `already`."""
+        """Append events as consecutive blocks in one move of `ref`; a repeat of a commit is answered `already`.
+
+        They follow what is there, or a block `onto` of the chain; what came after that is forgotten in the same move.
+        """
         try:
             self._require_owned(dataset)
         except NotOwned as error:
@@ -126,7 +130,7 @@ class Committer:
             if head != expected_head:
                 return self._overtaken(dataset, ref, expected_head, events, system_time)
             try:
-                past = None if head is None else self._state(dataset, ref, head)
+                past = onto or (None if head is None else self._state(dataset, ref, head))
                 state = self._write(dataset, past, events, system_time)
             except (ChainRuleViolated, InvalidInput) as error:
                 return refusal(error)

@@ -13,7 +13,9 @@ from odf_common.identity.refs import covered, is_pattern
 from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.changing import Changing
 from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.diverged import Diverged
 from odf_coordinator.keys import KeyFolder
+from odf_coordinator.overtaken import again_when_overtaken
 from odf_coordinator.scheduler import Scheduler
 
 TICK: Final = 0.5  # seconds between looks at whether the caller is still there
@@ -22,7 +24,7 @@ PATIENCE: Final = 300.0  # seconds that the engine may be out of reach
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """How far the pull of one dataset is: waiting, running, updated, up-to-date, failed."""
+    """How far the pull of one dataset is: reset, waiting, running, updated, up-to-date, failed."""
 
     alias: str
     state: str
@@ -48,18 +50,51 @@ class Pulling:
     changing: Changing
     ingest: Ingest
     keys: KeyFolder
+    diverged: Diverged
 
     def pull(
         self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
     ) -> Iterator[Pulled]:
         """Iterate over steps; ends early when `is_wanted` no longer holds. A failure does not keep others off."""
+        chosen, explicit = self._chosen(tuple(refs), is_all=is_all, is_recursive=is_recursive)
+        yield from self._pull(chosen, explicit, is_wanted)
+
+    def derive_again(
+        self, refs: Iterable[str], *, is_recursive: bool, is_wanted: Callable[[], bool]
+    ) -> Iterator[Pulled]:
+        """Take back the derivatives that have diverged from their inputs, then pull them with what was asked for.
+
+        Looked at are the datasets given and all that is derived of them; without any, all that are here. Raises
+        `HeadMoved` when one of them is committed to again and again meanwhile.
+        """
         refs = tuple(refs)
+        chosen, explicit = self._chosen(refs, is_all=False, is_recursive=is_recursive)
+        looked_at = self.diverged.downstream(chosen.values() if refs else self.datasets.all())
+        taken_back: dict[DatasetId, Known] = {}
+
+        def take_back() -> None:
+            for known in self.diverged.take_back(looked_at):
+                taken_back[known.id] = known
+
+        again_when_overtaken(take_back)
+        for known in taken_back.values():
+            yield Pulled(alias=known.alias, state="reset", head=known.state.head)
+        yield from self._pull(chosen | taken_back, explicit, is_wanted)
+
+    def _chosen(
+        self, refs: tuple[str, ...], *, is_all: bool, is_recursive: bool
+    ) -> tuple[dict[DatasetId, Known], set[DatasetId]]:
+        """Return the datasets to pull, and which of them were asked for by name."""
         named = [self.datasets.find(ref) for ref in refs if not is_pattern(ref)]
         like = self._like([ref for ref in refs if is_pattern(ref)])
         chosen = {known.id: known for known in ([*self.datasets.all()] if is_all else [*named, *like])}
         if is_recursive:
             chosen = self._with_inputs(chosen)
-        explicit = set() if is_all else {known.id for known in named}
+        return chosen, set() if is_all else {known.id for known in named}
+
+    def _pull(
+        self, chosen: Mapping[DatasetId, Known], explicit: set[DatasetId], is_wanted: Callable[[], bool]
+    ) -> Iterator[Pulled]:
         for known in inputs_first(chosen):
             yield Pulled(alias=known.alias, state="running", head=known.state.head)
             try:

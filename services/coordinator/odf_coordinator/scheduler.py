@@ -16,6 +16,7 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved, InvalidQuery, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.diverged import InputDiverged
 from odf_coordinator.planner import Dependants, Line, Result
 from odf_coordinator.transformer import Plan, Step, Transformer
 
@@ -149,7 +150,7 @@ class Scheduler:
         done: Step | None = None
         while True:
             known = self._datasets.by_id(dataset)
-            plan = None if known is None or not known.is_derivative else self._transformer.plan(known)
+            plan = None if known is None or not known.is_derivative else self._plan(known, is_forced)
             if known is None or plan is None:
                 return done
             step = self._step(known, plan, is_forced)
@@ -157,6 +158,18 @@ class Scheduler:
                 done = step if done is None else done.followed_by(step)
             if plan.is_whole:
                 return done
+
+    def _plan(self, known: Known, is_forced: bool) -> Plan | None:  # noqa: FBT001 - as above
+        """Return what is new; a chain that has diverged from an input is not walked again by itself."""
+        with self._changed:
+            problem = self._problems.get(known.id)
+        if problem is not None and problem.cause == known.state.head and not is_forced:
+            raise _StillBroken(text=problem.text)
+        try:
+            return self._transformer.plan(known)
+        except InputDiverged as error:
+            self._note_problem(known, str(error), known.state.head)
+            raise
 
     def _step(self, known: Known, plan: Plan, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
         """Transform once; None when that changes nothing. Raises what kept it from that."""
@@ -199,7 +212,7 @@ class Scheduler:
         with self._changed:
             self._lost.pop(dataset, None)  # the engine has answered
             again_at = None
-            if not isinstance(error, InvalidQuery):
+            if not isinstance(error, InvalidQuery | InputDiverged):
                 pause = min(BACK_OFF * 2 ** min(self._line.pauses(dataset), DOUBLINGS), FAILED_MAX)
                 again_at = self._now() + pause
                 if self.problem(dataset) != str(error):

@@ -16,6 +16,7 @@ from odf_coordinator.adding import Adding
 from odf_coordinator.changing import Changing
 from odf_coordinator.committer import Committer, Sign
 from odf_coordinator.datasets import Datasets
+from odf_coordinator.diverged import Diverged
 from odf_coordinator.handlers import Commands, Notifications
 from odf_coordinator.importer import Importer
 from odf_coordinator.ingest_client import IngestClient
@@ -110,6 +111,13 @@ def _parts(adding: Adding, importer: Importer, scheduler: Scheduler, ingest: Ing
             datasets=datasets, refs=importer.refs, importer=importer, adding=adding, keys=keys
         ),
         reading=Reading(datasets=datasets, slices=Slices(datasets), engine=adding.engine),
-        pulling=Pulling(datasets=datasets, scheduler=scheduler, changing=changing, ingest=ingest, keys=keys),
+        pulling=Pulling(
+            datasets=datasets,
+            scheduler=scheduler,
+            changing=changing,
+            ingest=ingest,
+            keys=keys,
+            diverged=Diverged(datasets=datasets, adding=adding, keys=keys),
+        ),
         scheduler=scheduler,
     )

@@ -115,6 +115,12 @@ class Servicer(CoordinatorServicer):
             if request.all or not request.refs or any(is_pattern(ref) for ref in request.refs):
                 raise InvalidInput(text="a watermark is set on datasets given by name")
             steps = pulling.set_watermarks(request.refs, Timestamp(request.set_watermark))
+        elif request.reset_derivatives:
+            steps = pulling.derive_again(
+                () if request.all else request.refs,
+                is_recursive=request.recursive,
+                is_wanted=context.is_active,
+            )
         else:
             steps = pulling.pull(
                 request.refs,
@@ -135,7 +141,9 @@ class Servicer(CoordinatorServicer):
 
     def Reset(self, request: wire.ResetRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
         """Move a head back."""
-        return self._summary(self._parts.changing.reset(request.ref, Multihash.parse(request.head)))
+        return self._summary(
+            self._parts.changing.reset(request.ref, Multihash.parse(request.head), is_forced=request.force)
+        )
 
     def CommitEvent(  # noqa: N802
         self,

@@ -35,6 +35,7 @@ from odf_coordinator.adding import Added, Adding
 from odf_coordinator.changing import Changing
 from odf_coordinator.committer import Committer, Locks
 from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.diverged import Diverged
 from odf_coordinator.drafts import Manifest
 from odf_coordinator.importer import Importer
 from odf_coordinator.keys import KeyFolder, Owners
@@ -245,6 +246,7 @@ class Coordinator:
             changing=self.changing,
             ingest=self.ingest,
             keys=self.keys,
+            diverged=Diverged(datasets=self.datasets, adding=self.adding, keys=self.keys),
         )
 
     def new_committer(

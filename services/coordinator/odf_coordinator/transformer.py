@@ -11,7 +11,8 @@ from pathlib import Path
 
 import structlog
 
-from odf_common.chain.chain import blocks_between
+from odf_common.chain.chain import ChainBroken, blocks_between
+from odf_common.chain.divergence import Line
 from odf_common.chain.inputs import (
     InputSlices,
     has_work,
@@ -23,7 +24,7 @@ from odf_common.chain.inputs import (
 )
 from odf_common.chain.state import ChainState
 from odf_common.chain.transforms import build_request, is_no_op, next_event
-from odf_common.errors import InvalidInput
+from odf_common.errors import HeadMoved, InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
     ExecuteTransformInput,
@@ -36,6 +37,7 @@ from odf_common.ports.store import BlobStore
 from odf_common.runtime.replay import input_source, request_files
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, DatasetUnknown, Known
+from odf_coordinator.diverged import InputDiverged
 from odf_coordinator.outcomes import require_committed
 from odf_coordinator.written import examine, store
 
@@ -84,14 +86,17 @@ class Transformer:
     clock: Clock
 
     def plan(self, known: Known) -> Plan | None:
-        """Return what is new for a derivative; None when there is nothing to do. Raises when an input is missing."""
+        """Return what is new for a derivative; None when there is nothing to do.
+
+        Raises when an input is missing, and `InputDiverged` for one that no longer has what was read of it.
+        """
         if known.state.transform is None:
             return None
         sources = {dataset: self._input(dataset) for dataset in input_ids(known.state.transform)}
         steps = plan_inputs(known.state, {dataset: one.state for dataset, one in sources.items()})
         if steps is None:
             return None
-        inputs = tuple(self._new_in(step) for step in steps)
+        inputs = tuple(self._new_in(step, known) for step in steps)
         if not has_work(known.state, inputs):
             return None
         seen = {one.step.dataset_id: self._where(sources[one.step.dataset_id], one.step) for one in inputs}
@@ -105,7 +110,7 @@ class Transformer:
         """Run and commit a step, None when it changes nothing.
 
         Raises `InvalidQuery` for the user's fault, `Unavailable` while the engine is out of reach, `HeadMoved` when
-        the derivative was committed to meanwhile, `Refused` when the result breaks a rule.
+        the derivative was committed to meanwhile or an input was reset, `Refused` when the result breaks a rule.
         """
         scratch = self.blobs.scratch()
         try:
@@ -139,6 +144,7 @@ class Transformer:
                     "watermark before that, so the chain cannot say how far the input was read"
                 )
             return None
+        self._require_kept(plan)
         store(self.blobs, state.dataset_id, written, scratch)
         outcome = self.committer.commit(
             state.dataset_id, expected_head=state.head, events=events, system_time=system_time
@@ -154,12 +160,27 @@ class Transformer:
             raise DatasetUnknown(what=str(dataset))
         return known
 
-    def _new_in(self, step: ExecuteTransformInput) -> InputSlices:
+    def _new_in(self, step: ExecuteTransformInput, known: Known) -> InputSlices:
         if step.new_block_hash is None:
             return input_of(step, ())
         read = self.datasets.reader(step.dataset_id)
         links = blocks_between(read, step.new_block_hash, step.prev_block_hash)
-        return input_until_change(step, ((name, decoded.block) for name, decoded, _ in links))
+        try:
+            return input_until_change(step, ((name, decoded.block) for name, decoded, _ in links))
+        except ChainBroken as error:
+            before = None if step.prev_block_hash is None else str(step.prev_block_hash)
+            if (error.kind, error.block) != ("missing", before):
+                raise
+            name = self._input(step.dataset_id).alias
+            raise InputDiverged(dataset=known.alias, input=name, block=error.block) from error
+
+    def _require_kept(self, plan: Plan) -> None:
+        """Return if the inputs still have what the engine was given; raises `HeadMoved` if one was reset meanwhile."""
+        for dataset, seen in plan.sources.items():
+            head = self._input(dataset).state.head
+            block = seen.state.head
+            if head != block and not Line(self.datasets.reader(dataset), head).holds(block):
+                raise HeadMoved(dataset=str(dataset), expected=str(block), actual=str(head))
 
     def _where(self, known: Known, step: ExecuteTransformInput) -> Known:
         """Return an input as it is at the end of its step."""

@@ -251,3 +251,23 @@ def test_records_of_a_migration_come_with_it(evolving: Evolving) -> None:
     assert isinstance(new, SetTransform)
     assert isinstance(migration, ExecuteTransform)
     assert migration.new_data is not None
+
+
+def test_a_query_that_is_taken_back_with_its_input_is_migrated_again(evolving: Evolving) -> None:
+    node = evolving.node
+    first = node.find("cities").state.head
+    evolving.push("Rome", 3, 1)
+    node.work()
+    new = evolving.query("SELECT event_time, city, population FROM cities")
+    node.changing.commit_event("cities.copy", new)
+    before = node.find("cities.copy").state
+    node.changing.reset("cities", first, is_forced=True)
+
+    (taken_back,) = node.pulling.diverged.take_back((node.find("cities.copy"),))
+
+    assert taken_back.state.transform == before.transform
+    assert [type(event) for event in evolving.events()[-2:]] == [SetTransform, ExecuteTransform]
+    assert [one.next_offset for one in evolving.engine.migrations] == [2, 1]
+    evolving.push("Lima", 10, 2)
+    node.work()
+    assert node.reading.tail("cities.copy", 9)["population"].to_pylist() == [None, 10]

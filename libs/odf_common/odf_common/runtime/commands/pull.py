@@ -28,18 +28,25 @@ COLUMNS = ("dataset", "state", "blocks", "records", "error")
     metavar="NAME",
     help="Local name of a dataset that is copied, else the last segment of its URL; NAME@REF stages it there.",
 )
+@click.option(
+    "--reset-derivatives",
+    is_flag=True,
+    help="Take back what was derived of inputs that were reset, to where both agree, and derive it again.",
+)
 @output_option
 def command(
     *,
     datasets: tuple[str, ...],
     every: bool,
     recursive: bool,
+    reset_derivatives: bool,
     set_watermark: str | None,
     alias: str | None,
     output: str,
 ) -> None:
     """Bring datasets up to date: roots take what waits in their topics, derivatives what their inputs have.
 
+    With --reset-derivatives these are the datasets given and all that is derived of them; without any, all of the node.
     A URL (http, https, file) is copied from there, everything checked. In a name, % stands for anything.
 
     \b
@@ -47,37 +54,40 @@ def command(
       odf pull --all
       odf pull 'flights.%'
       odf pull flights --set-watermark 2013-02-01T00:00:00Z
+      odf pull --reset-derivatives flights
       odf pull https://example.org/flights
       odf pull https://example.org/flights --as flights@theirs
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    if not datasets and not every:
+    if not datasets and not every and not reset_derivatives:
         raise click.UsageError("name datasets, or give --all")
+    if reset_derivatives and set_watermark is not None:
+        raise click.UsageError("--set-watermark and --reset-derivatives go one after the other")
     node = ask.this_node()
     urls = [name for name in datasets if "://" in name]
     names = [name for name in datasets if "://" not in name]
     if alias is not None and len(urls) != 1:
         raise click.UsageError("--as goes with one URL")
     rows = [_copy(node, url, alias or "") for url in urls]
-    if names or every:
-        rows += _pull(node, names, every=every, recursive=recursive, watermark=set_watermark)
+    if names or every or reset_derivatives:
+        request = PullRequest(refs=names, all=every, recursive=recursive, reset_derivatives=reset_derivatives)
+        if set_watermark is not None:
+            request.set_watermark = Timestamp.parse(set_watermark).ns
+        rows += _pull(node, request)
     print_rows(rows, output, columns=COLUMNS)
     failed = [row for row in rows if row["state"] == "failed"]
     if failed:
         raise Refused(reason="PullFailed", text=f"{failed[0]['dataset']}: {failed[0]['error']}")
 
 
-def _pull(
-    node: Node, names: list[str], *, every: bool, recursive: bool, watermark: str | None
-) -> list[dict[str, object]]:
-    request = PullRequest(refs=names, all=every, recursive=recursive)
-    if watermark is not None:
-        request.set_watermark = Timestamp.parse(watermark).ns
+def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
     rows = []
     with ask.coordinator(node) as coordinator, progress() as bars:
         tasks: dict[str, int] = {}
         for item in coordinator.Pull(request, timeout=ask.WORK):
             task = tasks.setdefault(item.alias, bars.add_task(item.alias, total=None))
             bars.update(task, description=f"{item.alias}: {item.state}")  # type: ignore[arg-type]
+            if item.state == "reset":
+                remark(f"took {item.alias} back to where it agrees with its inputs, block {item.head}")
             if item.state in FINISHED:
                 bars.update(task, completed=1, total=1)  # type: ignore[arg-type]
                 rows.append(

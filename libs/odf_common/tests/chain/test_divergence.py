@@ -1,0 +1,154 @@
+from odf_common.chain.build import build_blocks
+from odf_common.chain.divergence import Agreement, Line, agreement
+from odf_common.errors import NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import SetDataSchema, SetInfo
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.schema import DataTypeOption, DataTypeString
+from odf_common.testing.builders import (
+    AChain,
+    a_chain,
+    a_dataset,
+    a_derivative,
+    a_hash,
+    a_schema,
+    a_step,
+    some_result,
+)
+
+A = a_dataset("a")
+WIDE = a_schema(**{name: DataTypeOption(inner=DataTypeString()) for name in ("city", "country")})
+
+
+def derived(*blocks: str) -> AChain:
+    """A derivative that has read these blocks of A, ten records each."""
+    chain = a_derivative(A)
+    for number, block in enumerate(blocks):
+        read(chain, block, number)
+    return chain
+
+
+def read(chain: AChain, block: str, number: int) -> None:
+    chain.add(some_result(chain.state, a_step(chain.state, A, block, number)))
+
+
+def found(chain: AChain, *kept: str) -> Agreement | None:
+    """Where the chain agrees with an input that still has the blocks `kept`."""
+    names = {a_hash(block) for block in kept}
+
+    def holds(dataset: DatasetId, block: Multihash) -> bool:
+        assert dataset == A
+        return block in names
+
+    return agreement(chain.read, chain.state.head, holds)
+
+
+def test_a_chain_whose_inputs_have_all_it_saw_agrees_at_its_head() -> None:
+    assert found(derived("one", "two"), "two") is None
+    assert found(a_derivative(A)) is None
+
+
+def test_only_the_last_step_is_looked_at_where_that_suffices() -> None:
+    chain = derived("one", "two")
+    reads: list[Multihash] = []
+
+    def reading(name: Multihash) -> bytes:
+        reads.append(name)
+        return chain.read(name)
+
+    assert agreement(reading, chain.state.head, lambda _, block: block == a_hash("two")) is None
+    assert len(reads) == 1
+
+
+def test_transforms_that_saw_lost_blocks_are_undone_down_to_the_last_that_did_not() -> None:
+    chain = derived("one", "two", "three")
+    heads = [one.hash for one in chain.blocks]
+
+    assert found(chain, "one") == Agreement(block=heads[-3], lost=())
+    assert found(chain, "one", "two") == Agreement(block=heads[-2], lost=())
+
+
+def test_where_nothing_is_kept_the_chain_is_as_before_its_first_records() -> None:
+    chain = derived("one", "two")
+
+    assert found(chain) == Agreement(block=chain.blocks[2].hash, lost=())
+
+
+def test_what_the_dataset_said_of_itself_is_lost_with_what_comes_after_but_told() -> None:
+    chain = derived("one", "two")
+    before = chain.blocks[-2].hash
+    said = SetInfo(description="new")
+    chain.add(said)
+    read(chain, "three", 2)
+
+    agreed = found(chain, "one")
+
+    assert agreed == Agreement(block=before, lost=(said,))
+
+
+def test_what_was_said_after_the_last_good_step_stays() -> None:
+    chain = derived("one").add(SetInfo(description="kept"))
+    before = chain.state.head
+    read(chain, "two", 1)
+
+    assert found(chain, "one") == Agreement(block=before, lost=())
+
+
+def test_a_schema_that_came_with_records_goes_with_them() -> None:
+    chain = derived("one")
+    before, moment = chain.state.head, chain.blocks[-1].block.system_time
+    chain = in_one_commit(chain, WIDE, "two")
+
+    agreed = found(chain, "one")
+
+    assert chain.blocks[-1].block.system_time == chain.blocks[-2].block.system_time != moment
+    assert agreed == Agreement(block=before, lost=())
+
+
+def test_a_schema_of_an_earlier_commit_stays() -> None:
+    chain = derived("one").add(WIDE)
+    before = chain.state.head
+    read(chain, "two", 1)
+
+    assert found(chain, "one") == Agreement(block=before, lost=())
+
+
+def in_one_commit(chain: AChain, schema: SetDataSchema, block: str) -> AChain:
+    """Add a schema and a transform as the coordinator does: with one time."""
+
+    result = some_result(chain.state, a_step(chain.state, A, block, 1))
+    moment = Timestamp(chain.state.system_time.ns + 1_000_000_000)
+    blocks, chain.last = build_blocks(chain.state, [schema, result], system_time=moment, version=3)
+    chain.blocks.extend(blocks)
+    chain.store.update({one.hash: one.raw for one in blocks})
+    return chain
+
+
+def test_a_line_holds_the_blocks_of_its_chain_and_no_others() -> None:
+    chain, other = a_chain().add_data(3), a_chain().add(SetInfo(description="x")).add_data(4)
+    every = {**chain.store, **other.store}
+
+    def reading(name: Multihash) -> bytes:
+        if name not in every:
+            raise NotFound(what=str(name))
+        return every[name]
+
+    line = Line(reading, chain.state.head)
+
+    assert all(line.holds(one.hash) for one in chain.blocks)
+    mine = {one.hash for one in chain.blocks}
+    assert not any(line.holds(one.hash) for one in other.blocks if one.hash not in mine)
+    assert not line.holds(a_hash("nowhere"))
+
+
+def test_a_line_is_read_only_as_far_down_as_is_asked() -> None:
+    chain = a_chain().add_data(5)
+    reads: list[Multihash] = []
+
+    def reading(name: Multihash) -> bytes:
+        reads.append(name)
+        return chain.read(name)
+
+    assert Line(reading, chain.state.head).holds(chain.blocks[-2].hash)
+    assert set(reads) == {chain.blocks[-1].hash, chain.blocks[-2].hash}

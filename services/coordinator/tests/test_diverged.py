@@ -1,0 +1,202 @@
+"""Inputs that were reset below what derivatives have read, and derivatives that follow them back."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from odf_common.chain.chain import iterate
+from odf_common.errors import Refused
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.engine import OnProgress
+from odf_coordinator.pulling import Pulled
+from odf_coordinator.testing import Coordinator, PassingEngine
+
+COPIES = ("cities.copy", "copy.copy")
+
+
+@dataclass
+class Story:
+    """A root of two slices, a derivative of it, and a derivative of that, both two steps long."""
+
+    node: Coordinator
+    first: Multihash  # the root's head with one slice
+
+    def cities(self, ref: str) -> list[str]:
+        return list(self.node.reading.tail(ref, 99)["city"].to_pylist())
+
+    def go_another_way(self) -> None:
+        """Reset the root below what was read, and go on from there."""
+        self.node.changing.reset("cities", self.first, is_forced=True)
+        self.node.push("cities", "Lima", minute=2)
+
+    def problems(self) -> list[str]:
+        return [self.node.scheduler.problem(self.node.find(ref).id) for ref in COPIES]
+
+    def derive_again(self, *refs: str) -> list[Pulled]:
+        with self.at_work():
+            steps = self.node.pulling.derive_again(refs, is_recursive=False, is_wanted=lambda: True)
+            return [one for one in steps if one.state != "running"]
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        stop = threading.Event()
+        worker = threading.Thread(target=self.node.scheduler.run, args=(stop,))
+        worker.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            worker.join()
+
+
+@pytest.fixture
+def story(node: Coordinator, root: str, derivative: str) -> Story:
+    second = derivative.replace("name: cities.copy", "name: copy.copy").replace(
+        "datasetRef: Cities", "datasetRef: cities.copy"
+    )
+    node.add(root, derivative, second)
+    first = node.push("cities", "Oslo").state.head
+    node.work()
+    node.push("cities", "Rome", minute=1)
+    node.work()
+    return Story(node=node, first=first)
+
+
+def test_a_derivative_of_a_reset_input_stands_still_and_says_what_to_do(story: Story) -> None:
+    read = story.node.find("cities").state.head
+    before = story.node.find("cities.copy").state
+
+    story.go_another_way()
+    story.node.work()
+
+    problem, other = story.problems()
+    assert f"cities.copy has read block {read} of cities, which is no longer in its chain" in problem
+    assert "`odf pull --reset-derivatives cities.copy`" in problem
+    assert other == "", "what reads only the derivative has all it saw"
+    assert story.node.find("cities.copy").state == before
+
+
+def test_it_is_not_looked_at_again_and_again(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    story.go_another_way()
+    story.node.work()
+    plans = []
+    monkeypatch.setattr(type(story.node.scheduler._transformer), "plan", lambda _, known: plans.append(known))
+
+    story.node.push("cities", "Bonn", minute=3)
+    story.node.now += 100
+    story.node.work()
+
+    assert plans == []
+    assert story.problems()[0]
+
+
+def test_what_was_derived_is_taken_back_and_derived_again(story: Story) -> None:
+    story.go_another_way()
+    story.node.work()
+
+    steps = story.derive_again("cities")
+
+    assert [(one.alias, one.state) for one in steps[:2]] == [("copy.copy", "reset"), ("cities.copy", "reset")]
+    assert [one.alias for one in steps[2:]] == ["cities", *COPIES], "pulled inputs first"
+    assert [story.cities(ref) for ref in COPIES] == [["Oslo", "Lima"]] * 2
+    assert story.problems() == ["", ""]
+
+
+def test_what_was_said_since_is_said_again(story: Story) -> None:
+    story.node.changing.commit_event("cities.copy", SetInfo(description="early"))
+    story.node.push("cities", "Bern", minute=2)
+    story.node.work()
+    kept = story.node.find("cities").state.head
+    story.node.push("cities", "Kyiv", minute=3)
+    story.node.work()
+    for text in ("late", "last"):
+        story.node.changing.commit_event("cities.copy", SetInfo(description=text))
+    story.node.push("cities", "Baku", minute=4)
+    story.node.work()
+    story.node.changing.reset("cities", kept, is_forced=True)
+
+    story.derive_again("cities")
+
+    state = story.node.find("cities.copy").state
+    assert state.info == SetInfo(description="last")
+    assert story.cities("cities.copy") == ["Oslo", "Rome", "Bern"]
+
+
+def test_without_names_all_that_diverged_is_taken_back(story: Story) -> None:
+    story.go_another_way()
+
+    steps = story.derive_again()
+
+    assert [one.alias for one in steps if one.state == "reset"] == ["copy.copy", "cities.copy"]
+    assert story.cities("copy.copy") == ["Oslo", "Lima"]
+
+
+def test_where_nothing_has_diverged_nothing_is_taken_back(story: Story) -> None:
+    before = [story.node.find(ref).state for ref in COPIES]
+
+    steps = story.derive_again("cities.copy")
+
+    assert [(one.alias, one.state) for one in steps] == [("cities.copy", "up-to-date")]
+    assert [story.node.find(ref).state for ref in COPIES] == before
+
+
+def test_an_input_reset_to_before_its_first_records_leaves_none_derived(story: Story) -> None:
+    state = story.node.find("cities").state
+    links = iterate(story.node.datasets.reader(state.dataset_id), state.head)
+    empty = next(name for name, decoded, _ in links if decoded.block.sequence_number == 1)
+
+    story.node.changing.reset("cities", empty, is_forced=True)
+    story.derive_again("cities")
+
+    assert [story.node.find(ref).state.last_offset for ref in COPIES] == [None, None]
+    assert [story.node.find(ref).state.schema for ref in COPIES] == [None, None]
+    story.node.push("cities", "Lima", minute=2)
+    story.node.work()
+    assert story.cities("copy.copy") == ["Lima"]
+
+
+def test_a_copy_of_a_derivative_is_left_as_it_is(story: Story) -> None:
+    story.go_another_way()
+    before = story.node.find("cities.copy").state
+    story.node.keys.remove(before.dataset_id)
+
+    story.derive_again("cities")
+
+    assert story.node.find("cities.copy").state == before
+
+
+def test_a_reset_that_loses_what_was_read_is_refused_unless_it_is_forced(story: Story) -> None:
+    with pytest.raises(Refused, match=r"--force, then `odf pull --reset-derivatives cities`"):
+        story.node.changing.reset("cities", story.first)
+
+
+def test_a_reset_while_a_transform_runs_loses_only_the_transform(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    node.add(root, derivative)
+    first = node.push("cities", "Oslo").state.head
+    node.work()
+    node.push("cities", "Rome", minute=1)
+
+    class Resetting(PassingEngine):
+        """The input is reset while it works on it for the first time."""
+
+        def execute_transform(
+            self, request: TransformRequest, on_progress: OnProgress | None = None
+        ) -> TransformResponseSuccess:
+            if not self.requests:
+                node.changing.reset("cities", first)
+                node.push("cities", "Lima", minute=2)
+            return super().execute_transform(request, on_progress)
+
+    object.__setattr__(node.scheduler._transformer, "engine", Resetting())
+
+    node.work()
+
+    assert node.reading.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo", "Lima"]
+    assert node.scheduler.problem(node.find("cities.copy").id) == ""
