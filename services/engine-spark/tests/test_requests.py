@@ -159,7 +159,7 @@ def test_a_silent_engine_is_given_up_and_its_job_ends(derive: Make, spark: Spark
 
 
 def test_a_cancelled_task_that_goes_on_is_told(spark: Spark) -> None:
-    query = pairs(20_000, "(SELECT 1)")
+    query = pairs(6_000, "(SELECT 1)")
     stuck = threading.Event()
     requests = Requests(spark, is_well=lambda: True, on_stuck=stuck.set, grace=0)
     call = Call()
