@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from odf_common.chain.order import in_order
@@ -11,6 +11,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.refs import covered, is_pattern
 from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.engine import EngineProgress
 from odf_coordinator.changing import Changing
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.diverged import Diverged
@@ -32,6 +33,8 @@ class Pulled:
     new_records: int = 0
     error: str = ""
     head: Multihash | None = None
+    progress: EngineProgress | None = None  # while the engine is at it
+    new_late: int = 0  # rows that came too late for their windows, and were dropped
 
 
 class Ingest(Protocol):
@@ -97,12 +100,13 @@ class Pulling:
     ) -> Iterator[Pulled]:
         for known in inputs_first(chosen):
             yield Pulled(alias=known.alias, state="running", head=known.state.head)
+            late = self.scheduler.underway.late(known.id)
             try:
                 yield from self._update(known, is_wanted, is_explicit=known.id in explicit)
             except OdfError as error:
                 yield Pulled(alias=known.alias, state="failed", error=str(error), head=known.state.head)
                 continue
-            yield self._outcome(known)
+            yield replace(self._outcome(known), new_late=self.scheduler.underway.late(known.id) - late)
 
     def _like(self, patterns: Sequence[str]) -> Iterator[Known]:
         """Iterate over the datasets whose names patterns cover; raises `NothingCovered`."""
@@ -143,7 +147,12 @@ class Pulling:
                 deadline = time.monotonic() + PATIENCE
             elif time.monotonic() > deadline:
                 raise Unavailable(what="the engine", why=lost)
-            yield Pulled(alias=known.alias, state="waiting" if lost else "running", head=known.state.head)
+            yield Pulled(
+                alias=known.alias,
+                state="waiting" if lost else "running",
+                head=known.state.head,
+                progress=self.scheduler.underway.of(known.id),
+            )
 
     def _outcome(self, before: Known) -> Pulled:
         """Return what has come since `before`."""

@@ -19,6 +19,7 @@ from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.diverged import InputDiverged
 from odf_coordinator.planner import Dependants, Line, Result
 from odf_coordinator.transformer import Plan, Step, Transformer
+from odf_coordinator.underway import Underway
 
 log = structlog.get_logger(__name__)
 
@@ -106,6 +107,11 @@ class Scheduler:
         """Return what a transform cannot reach, or an empty string."""
         with self._changed:
             return self._lost.get(dataset, "")
+
+    @property
+    def underway(self) -> Underway:
+        """Return what is known of the transforms at work."""
+        return self._transformer.underway
 
     def run(self, stop: threading.Event) -> None:
         """Look at derivatives until told to stop; several threads may run this."""

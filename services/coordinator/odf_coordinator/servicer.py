@@ -12,6 +12,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.refs import is_pattern
 from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
     CoordinatorServicer,
@@ -190,6 +191,7 @@ def register(server: grpc.Server, parts: Parts) -> tuple[str, ...]:
 
 
 def _pull_item(step: Pulled) -> wire.PullItem:
+    now = step.progress or EngineProgress()
     return wire.PullItem(
         alias=step.alias,
         state=step.state,
@@ -197,4 +199,8 @@ def _pull_item(step: Pulled) -> wire.PullItem:
         new_records=step.new_records,
         error=step.error,
         head="" if step.head is None else str(step.head),
+        stage=now.stage,
+        rows=now.rows,
+        total=now.total,
+        late=now.late if step.progress else step.new_late,
     )

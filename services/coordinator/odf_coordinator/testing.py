@@ -70,7 +70,7 @@ class PassingEngine:
         self.requests: list[TransformRequest] = []
         self.migrations: list[MigrateRequest] = []
         self.failures: list[Exception] = []
-        self.progress: tuple[EngineProgress, ...] = ()
+        self.progress: Iterable[EngineProgress] = ()
 
     def execute_transform(
         self, request: TransformRequest, on_progress: OnProgress | None = None

@@ -6,7 +6,7 @@ or vocabulary on the way. Nothing is kept between steps but the chain; a step th
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
@@ -39,6 +39,7 @@ from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, DatasetUnknown, Known
 from odf_coordinator.diverged import InputDiverged
 from odf_coordinator.outcomes import require_committed
+from odf_coordinator.underway import Underway
 from odf_coordinator.written import examine, store
 
 log = structlog.get_logger(__name__)
@@ -84,6 +85,7 @@ class Transformer:
     engine: Engine
     blobs: BlobStore
     clock: Clock
+    underway: Underway = field(default_factory=Underway)
 
     def plan(self, known: Known) -> Plan | None:
         """Return what is new for a derivative; None when there is nothing to do.
@@ -129,7 +131,8 @@ class Transformer:
         request = build_request(
             state, plan.inputs, sources, alias=known.alias, system_time=system_time, files=files
         )
-        response = self.engine.execute_transform(request)
+        with self.underway.at_work(known.id) as work:
+            response = self.engine.execute_transform(request, work.note)
         written = examine(state, response, scratch)
         event = next_event(
             state, plan.steps, response, new_data=written.data, new_checkpoint=written.checkpoint
@@ -150,6 +153,7 @@ class Transformer:
             state.dataset_id, expected_head=state.head, events=events, system_time=system_time
         )
         after = require_committed(state.dataset_id, outcome).state
+        self.underway.committed(known, work)
         records = after.next_offset - state.next_offset
         log.info("transformed", dataset=known.alias, block=str(after.head), records=records)
         return Step(state=after, blocks=len(events), records=records)

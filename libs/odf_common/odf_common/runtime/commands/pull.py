@@ -1,16 +1,22 @@
 """`odf pull`: bring datasets up to date, copy them from a repository, or set a root's watermark."""
 
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
 import click
 
 from odf_common.errors import Refused
 from odf_common.metadata.scalars import Timestamp
-from odf_common.proto.odf.node.v1.coordinator_pb2 import PullRequest
+from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem, PullRequest
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node
 from odf_common.runtime.output import output_option, print_rows, progress, remark
 from odf_common.runtime.urls import absolute_url
 
+EVERY: Final = 5.0  # seconds
 FINISHED = ("updated", "up-to-date", "failed")
 COLUMNS = ("dataset", "state", "blocks", "records", "error")
 
@@ -81,19 +87,55 @@ def command(
 
 def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
     rows = []
+    live = Remarks(is_terminal=sys.stderr.isatty(), now=time.monotonic)
     with ask.coordinator(node) as coordinator, progress() as bars:
         tasks: dict[str, int] = {}
         for item in coordinator.Pull(request, timeout=ask.WORK):
             task = tasks.setdefault(item.alias, bars.add_task(item.alias, total=None))
-            bars.update(task, description=f"{item.alias}: {item.state}")  # type: ignore[arg-type]
+            live.show(item)
+            bars.update(
+                task,  # type: ignore[arg-type]
+                description=said(item),
+                completed=item.rows,
+                total=item.total or None,
+            )
             if item.state == "reset":
                 remark(f"took {item.alias} back to where it agrees with its inputs, block {item.head}")
             if item.state in FINISHED:
                 bars.update(task, completed=1, total=1)  # type: ignore[arg-type]
-                rows.append(
-                    _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, item.error)
-                )
+                row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, item.error)
+                rows.append({**row, "late": item.late})
+    for row in rows:
+        if row["late"]:
+            remark(
+                f"{row['dataset']}: {row['late']} input records came too late for their windows, and were dropped"
+            )
     return rows
+
+
+def said(item: PullItem) -> str:
+    """Return how far a pull is, in words."""
+    if not item.stage:
+        return f"{item.alias}: {item.state}"
+    rows = f", {item.rows} of {item.total} rows" if item.total else ""
+    late = f", {item.late} late" if item.late else ""
+    return f"{item.alias}: {item.stage}{rows}{late}"
+
+
+class Remarks:
+    """Says now and then how far a pull is, where there is no terminal to show it on."""
+
+    def __init__(self, *, is_terminal: bool, now: Callable[[], float]) -> None:
+        """Begin with nothing to say for `EVERY` seconds."""
+        self._is_terminal = is_terminal
+        self._now = now
+        self._said = now()
+
+    def show(self, item: PullItem) -> None:
+        """Say it, unless something was said a moment ago."""
+        if item.stage and not self._is_terminal and self._now() - self._said >= EVERY:
+            self._said = self._now()
+            remark(said(item))
 
 
 def _copy(node: Node, url: str, alias: str) -> dict[str, object]:

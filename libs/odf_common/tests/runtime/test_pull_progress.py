@@ -1,0 +1,40 @@
+"""What `odf pull` says while the engine is at work."""
+
+import pytest
+
+from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem
+from odf_common.runtime.commands.pull import EVERY, Remarks, said
+
+WORKING = PullItem(alias="hourly", state="running", stage="computing", rows=3, total=5)
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        (PullItem(alias="hourly", state="running"), "hourly: running"),
+        (WORKING, "hourly: computing, 3 of 5 rows"),
+        (PullItem(alias="hourly", state="running", stage="reading"), "hourly: reading"),
+        (PullItem(alias="hourly", stage="writing", late=7), "hourly: writing, 7 late"),
+    ],
+)
+def test_it_is_said_in_words(item: PullItem, text: str) -> None:
+    assert said(item) == text
+
+
+def test_without_a_terminal_it_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    time = [0.0]
+    remarks = Remarks(is_terminal=False, now=lambda: time[0])
+    for seconds in (EVERY - 1, EVERY, EVERY + 1, 2 * EVERY):
+        time[0] = seconds
+        remarks.show(WORKING)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [said(WORKING)] * 2
+
+
+def test_a_terminal_shows_it_live_and_gets_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    time = [0.0]
+    remarks = Remarks(is_terminal=True, now=lambda: time[0])
+    time[0] = 2 * EVERY
+    remarks.show(WORKING)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,61 @@
+"""What is known of transforms while the engine is at them, and of rows that came too late."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from odf_common.errors import Unavailable
+from odf_common.ports.engine import EngineProgress
+from odf_coordinator.pulling import Pulled
+from odf_coordinator.testing import Coordinator
+
+COUNTING = EngineProgress(stage="computing", rows=3, total=5)
+DONE = EngineProgress(stage="writing", rows=5, total=5, late=2)
+
+
+@pytest.fixture
+def pushed(node: Coordinator, root: str, derivative: str) -> Coordinator:
+    node.add(root, derivative)
+    node.work()
+    node.push("cities", "Oslo")
+    return node
+
+
+def pulled(node: Coordinator) -> Iterator[Pulled]:
+    return node.pulling.pull(["cities.copy"], is_all=False, is_recursive=False, is_wanted=lambda: True)
+
+
+def test_a_pull_tells_how_far_the_engine_is_and_what_came_too_late(pushed: Coordinator) -> None:
+    known = pushed.find("cities.copy")
+    said = threading.Event()
+
+    def slowly() -> Iterator[EngineProgress]:
+        yield COUNTING
+        said.wait(60)
+        yield DONE
+
+    pushed.engine.progress = slowly()
+    steps = pulled(pushed)
+    first = next(steps)
+    working = threading.Thread(target=pushed.work)
+    working.start()
+    heard = next(step for step in steps if step.progress == COUNTING)
+    said.set()
+    *_, last = steps
+    working.join()
+    assert (first.progress, heard.state) == (None, "running")
+    assert (last.state, last.new_records, last.new_late) == ("updated", 1, 2)
+    assert pushed.scheduler.underway.of(known.id) is None
+
+
+def test_what_came_too_late_is_counted_once_the_step_is_committed(pushed: Coordinator) -> None:
+    known = pushed.find("cities.copy")
+    pushed.engine.progress = (COUNTING, DONE)
+    pushed.engine.failures = [Unavailable(what="the engine")]
+    pushed.work()
+    assert pushed.scheduler.underway.late(known.id) == 0
+    pushed.now += 60
+    pushed.work()
+    assert pushed.scheduler.underway.late(known.id) == 2
+    assert pushed.scheduler.underway.of(known.id) is None
