@@ -26,7 +26,7 @@ from odf_common.metadata.events import KnownEvent, Seed
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore
 from odf_coordinator.keys import NotOwned
-from odf_coordinator.objects import require_objects
+from odf_coordinator.objects import require_checkpoint, require_objects
 from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
 from odf_coordinator.repeats import is_repeat
 
@@ -195,6 +195,7 @@ class Committer:
         for event in events:
             if isinstance(event, Seed) and event.dataset_id != dataset:
                 raise InvalidInput(text=f"the seed of {dataset} names {event.dataset_id}")
+            require_checkpoint(self._blobs, dataset, event)
             require_objects(self._blobs, dataset, event)
         blocks, state = build_blocks(past, events, system_time=system_time, version=self._block_version)
         for block in blocks:

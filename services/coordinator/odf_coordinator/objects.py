@@ -39,6 +39,23 @@ def objects_of(event: MetadataEvent) -> Iterator[ObjectRef]:
             yield ObjectRef(kind=ObjectKind.CHECKPOINT, name=checkpoint.physical_hash, size=checkpoint.size)
 
 
+@dataclass(eq=False, kw_only=True)
+class CheckpointMissing(InvalidInput):
+    """A transform goes on from a checkpoint that is not in the store any more."""
+
+    name: str
+
+
+def require_checkpoint(blobs: BlobStore, dataset: DatasetId, event: MetadataEvent) -> None:
+    """Return if the checkpoint that a transform went on from is stored; raises `CheckpointMissing`.
+
+    So what was made while the data was dropped is not committed on top of what is gone.
+    """
+    name = event.prev_checkpoint if isinstance(event, ExecuteTransform) else None
+    if name is not None and not blobs.has(dataset, ObjectKind.CHECKPOINT, name):
+        raise CheckpointMissing(name=str(name))
+
+
 def require_objects(blobs: BlobStore, dataset: DatasetId, event: MetadataEvent) -> None:
     """Return when all objects of an event are stored with their sizes; raises `ObjectMissing`."""
     for wanted in objects_of(event):

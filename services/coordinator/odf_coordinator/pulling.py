@@ -1,7 +1,7 @@
 """Bringing datasets up to date on demand: roots by draining sources, derivatives by transforming."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -17,6 +17,7 @@ from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.diverged import Diverged
 from odf_coordinator.keys import KeyFolder
 from odf_coordinator.overtaken import again_when_overtaken
+from odf_coordinator.rebuilding import Rebuilding
 from odf_coordinator.scheduler import Scheduler
 
 TICK: Final = 0.5  # seconds between looks at whether the caller is still there
@@ -25,7 +26,7 @@ PATIENCE: Final = 300.0  # seconds that the engine may be out of reach
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """How far the pull of one dataset is: reset, waiting, running, updated, up-to-date, failed."""
+    """How far the pull of one dataset is: reset, waiting, running, updated, rebuilt, up-to-date, failed."""
 
     alias: str
     state: str
@@ -54,6 +55,7 @@ class Pulling:
     ingest: Ingest
     keys: KeyFolder
     diverged: Diverged
+    rebuilding: Rebuilding
 
     def pull(
         self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
@@ -102,11 +104,12 @@ class Pulling:
             yield Pulled(alias=known.alias, state="running", head=known.state.head)
             late = self.scheduler.underway.late(known.id)
             try:
-                yield from self._update(known, is_wanted, is_explicit=known.id in explicit)
+                is_rebuilt = yield from self._update(known, is_wanted, is_explicit=known.id in explicit)
             except OdfError as error:
                 yield Pulled(alias=known.alias, state="failed", error=str(error), head=known.state.head)
                 continue
-            yield replace(self._outcome(known), new_late=self.scheduler.underway.late(known.id) - late)
+            outcome = self._outcome(known, is_rebuilt=is_rebuilt)
+            yield replace(outcome, new_late=self.scheduler.underway.late(known.id) - late)
 
     def _like(self, patterns: Sequence[str]) -> Iterator[Known]:
         """Iterate over the datasets whose names patterns cover; raises `NothingCovered`."""
@@ -120,10 +123,16 @@ class Pulling:
             self.changing.set_watermark(str(known.id), watermark)
             yield self._outcome(known)
 
-    def _update(self, known: Known, is_wanted: Callable[[], bool], *, is_explicit: bool) -> Iterator[Pulled]:
+    def _update(
+        self, known: Known, is_wanted: Callable[[], bool], *, is_explicit: bool
+    ) -> Generator[Pulled, None, bool]:
+        """Bring a dataset up to date; returns whether data that was dropped was made again for that."""
         if not is_explicit and not self.keys.has(known.id):
-            return  # a copy is passed over unless it is asked for
+            return False  # a copy is passed over unless it is asked for
         self.changing.committer.require_owned(known.id)
+        is_rebuilt = self.rebuilding.is_needed(known)
+        if is_rebuilt:
+            yield from self._rebuild(known, is_wanted)
         if known.is_derivative:
             yield from self._transform(known, is_wanted)
         elif known.state.push_sources or known.state.polling_source is not None:
@@ -131,6 +140,14 @@ class Pulling:
             for waiting in self.ingest.drain(known.id):
                 if waiting:
                     yield Pulled(alias=known.alias, state="waiting", head=known.state.head)
+        return is_rebuilt
+
+    def _rebuild(self, known: Known, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+        for _ in self.rebuilding.rebuild(known):
+            yield Pulled(alias=known.alias, state="running", head=known.state.head)
+            if not is_wanted():
+                return  # the next pull goes on from here
+        self.changing.committer.tell(known.state)  # whoever reads it may go on
 
     def _transform(self, known: Known, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
         """Wait for a look that began after now; what it finds includes all that the inputs hold now."""
@@ -154,13 +171,13 @@ class Pulling:
                 progress=self.scheduler.underway.of(known.id),
             )
 
-    def _outcome(self, before: Known) -> Pulled:
+    def _outcome(self, before: Known, *, is_rebuilt: bool = False) -> Pulled:
         """Return what has come since `before`."""
         now = self.datasets.find(str(before.id)).state
         blocks = now.sequence_number - before.state.sequence_number
         return Pulled(
             alias=before.alias,
-            state="updated" if blocks else "up-to-date",
+            state="updated" if blocks else "rebuilt" if is_rebuilt else "up-to-date",
             new_blocks=max(blocks, 0),
             new_records=max(now.next_offset - before.state.next_offset, 0),
             head=now.head,

@@ -17,6 +17,7 @@ from odf_coordinator.changing import Changing
 from odf_coordinator.committer import Committer, Sign
 from odf_coordinator.datasets import Datasets
 from odf_coordinator.diverged import Diverged
+from odf_coordinator.dropping import Dropping
 from odf_coordinator.handlers import Commands, Notifications
 from odf_coordinator.importer import Importer
 from odf_coordinator.ingest_client import IngestClient
@@ -25,6 +26,7 @@ from odf_coordinator.ownership import Ownership
 from odf_coordinator.publisher import Publisher
 from odf_coordinator.pulling import Pulling
 from odf_coordinator.reading import Reading
+from odf_coordinator.rebuilding import Rebuilding
 from odf_coordinator.references import References
 from odf_coordinator.scheduler import Scheduler
 from odf_coordinator.servicer import Parts, register
@@ -118,6 +120,8 @@ def _parts(adding: Adding, importer: Importer, scheduler: Scheduler, ingest: Ing
             ingest=ingest,
             keys=keys,
             diverged=Diverged(datasets=datasets, adding=adding, keys=keys),
+            rebuilding=Rebuilding(datasets=datasets, engine=adding.engine),
         ),
         scheduler=scheduler,
+        dropping=Dropping(datasets=datasets, committer=adding.committer),
     )

@@ -24,6 +24,7 @@ from odf_coordinator.adding import Adding
 from odf_coordinator.changing import Changing
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.drafts import Manifest
+from odf_coordinator.dropping import Dropping
 from odf_coordinator.handlers import known_event
 from odf_coordinator.pulling import Pulled, Pulling
 from odf_coordinator.reading import Reading, ipc_chunks
@@ -45,6 +46,7 @@ class Parts:
     references: References
     pulling: Pulling
     scheduler: Scheduler
+    dropping: Dropping
 
 
 class Servicer(CoordinatorServicer):
@@ -144,6 +146,16 @@ class Servicer(CoordinatorServicer):
         """Move a head back."""
         return self._summary(
             self._parts.changing.reset(request.ref, Multihash.parse(request.head), is_forced=request.force)
+        )
+
+    def DropData(self, request: wire.DropDataRequest, context: grpc.ServicerContext) -> wire.DropDataReply:  # noqa: N802
+        """Remove the data of a derivative."""
+        dropped = self._parts.dropping.drop(request.ref)
+        return wire.DropDataReply(
+            alias=dropped.known.alias,
+            slices=dropped.slices,
+            checkpoints=dropped.checkpoints,
+            size=dropped.size,
         )
 
     def CommitEvent(  # noqa: N802

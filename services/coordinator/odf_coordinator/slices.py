@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from odf_common.chain.chain import iterate
 from odf_common.data.slices import read_slice
+from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, DataSlice, ExecuteTransform
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.dropping import why_missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +51,15 @@ class Slices:
         return slices
 
     def paths(self, known: Known) -> tuple[Path, ...]:
-        """Return the files of all slices, oldest first."""
-        return tuple(self.path(known.id, slice_) for slice_ in self.all(known))
+        """Return the files of all slices, oldest first; raises `DataDropped`."""
+        return tuple(self.path(known, slice_) for slice_ in self.all(known))
 
-    def path(self, dataset: DatasetId, slice_: DataSlice) -> Path:
-        """Return the file of a slice."""
-        return self._datasets.blobs.local_path(dataset, ObjectKind.DATA, slice_.physical_hash)
+    def path(self, known: Known, slice_: DataSlice) -> Path:
+        """Return the file of a slice; raises `DataDropped` where it can be made again."""
+        try:
+            return self._datasets.blobs.local_path(known.id, ObjectKind.DATA, slice_.physical_hash)
+        except NotFound as error:
+            raise why_missing(self._datasets, (known,), error) from error
 
     def tail(self, known: Known, records: int) -> pa.Table | None:
         """Return the last records, ascending by offset, from as few slices as hold them; None without any slice."""
@@ -65,7 +70,7 @@ class Slices:
                 break
             if slice_ is None:
                 continue
-            table = read_slice(self.path(known.id, slice_))
+            table = read_slice(self.path(known, slice_))
             tables.append(table.slice(max(len(table) - missing, 0)))
             missing -= len(tables[-1])
         return pa.concat_tables(reversed(tables), promote_options="default") if tables else None

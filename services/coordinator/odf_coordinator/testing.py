@@ -37,12 +37,14 @@ from odf_coordinator.committer import Committer, Locks
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.diverged import Diverged
 from odf_coordinator.drafts import Manifest
+from odf_coordinator.dropping import Dropping
 from odf_coordinator.importer import Importer
 from odf_coordinator.keys import KeyFolder, Owners
 from odf_coordinator.outcomes import Outcome, require_committed
 from odf_coordinator.publisher import Publisher
 from odf_coordinator.pulling import Pulling
 from odf_coordinator.reading import Reading
+from odf_coordinator.rebuilding import Rebuilding
 from odf_coordinator.references import References
 from odf_coordinator.scheduler import Scheduler
 from odf_coordinator.slices import Slices
@@ -239,6 +241,7 @@ class Coordinator:
             adding=self.adding,
             keys=self.keys,
         )
+        self.dropping = Dropping(datasets=self.datasets, committer=self.committer)
         self.reading = Reading(datasets=self.datasets, slices=Slices(self.datasets), engine=self.engine)
         self.pulling = Pulling(
             datasets=self.datasets,
@@ -247,6 +250,7 @@ class Coordinator:
             ingest=self.ingest,
             keys=self.keys,
             diverged=Diverged(datasets=self.datasets, adding=self.adding, keys=self.keys),
+            rebuilding=Rebuilding(datasets=self.datasets, engine=self.engine),
         )
 
     def new_committer(

@@ -24,7 +24,7 @@ from odf_common.chain.inputs import (
 )
 from odf_common.chain.state import ChainState
 from odf_common.chain.transforms import build_request, is_no_op, next_event
-from odf_common.errors import HeadMoved, InvalidInput
+from odf_common.errors import HeadMoved, InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
     ExecuteTransformInput,
@@ -38,6 +38,7 @@ from odf_common.runtime.replay import input_source, request_files
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, DatasetUnknown, Known
 from odf_coordinator.diverged import InputDiverged
+from odf_coordinator.dropping import why_missing
 from odf_coordinator.outcomes import require_committed
 from odf_coordinator.underway import Underway
 from odf_coordinator.written import examine, store
@@ -112,11 +113,14 @@ class Transformer:
         """Run and commit a step, None when it changes nothing.
 
         Raises `InvalidQuery` for the user's fault, `Unavailable` while the engine is out of reach, `HeadMoved` when
-        the derivative was committed to meanwhile or an input was reset, `Refused` when the result breaks a rule.
+        the derivative was committed to meanwhile or an input was reset, `Refused` when the result breaks a rule,
+        `DataDropped` where data is needed that was.
         """
         scratch = self.blobs.scratch()
         try:
             return self._perform(known, plan, scratch)
+        except NotFound as error:
+            raise why_missing(self.datasets, (known, *plan.sources.values()), error) from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

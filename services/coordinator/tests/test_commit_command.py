@@ -30,6 +30,7 @@ def odf(
         reading=node.reading,
         pulling=node.pulling,
         scheduler=node.scheduler,
+        dropping=node.dropping,
     )
     server = serve("127.0.0.1:0", partial(register, parts=parts))
     monkeypatch.setenv("ODF_HOME", str(tmp_path))

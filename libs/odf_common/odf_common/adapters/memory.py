@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -106,6 +106,12 @@ class MemoryBlobStore(BlobStore):
         """Take a local file in; `file` is gone afterwards."""
         self.put(dataset, kind, name, file.read_bytes())
         file.unlink()
+
+    def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
+        """Remove objects, and the copies of them in the temporary folder."""
+        for name in names:
+            self._objects.get(dataset, {}).pop((kind, name), None)
+            (self._folder / dataset.folder / kind.value / str(name)).unlink(missing_ok=True)
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a copy in the temporary folder; raises `NotFound`."""

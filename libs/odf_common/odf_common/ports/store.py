@@ -1,6 +1,6 @@
 """Where datasets live: objects by hash, heads by compare-and-set, names by put-if-absent (design: store layout)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -56,6 +56,9 @@ class BlobStore(BlobReader, Protocol):
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
         """Store a local file by moving it in; when it returns the object is durable and `file` is gone."""
+
+    def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
+        """Remove objects; when it returns they are gone for good. Nothing happens for those that are not there."""
 
     def scratch(self) -> Path:
         """Return a new empty folder from which `put_file` is a rename; the caller removes it."""

@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "hash": "Print logical or physical hashes of files.",
     "block": "Encode and decode metadata blocks.",
     "parse-ref": "Parse dataset references.",
+    "system": "Free space: drop data that can be made again.",
     "completion": "Print a script for the shell's completion.",
     "schema": "Print the schema of manifests.",
 }

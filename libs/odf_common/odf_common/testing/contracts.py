@@ -95,6 +95,20 @@ class BlobStoreContract:
         assert set(blobs.names(a_dataset(1), ObjectKind.BLOCK)) == {a_hash(1), a_hash(3)}
         assert set(blobs.datasets()) == {a_dataset(1), a_dataset(2)}
 
+    def test_removed_objects_are_gone_and_may_come_back(self, blobs: BlobStore) -> None:
+        """Others stay; removing what is not there does nothing."""
+        blobs.remove(a_dataset(), ObjectKind.DATA, [NAME])
+        for number in (1, 2):
+            blobs.put(a_dataset(), ObjectKind.DATA, a_hash(number), CONTENT)
+        assert blobs.local_path(a_dataset(), ObjectKind.DATA, a_hash(1)).is_file()
+        blobs.remove(a_dataset(), ObjectKind.CHECKPOINT, [a_hash(1)])
+        blobs.remove(a_dataset(), ObjectKind.DATA, [a_hash(1), a_hash(3)])
+        assert list(blobs.names(a_dataset(), ObjectKind.DATA)) == [a_hash(2)]
+        with pytest.raises(NotFound):
+            blobs.local_path(a_dataset(), ObjectKind.DATA, a_hash(1))
+        blobs.put(a_dataset(), ObjectKind.DATA, a_hash(1), CONTENT)
+        assert blobs.read(a_dataset(), ObjectKind.DATA, a_hash(1)) == CONTENT
+
     def test_a_deleted_dataset_is_gone_and_may_come_back(self, blobs: BlobStore) -> None:
         """Deleting what is not there does nothing."""
         blobs.put(a_dataset(1), ObjectKind.BLOCK, NAME, CONTENT)

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -66,6 +66,14 @@ class LocalBlobStore(BlobStore):
             file.unlink()
         else:
             durable.move(file, target)
+
+    def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
+        """Remove files, then make that durable; those that are not there are passed over."""
+        for name in names:
+            self._file(dataset, kind, name).unlink(missing_ok=True)
+        folder = layout.dataset_folder(self._home, dataset) / kind.value
+        if folder.is_dir():
+            durable.sync_folder(folder)
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return the file itself; raises `NotFound`."""

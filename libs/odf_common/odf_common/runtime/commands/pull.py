@@ -17,7 +17,7 @@ from odf_common.runtime.output import output_option, print_rows, progress, remar
 from odf_common.runtime.urls import absolute_url
 
 EVERY: Final = 5.0  # seconds
-FINISHED = ("updated", "up-to-date", "failed")
+FINISHED = ("updated", "rebuilt", "up-to-date", "failed")
 COLUMNS = ("dataset", "state", "blocks", "records", "error")
 
 
@@ -52,6 +52,7 @@ def command(
 ) -> None:
     """Bring datasets up to date: roots take what waits in their topics, derivatives what their inputs have.
 
+    Data of derivatives that was dropped is made again, bit for bit, before.
     With --reset-derivatives these are the datasets given and all that is derived of them; without any, all of the node.
     A URL (http, https, file) is copied from there, everything checked. In a name, % stands for anything.
 

@@ -1,0 +1,113 @@
+"""Data that was dropped, made again bit for bit: each transform of the chain is replayed, and its result stored.
+
+What comes is held against the block: records, offsets, watermark, checkpoint, and the bytes of the slice, since the
+store finds it by their hash. Nothing is committed.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from odf_common.chain.chain import blocks_between
+from odf_common.chain.events import later
+from odf_common.errors import NotFound, VerificationFailed
+from odf_common.metadata.events import DataSlice
+from odf_common.ports.engine import Engine
+from odf_common.runtime.replay import Replaying, Stored
+from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.dropping import has_all, is_dropped, why_missing
+from odf_coordinator.objects import objects_of
+from odf_coordinator.written import examine, store
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, kw_only=True)
+class RebuildDiffers(VerificationFailed):
+    """A transform gives something else than its block declares, so its data cannot be made again."""
+
+    dataset: str
+    block: str
+    sequence_number: int
+    text: str
+
+    def __str__(self) -> str:
+        """Return which block of which dataset it is, and the difference."""
+        return (
+            f"block {self.block} of {self.dataset}, sequence number {self.sequence_number}, cannot be made again: "
+            f"{self.text}"
+        )
+
+    def advice(self) -> str:
+        """Return what else gives the data back."""
+        return "bring the data from a copy of the dataset, or delete the dataset and add it again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilding:
+    """Makes dropped data again."""
+
+    datasets: Datasets
+    engine: Engine
+
+    def is_needed(self, known: Known) -> bool:
+        """Tell whether a derivative's data is not here."""
+        return known.is_derivative and is_dropped(self.datasets, known)
+
+    def rebuild(self, known: Known) -> Iterator[int]:
+        """Replay the transforms whose objects are missing, oldest first; yields how many were.
+
+        Raises `RebuildDiffers`, then what came before is stored; `DataDropped` for an input whose data was dropped
+        too; and whatever a replay raises.
+        """
+        datasets = self.datasets
+        replaying = Replaying(
+            blobs=datasets.blobs, catalog=datasets.catalog, engine=self.engine, state_at=datasets.states.aside
+        )
+        links = blocks_between(datasets.reader(known.id), known.state.head, None)
+        blocks = ((name, decoded.block, decoded.version) for name, decoded, _ in links)
+        done = 0
+        for stored in replaying.transforms(blocks, None):
+            if not has_all(datasets.blobs, known, objects_of(stored.event)):
+                self._one(known, replaying, stored)
+                done += 1
+                yield done
+        log.info("data made again", dataset=known.alias, transforms=done)
+
+    def _one(self, known: Known, replaying: Replaying, stored: Stored) -> None:
+        scratch = self.datasets.blobs.scratch()
+        try:
+            response = replaying.run(stored, alias=known.alias, scratch=scratch)
+            written = examine(stored.state, response, scratch)
+            event = stored.event
+            facts = (
+                ("watermark", event.new_watermark, later(stored.state.watermark, response.new_watermark)),
+                *_of_slices(event.new_data, written.data),
+                ("checkpoint", event.new_checkpoint, event.new_checkpoint and written.checkpoint),
+            )
+            for what, declared, actual in facts:
+                if declared != actual:
+                    raise RebuildDiffers(
+                        dataset=known.alias,
+                        block=str(stored.block_hash),
+                        sequence_number=stored.block.sequence_number,
+                        text=f"{what}: declared {declared}, replay gives {actual}",
+                    )
+            store(self.datasets.blobs, known.id, written, scratch)
+        except NotFound as error:
+            inputs = (self.datasets.by_id(step.dataset_id) for step in stored.event.query_inputs)
+            raise why_missing(self.datasets, (one for one in inputs if one is not None), error) from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _of_slices(declared: DataSlice | None, actual: DataSlice | None) -> Iterator[tuple[str, object, object]]:
+    """Yield what is compared of two slices, with what it is called; the records before their bytes."""
+    if declared is None or actual is None:
+        yield "records", declared, actual
+        return
+    yield "offsets", declared.offset_interval, actual.offset_interval
+    yield "records", declared.logical_hash, actual.logical_hash
+    yield "bytes of the slice", declared.physical_hash, actual.physical_hash

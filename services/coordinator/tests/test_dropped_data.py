@@ -1,0 +1,292 @@
+"""Data of derivatives that is dropped, and made again by replaying their chains."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from odf_common.chain.chain import iterate
+from odf_common.errors import NotFound, Refused
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.ports.engine import OnProgress
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.dropping import DataDropped, is_dropped
+from odf_coordinator.objects import ObjectRef, objects_of
+from odf_coordinator.outcomes import Refused as RefusedOutcome
+from odf_coordinator.pulling import Pulled
+from odf_coordinator.rebuilding import RebuildDiffers, Rebuilding
+from odf_coordinator.testing import Coordinator, PassingEngine
+
+Objects = dict[tuple[ObjectKind, Multihash], bytes]
+KINDS = (ObjectKind.DATA, ObjectKind.CHECKPOINT)
+
+
+@dataclass
+class Story:
+    """A root of three slices, a derivative of it, and a derivative of that, each three steps long."""
+
+    node: Coordinator
+
+    def objects(self, ref: str) -> Objects:
+        known, blobs = self.node.find(ref), self.node.blobs
+        return {
+            (kind, name): blobs.read(known.id, kind, name)
+            for kind in KINDS
+            for name in blobs.names(known.id, kind)
+        }
+
+    def named(self, ref: str) -> list[ObjectRef]:
+        """Return the objects of a chain, newest first."""
+        known = self.node.find(ref)
+        links = iterate(self.node.datasets.reader(known.id), known.state.head)
+        return [one for _, decoded, _ in links for one in objects_of(decoded.block.event)]
+
+    def pull(self, *refs: str, recursive: bool = False) -> dict[str, Pulled]:
+        with self.at_work():
+            steps = self.node.pulling.pull(refs, is_all=False, is_recursive=recursive, is_wanted=lambda: True)
+            return {one.alias: one for one in steps}
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        stop = threading.Event()
+        worker = threading.Thread(target=self.node.scheduler.run, args=(stop,))
+        worker.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            worker.join()
+
+
+@pytest.fixture
+def story(node: Coordinator, root: str, derivative: str) -> Story:
+    second = derivative.replace("name: cities.copy", "name: copy.copy").replace(
+        "datasetRef: Cities", "datasetRef: cities.copy"
+    )
+    node.add(root, derivative, second)
+    for minute, city in enumerate(("Oslo", "Rome", "Lima")):
+        node.push("cities", city, minute=minute)
+        node.work()
+    return Story(node=node)
+
+
+def test_slices_and_checkpoints_go_and_the_chain_stays(story: Story) -> None:
+    before, state = story.objects("cities.copy"), story.node.find("cities.copy").state
+
+    dropped = story.node.dropping.drop("cities.copy")
+
+    assert (dropped.slices, dropped.checkpoints) == (3, 3)
+    assert dropped.size == sum(len(content) for content in before.values())
+    assert story.objects("cities.copy") == {}
+    assert story.node.find("cities.copy").state == state
+
+
+def test_a_pull_makes_them_again_bit_for_bit(story: Story) -> None:
+    before, state = story.objects("cities.copy"), story.node.find("cities.copy").state
+    asked = list(story.node.engine.requests)
+    story.node.dropping.drop("cities.copy")
+
+    pulled = story.pull("cities.copy")
+
+    assert (pulled["cities.copy"].state, pulled["cities.copy"].new_blocks) == ("rebuilt", 0)
+    assert story.objects("cities.copy") == before
+    assert story.node.find("cities.copy").state == state
+    again = story.node.engine.requests[len(asked) :]
+    assert [one.system_time for one in again] == [
+        one.system_time for one in asked if one.dataset_id == state.dataset_id
+    ]
+
+
+def test_a_pull_derives_what_came_meanwhile_too(story: Story) -> None:
+    story.node.dropping.drop("cities.copy")
+    story.node.push("cities", "Bonn", minute=4)
+
+    pulled = story.pull("cities.copy")
+
+    assert pulled["cities.copy"].state == "updated"
+    table = story.node.reading.tail("cities.copy", 9)
+    assert table["city"].to_pylist() == ["Oslo", "Rome", "Lima", "Bonn"]
+
+
+def test_a_rebuild_that_was_cut_off_goes_on(story: Story) -> None:
+    before = story.objects("cities.copy")
+    story.node.dropping.drop("cities.copy")
+    rebuilding = story.node.pulling.rebuilding
+    steps = rebuilding.rebuild(story.node.find("cities.copy"))
+    next(steps)
+    steps.close()  # type: ignore[attr-defined]
+    assert 0 < len(story.objects("cities.copy")) < len(before)
+    assert rebuilding.is_needed(story.node.find("cities.copy"))
+
+    assert list(rebuilding.rebuild(story.node.find("cities.copy"))) == [1, 2]
+
+    assert story.objects("cities.copy") == before
+    assert not rebuilding.is_needed(story.node.find("cities.copy"))
+
+
+def test_the_newest_go_before_the_others(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, blobs = story.node.find("cities.copy"), story.node.blobs
+    newest = {one.name for one in story.named("cities.copy")[:2]}
+    remove, times = blobs.remove, []
+
+    def once(*arguments: object) -> None:
+        times.append(arguments)
+        if len(times) > 2:
+            raise OSError("the machine went off")
+        remove(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(blobs, "remove", once)
+    with pytest.raises(OSError, match="went off"):
+        story.node.dropping.drop("cities.copy")
+
+    assert newest.isdisjoint(name for _, name in story.objects("cities.copy"))
+    assert story.objects("cities.copy")
+    assert is_dropped(story.node.datasets, known)
+
+
+def test_reading_says_how_to_have_the_data_again(story: Story) -> None:
+    story.node.dropping.drop("cities.copy")
+
+    with pytest.raises(DataDropped, match=r"data of cities\.copy is not here: .*`odf pull cities\.copy`"):
+        story.node.reading.tail("cities.copy", 1)
+    with pytest.raises(DataDropped, match=r"`odf pull cities\.copy`"):
+        story.node.reading.query("SELECT * FROM `cities.copy`")
+
+
+def test_a_derivative_of_dropped_data_waits_for_it_and_goes_on(story: Story) -> None:
+    story.node.push("cities", "Bonn", minute=4)
+    story.node.scheduler.work()
+    story.node.dropping.drop("cities.copy")
+    story.node.work()
+    copy = story.node.find("copy.copy")
+    assert "`odf pull cities.copy`" in story.node.scheduler.problem(copy.id)
+
+    story.pull("cities.copy", "copy.copy")
+
+    assert story.node.find("copy.copy").state.last_offset == 3
+    assert story.node.scheduler.problem(copy.id) == ""
+
+
+def test_inputs_that_were_dropped_too_are_made_again_first(story: Story) -> None:
+    before = [story.objects(ref) for ref in ("cities.copy", "copy.copy")]
+    for ref in ("copy.copy", "cities.copy"):
+        story.node.dropping.drop(ref)
+
+    alone = story.pull("copy.copy")
+    assert "the data of cities.copy is not here" in alone["copy.copy"].error
+
+    pulled = story.pull("copy.copy", recursive=True)
+
+    assert [pulled[ref].state for ref in ("cities.copy", "copy.copy")] == ["rebuilt", "rebuilt"]
+    assert [story.objects(ref) for ref in ("cities.copy", "copy.copy")] == before
+
+
+def test_roots_and_copies_are_refused(story: Story) -> None:
+    with pytest.raises(Refused, match="cities is a root"):
+        story.node.dropping.drop("cities")
+    story.node.keys.remove(story.node.find("cities.copy").id)
+    with pytest.raises(Refused, match=r"cities\.copy is a copy"):
+        story.node.dropping.drop("cities.copy")
+    assert story.objects("cities")
+    assert story.objects("cities.copy")
+
+
+def test_what_an_input_could_not_give_again_is_kept(story: Story) -> None:
+    known = story.node.find("cities")
+    links = list(iterate(story.node.datasets.reader(known.id), known.state.head))
+    story.node.changing.reset("cities", links[1][0], is_forced=True)
+
+    with pytest.raises(Refused, match=r"no longer has block .* could not be made again"):
+        story.node.dropping.drop("cities.copy")
+
+    assert story.objects("cities.copy")
+
+
+class Differing(PassingEngine):
+    """Writes another checkpoint, or the same records in other bytes."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def execute_transform(
+        self, request: TransformRequest, on_progress: OnProgress | None = None
+    ) -> TransformResponseSuccess:
+        answer = super().execute_transform(request, on_progress)
+        if self.what == "checkpoint":
+            file = Path(request.new_checkpoint_path)
+            file.write_text(json.dumps({**json.loads(file.read_text()), "more": 2**62}))
+        elif self.what == "bytes of the slice":
+            file = Path(request.new_data_path)
+            content = file.read_bytes()
+            pq.write_table(pq.read_table(file), file, compression="none", store_schema=False)
+            assert file.read_bytes() != content
+        return answer
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "bytes of the slice"])
+def test_what_comes_otherwise_is_not_stored_and_names_the_block(story: Story, what: str) -> None:
+    story.node.dropping.drop("cities.copy")
+    known = story.node.find("cities.copy")
+    links = iterate(story.node.datasets.reader(known.id), known.state.head)
+    first = [(name, decoded.block) for name, decoded, _ in links if list(objects_of(decoded.block.event))][-1]
+    rebuilding = Rebuilding(datasets=story.node.datasets, engine=Differing(what))
+
+    with pytest.raises(RebuildDiffers, match=f"cannot be made again: {what}: declared") as caught:
+        list(rebuilding.rebuild(known))
+
+    assert caught.value.block == str(first[0])
+    assert caught.value.sequence_number == first[1].sequence_number
+    assert story.objects("cities.copy") == {}
+
+
+def test_a_transform_that_ran_while_the_data_was_dropped_is_not_committed(story: Story) -> None:
+    node = story.node
+    before = node.find("cities.copy").state
+
+    class Dropping(PassingEngine):
+        def execute_transform(
+            self, request: TransformRequest, on_progress: OnProgress | None = None
+        ) -> TransformResponseSuccess:
+            answer = super().execute_transform(request, on_progress)
+            node.dropping.drop("cities.copy")
+            return answer
+
+    object.__setattr__(node.scheduler._transformer, "engine", Dropping())
+    node.push("cities", "Bonn", minute=4)
+
+    node.work()
+
+    assert node.find("cities.copy").state == before
+    assert node.scheduler.problem(before.dataset_id)
+
+
+def test_a_proposal_on_a_checkpoint_that_is_gone_is_refused(story: Story) -> None:
+    known = story.node.find("cities.copy")
+    links = iterate(story.node.datasets.reader(known.id), known.state.head)
+    name, decoded, _ = next(links)
+    story.node.changing.reset("cities.copy", decoded.block.prev_block_hash or name, is_forced=True)
+    again = story.node.find("cities.copy")
+    assert again.state.checkpoint is not None
+    story.node.blobs.remove(known.id, ObjectKind.CHECKPOINT, [again.state.checkpoint.physical_hash])
+
+    outcome = story.node.propose(again, [decoded.block.event])  # type: ignore[list-item]
+
+    assert isinstance(outcome, RefusedOutcome)
+    assert outcome.code == "CheckpointMissing"
+
+
+def test_a_lost_slice_of_a_root_is_plainly_not_found(story: Story) -> None:
+    known = story.node.find("cities")
+    story.node.blobs.remove(known.id, ObjectKind.DATA, [one.name for one in story.named("cities")])
+
+    with pytest.raises(NotFound) as caught:
+        story.node.reading.tail("cities", 1)
+
+    assert not isinstance(caught.value, DataDropped)
