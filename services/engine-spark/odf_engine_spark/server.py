@@ -26,9 +26,10 @@ from odf_common.metadata.engine import (
     TransformResponseProgress,
     TransformResponseRoot,
 )
-from odf_common.ports.engine import EngineProgress
+from odf_common.ports.engine import EngineNotAvailable, EngineProgress
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.adhoc import run_query, run_raw, tables_in
+from odf_engine_spark.identity import identity_of
 from odf_engine_spark.jvm import Spark
 from odf_engine_spark.messages import (
     migrated,
@@ -57,6 +58,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     def __init__(self, spark: Spark, *, is_signed: bool, requests: Callable[[], Requests]) -> None:
         """Serve from a session that has run its first queries."""
         self._spark = spark
+        self._identity = identity_of(spark)
         self._transforms = Transforms(spark, is_signed=is_signed)
         self._requests = requests()
         # What only reads SQL does not wait behind what runs it.
@@ -69,7 +71,11 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
 
         def work(reports: Progress) -> TransformResponse:
             try:
-                return self._transforms.execute(decode_message(TransformRequest, request.flatbuffer), reports)
+                asked = decode_message(TransformRequest, request.flatbuffer)
+                self._identity.require(asked.transform)
+                return self._transforms.execute(asked, reports)
+            except EngineNotAvailable:
+                raise
             except InvalidQuery as error:
                 return TransformResponseInvalidQuery(message=str(error))
             except (OdfError, RuntimeError, ValueError, OSError, pa.ArrowException) as error:
@@ -91,7 +97,11 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
 
         def work(reports: Progress) -> RawQueryResponse:
             try:
-                return run_raw(self._spark, decode_message(RawQueryRequest, request.flatbuffer))
+                asked = decode_message(RawQueryRequest, request.flatbuffer)
+                self._identity.require(asked.transform)
+                return run_raw(self._spark, asked)
+            except EngineNotAvailable:
+                raise
             except InvalidQuery as error:
                 return RawQueryResponseInvalidQuery(message=str(error))
             except (OdfError, RuntimeError, ValueError, OSError, pa.ArrowException) as error:
@@ -117,6 +127,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     ) -> engine_pb2.MigrateQueryResponse:
         """Carry a checkpoint over to a query's next version; raises `InvalidQuery`."""
         asked = migration_of(request)
+        self._identity.require(asked.new.transform)
         return migrated(self._requests.result(context, lambda _: migrate(self._transforms, asked)))
 
     def Query(  # noqa: N802 - gRPC's name
@@ -141,11 +152,12 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             return engine_pb2.ValidateQueryResponse(tables=tables_in(self._spark, request.sql))
         event = set_transform_of(request.set_transform)
         steps = steps_of(event.transform)
+        self._identity.require(event.transform)
         names = dict.fromkeys(name for step in steps for name in tables(parsed(self._spark, step.query)[1]))
         own = {str(step.alias).lower() for step in steps[:-1]}
         read = tuple(name for name in names if name.lower() not in own)
         if not request.inputs:
-            return engine_pb2.ValidateQueryResponse(tables=read)
+            return engine_pb2.ValidateQueryResponse(tables=read, engine_version=self._identity.version)
         inputs = [
             PlannedInput(name=each.name, schema=schema_of(each.schema), vocab=vocabulary_of(each.vocab))
             for each in request.inputs
@@ -153,8 +165,9 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         prepared = self._transforms.prepare(event.transform, inputs, vocabulary_of(request.output_vocab))
         return engine_pb2.ValidateQueryResponse(
             tables=read,
+            engine_version=self._identity.version,
             schema=prepared.schema.serialize().to_pybytes(),
-            is_stateful=prepared.is_stateful,
+            is_stateful=prepared.is_windowed,
         )
 
 

@@ -1,12 +1,13 @@
 """The engine over gRPC: FlatBuffers inside, one terminal message per request (wire-facts §7)."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
 import pyarrow as pa
 
-from odf_common.adapters.grpc_client import DEADLINE, LONG, ServiceFailed, calling, channel
+from odf_common.adapters.grpc_client import DEADLINE, LONG, Declined, ServiceFailed, calling, channel
 from odf_common.adapters.patience import Patience
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.errors import InvalidQuery, Unavailable
@@ -28,7 +29,14 @@ from odf_common.metadata.events import OffsetInterval, SetTransform, TransformIn
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import EngineProgress, MigrateRequest, OnProgress, QueryTable, ValidatedQuery
+from odf_common.ports.engine import (
+    EngineNotAvailable,
+    EngineProgress,
+    MigrateRequest,
+    OnProgress,
+    QueryTable,
+    ValidatedQuery,
+)
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 
 _WHAT: Final = "the engine"
@@ -54,7 +62,7 @@ class EngineClient:
         self, request: TransformRequest, on_progress: OnProgress | None = None
     ) -> TransformResponseSuccess:
         message = engine_pb2.TransformRequest(flatbuffer=encode_message(request))
-        with calling(_WHAT):
+        with _asking():
             raw = _last(self._heard(self._stub.ExecuteTransform(message, timeout=LONG)), on_progress)
         match decode_message(TransformResponseRoot, raw).value:
             case TransformResponseSuccess() as success:
@@ -68,7 +76,7 @@ class EngineClient:
 
     def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
         message = engine_pb2.RawQueryRequest(flatbuffer=encode_message(request))
-        with calling(_WHAT):
+        with _asking():
             raw = _last(self._heard(self._stub.ExecuteRawQuery(message, timeout=LONG)))
         match decode_message(RawQueryResponseRoot, raw).value:
             case RawQueryResponseSuccess() as success:
@@ -95,10 +103,15 @@ class EngineClient:
             ],
             output_vocab=_vocabulary(output_vocab),
         )
-        with calling(_WHAT):
+        with _asking():
             answer = self._stub.ValidateQuery(request, timeout=_PATIENCE)
         schema = pa.ipc.read_schema(pa.BufferReader(answer.schema)) if answer.schema else None
-        return ValidatedQuery(tables=tuple(answer.tables), schema=schema, is_stateful=answer.is_stateful)
+        return ValidatedQuery(
+            tables=tuple(answer.tables),
+            schema=schema,
+            is_stateful=answer.is_stateful,
+            version=answer.engine_version or None,
+        )
 
     def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
         message = engine_pb2.MigrateQueryRequest(
@@ -112,7 +125,7 @@ class EngineClient:
             new_checkpoint_path=request.new_checkpoint_path,
             new_data_path=request.new_data_path,
         )
-        with calling(_WHAT):
+        with _asking():
             answer = self._stub.MigrateQuery(message, timeout=_MIGRATION)
         interval = answer.new_offset_interval if answer.HasField("new_offset_interval") else None
         return TransformResponseSuccess(
@@ -123,7 +136,7 @@ class EngineClient:
         )
 
     def tables_of(self, sql: str) -> Strings:
-        with calling(_WHAT):
+        with _asking():
             answer = self._stub.ValidateQuery(engine_pb2.ValidateQueryRequest(sql=sql), timeout=_PATIENCE)
         return tuple(answer.tables)
 
@@ -137,7 +150,7 @@ class EngineClient:
                 for table in tables
             ],
         )
-        with calling(_WHAT):
+        with _asking():
             raw = b"".join(chunk.ipc for chunk in self._heard(self._stub.Query(request, timeout=LONG)))
         with pa.ipc.open_stream(pa.BufferReader(raw)) as stream:
             return stream.read_all()
@@ -159,6 +172,18 @@ class EngineClient:
         finally:
             patience.end()
             call.cancel()  # of no effect on a call that has ended
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    """Turn a failed call into the engine's error, or `Unavailable`."""
+    try:
+        with calling(_WHAT):
+            yield
+    except Declined as error:
+        if error.reason == EngineNotAvailable.__name__:
+            raise EngineNotAvailable(text=error.text) from error
+        raise
 
 
 def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> bytes:

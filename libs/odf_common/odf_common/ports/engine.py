@@ -6,6 +6,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from odf_common.errors import Refused
 from odf_common.metadata.engine import (
     RawQueryRequest,
     RawQueryResponseSuccess,
@@ -16,6 +17,20 @@ from odf_common.metadata.events import SetTransform
 from odf_common.metadata.scalars import Timestamp, UInt64
 from odf_common.metadata.steps import Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
+
+
+@dataclass(eq=False, kw_only=True)
+class EngineNotAvailable(Refused):
+    """A transform asks for an engine that is not here: another one, or another version."""
+
+    reason: str = "EngineNotAvailable"
+
+    def advice(self) -> str:
+        """Return both ways on."""
+        return (
+            "run it where that version is installed; to go on with the one that is here, commit the SetTransform again "
+            "without a version"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +44,15 @@ class QueryTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedQuery:
-    """What the engine says of a transform: tables it names, and its output schema where inputs were given."""
+    """What the engine says of a transform: tables it names, and its output schema where inputs were given.
+
+    `version` is the engine's own, of which a transform asks for exactly the same again; None where it has none.
+    """
 
     tables: Strings
     schema: pa.Schema | None
     is_stateful: bool
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +96,10 @@ class MigrateRequest:
 
 
 class Engine(Protocol):
-    """Runs SQL. Every call raises `InvalidQuery` (the user's fault, with position) or `Unavailable`."""
+    """Runs SQL. Every call raises `InvalidQuery` (the user's fault, with position) or `Unavailable`.
+
+    Those that are given a transform raise `EngineNotAvailable` where it asks for another engine or version.
+    """
 
     def execute_transform(
         self, request: TransformRequest, on_progress: OnProgress | None = None
