@@ -1,9 +1,7 @@
 """A coordinator in memory, for tests: real chains and rules, an engine that passes records through."""
 
 import itertools
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,20 +12,11 @@ from odf_common.chain.events import add_data_event
 from odf_common.codec.bus import Envelope
 from odf_common.data.columns import with_system_columns
 from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
-from odf_common.data.slices import read_slice, slice_schema, write_slice
-from odf_common.errors import InvalidQuery, Unavailable
+from odf_common.data.slices import slice_schema, write_slice
+from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.engine import (
-    RawQueryRequest,
-    RawQueryResponseSuccess,
-    TransformRequest,
-    TransformResponseSuccess,
-)
 from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import Strings, Transform
-from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import EngineProgress, MigrateRequest, OnProgress, QueryTable, ValidatedQuery
 from odf_common.ports.store import ObjectKind, RefStore
 from odf_common.runtime.environment import FreeLocks
 from odf_common.runtime.states import ChainStates, NoStateCache
@@ -48,7 +37,10 @@ from odf_coordinator.rebuilding import Rebuilding
 from odf_coordinator.references import References
 from odf_coordinator.scheduler import Scheduler
 from odf_coordinator.slices import Slices
+from odf_coordinator.testing_engine import PassingEngine
 from odf_coordinator.transformer import Transformer
+
+__all__ = ["Coordinator", "FakeBus", "FakeTopics", "NoIngest", "PassingEngine", "TickingClock"]
 
 DATA = pa.schema([("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string())])
 
@@ -61,89 +53,6 @@ class TickingClock:
 
     def now(self) -> Timestamp:
         return Timestamp.from_ms(next(self._seconds) * 1000)
-
-
-class PassingEngine:
-    """Implements the engine's port: a transform is the union of its inputs' new records: `columns`, None for all."""
-
-    columns: Sequence[str] | None = None
-
-    def __init__(self) -> None:
-        self.requests: list[TransformRequest] = []
-        self.migrations: list[MigrateRequest] = []
-        self.failures: list[Exception] = []
-        self.progress: Iterable[EngineProgress] = ()
-
-    def execute_transform(
-        self, request: TransformRequest, on_progress: OnProgress | None = None
-    ) -> TransformResponseSuccess:
-        self.requests.append(request)
-        if on_progress is not None:
-            for progress in self.progress:
-                on_progress(progress)
-        if self.failures:
-            raise self.failures.pop(0)
-        tables = [read_slice(Path(path)) for one in request.query_inputs for path in one.data_paths]
-        watermark = self._checkpoint(request)
-        if not tables:
-            return TransformResponseSuccess(new_watermark=watermark)
-        records = pa.concat_tables(tables).drop_columns(["offset", "op", "system_time"])
-        records = records if self.columns is None else records.select(self.columns)
-        output = with_system_columns(
-            records,
-            ops=None,
-            first_offset=request.next_offset,
-            system_time=request.system_time,
-            vocab=request.vocab,
-            signed=False,
-        )
-        write_slice(output, Path(request.new_data_path))
-        end = request.next_offset + len(output) - 1
-        interval = OffsetInterval(start=request.next_offset, end=end)
-        return TransformResponseSuccess(new_offset_interval=interval, new_watermark=watermark)
-
-    def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
-        raise NotImplementedError
-
-    def validate(
-        self,
-        transform: Transform,
-        inputs: Mapping[str, pa.Schema],
-        vocabs: Mapping[str, DatasetVocabulary],
-        output_vocab: DatasetVocabulary,
-    ) -> ValidatedQuery:
-        queries = [step.query for step in transform.queries or ()]
-        if not all(query.upper().startswith("SELECT") for query in queries):
-            raise InvalidQuery(text="syntax error at line 1, column 1")
-        schema = next(iter(inputs.values()), None)
-        return ValidatedQuery(tables=tuple(inputs), schema=schema, is_stateful=False)
-
-    def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
-        self.migrations.append(request)
-        if self.failures:
-            raise self.failures.pop(0)
-        marks = {}
-        if request.prev_checkpoint_path is not None:
-            marks = json.loads(Path(request.prev_checkpoint_path).read_text())
-        Path(request.new_checkpoint_path).write_text(json.dumps(marks))
-        return TransformResponseSuccess(new_watermark=Timestamp(min(marks.values())) if marks else None)
-
-    def tables_of(self, sql: str) -> Strings:
-        return tuple(dict.fromkeys(re.findall(r"FROM `?([\w.-]+)`?", sql)))
-
-    def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
-        slices = [read_slice(Path(path)) for table in tables for path in table.data_paths]
-        return pa.concat_tables(slices) if slices else tables[0].schema.empty_table()
-
-    def _checkpoint(self, request: TransformRequest) -> Timestamp | None:
-        before = request.prev_checkpoint_path
-        marks = json.loads(Path(before).read_text()) if before else {}
-        for one in request.query_inputs:
-            for mark in one.explicit_watermarks:
-                marks[str(one.dataset_id)] = mark.event_time.ns
-        Path(request.new_checkpoint_path).write_text(json.dumps(marks))
-        complete = len(marks) == len(request.query_inputs)
-        return Timestamp(min(marks.values())) if complete else None
 
 
 class FakeTopics:
