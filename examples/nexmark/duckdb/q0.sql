@@ -1,0 +1,2 @@
+SELECT event_time, auction, bidder, price, extra
+FROM bids

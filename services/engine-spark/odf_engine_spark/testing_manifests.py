@@ -1,0 +1,83 @@
+"""Datasets of the examples' manifests, run by the engine without a node, for tests and measurements."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from odf_common.codec.yaml import snapshots_from_text
+from odf_common.data.columns import offset_type, operation_type
+from odf_common.data.ddl import ddl_to_schema
+from odf_common.data.types import TIMESTAMP
+from odf_common.metadata.events import AddPushSource, SetTransform, SetVocab
+from odf_common.metadata.snapshot import DatasetSnapshot
+from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.vocabulary import vocabulary_of
+from odf_engine_spark.testing import Block, Chain, Derivative, Executes
+
+_SYSTEM: Final = (
+    pa.field("offset", offset_type(signed=False), nullable=False),
+    pa.field("op", operation_type(signed=False), nullable=False),
+    pa.field("system_time", TIMESTAMP, nullable=False),
+)
+
+
+def snapshots(folder: Path) -> Mapping[str, DatasetSnapshot]:
+    """Return the datasets of a folder's manifests by name."""
+    texts = [(file.read_bytes(), file.name) for file in sorted(folder.glob("*.yaml"))]
+    return {each.name: each for text, name in texts for each in snapshots_from_text(text, name)}
+
+
+def transform_of(snapshot: DatasetSnapshot) -> SetTransform:
+    """Return what makes a derivative."""
+    return next(event for event in snapshot.metadata if isinstance(event, SetTransform))
+
+
+def root_schema(snapshot: DatasetSnapshot) -> pa.Schema:
+    """Return a root's columns: the system's, the event time, then those of its source as they stand."""
+    (source,) = (event for event in snapshot.metadata if isinstance(event, AddPushSource))
+    columns = ddl_to_schema(getattr(source.read, "ddl_schema", None) or ())
+    vocab = next((event for event in snapshot.metadata if isinstance(event, SetVocab)), None)
+    time = columns.field(vocabulary_of(vocab).event_time_column)
+    others = [field for field in columns if field.name != time.name]
+    return pa.schema([*_SYSTEM, time.with_nullable(nullable=False), *others])
+
+
+def chain_of(snapshot: DatasetSnapshot, blocks: Sequence[Block], folder: Path) -> Chain:
+    """Return a root's chain of these blocks, whose rows are (op, event time in ms, *data)."""
+    vocab = next((event for event in snapshot.metadata if isinstance(event, SetVocab)), None)
+    schema = root_schema(snapshot)
+    chain = Chain(name=snapshot.name, schema=schema, vocab=vocabulary_of(vocab), folder=folder)
+    for block in blocks:
+        chain.add(block)
+    return chain
+
+
+def derive(
+    transforms: Executes,
+    known: Mapping[str, DatasetSnapshot],
+    name: str,
+    blocks: Mapping[str, Sequence[Block]],
+    folder: Path,
+) -> Derivative:
+    """Return a derivative of roots that have these blocks; files go to a folder, made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = transform_of(known[name])
+    assert isinstance(made.transform, TransformSql)
+    chains = [chain_of(known[each.dataset_ref], blocks[each.dataset_ref], folder) for each in made.inputs]
+    return Derivative(transforms=transforms, transform=made.transform, chains=chains, folder=folder)
+
+
+def plain_rows(
+    table: pa.Table, *, without: Sequence[str] = ("offset", "system_time")
+) -> list[tuple[object, ...]]:
+    """Return records as rows, moments as milliseconds."""
+    columns = [
+        column for name, column in zip(table.column_names, table.columns, strict=True) if name not in without
+    ]
+    plain = [
+        column.cast(TIMESTAMP, safe=False).cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for column in columns
+    ]
+    return list(zip(*(column.to_pylist() for column in plain), strict=True))
