@@ -17,7 +17,13 @@ from odf_common.ports.store import CatalogEntry
 from odf_coordinator.circles import inputs_kept
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
-from odf_coordinator.definitions import changes, dropped_sources, require_admitted, require_replaceable
+from odf_coordinator.definitions import (
+    changes,
+    dropped_sources,
+    require_admitted,
+    require_replaceable,
+    standing,
+)
 from odf_coordinator.drafts import Draft, Manifest, drafts_of
 from odf_coordinator.keys import KeyFolder
 from odf_coordinator.migrating import Migrating
@@ -71,14 +77,16 @@ class Adding:
         """Make the datasets of all manifests. All are checked before the first is made."""
         drafts = drafts_of(manifests, self.datasets.catalog)
         validation = Validation(datasets=self.datasets, engine=self.engine)
-        for draft in drafts:
-            known = self._existing(draft)
+        checked = []
+        for written in drafts:
+            known = self._existing(written)
+            draft = written if known is None else written.with_events(standing(known.state, written.events))
             if known is not None:
                 self._require_changeable(known, draft, is_replacing=is_replacing)
             with draft.placed():
                 require_admitted(None if known is None else known.state, draft.seed, draft.events)
-            validation.check(draft)
-        return tuple(self._make(draft) for draft in drafts)
+            checked.append(validation.check(draft))
+        return tuple(self._make(draft) for draft in checked)
 
     def make_topics(self, known: Known, events: Iterable[KnownEvent]) -> CatalogEntry:
         """Return the entry with a topic, which is there then, for each push source of `events`."""

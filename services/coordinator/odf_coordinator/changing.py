@@ -195,8 +195,7 @@ class Changing:
         validation = Validation(datasets=self.datasets, engine=self.adding.engine)
         if isinstance(normal, SetTransform):
             resolved = resolve(normal, {}, self.datasets.catalog)
-            validation.output(resolved, known.state.vocabulary, known.state)
-            return resolved
+            return validation.output(resolved, known.state.vocabulary, known.state).event
         _require_possible(normal, known.state)
         validation.preprocessing(normal, known.state.vocabulary)
         return normal

@@ -55,6 +55,18 @@ def in_force(state: ChainState, event: KnownEvent) -> KnownEvent | None:
             return None
 
 
+def standing(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
+    """Return the events, a transform that names no version as the chain has it, where it is the same otherwise.
+
+    So a manifest says the same after the engine has changed; who wants the new one commits the SetTransform again.
+    """
+    known = state.transform
+    if known is None:
+        return tuple(events)
+    without = replace(known, transform=replace(known.transform, version=None))
+    return tuple(known if event == without else event for event in events)
+
+
 def changes(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
     """Return those events that would change what the chain says."""
     return tuple(event for event in events if in_force(state, event) != event)

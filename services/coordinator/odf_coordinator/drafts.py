@@ -45,6 +45,10 @@ class Draft:
         """Return what the dataset is to say of itself."""
         return self.snapshot.metadata
 
+    def with_events(self, events: tuple[KnownEvent, ...]) -> "Draft":
+        """Return the draft with other events in the same places."""
+        return replace(self, snapshot=replace(self.snapshot, metadata=events))
+
     @property
     def seed(self) -> Seed:
         """Return the event that the chain begins with."""

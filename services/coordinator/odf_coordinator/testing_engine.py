@@ -20,13 +20,21 @@ from odf_common.metadata.events import OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import EngineProgress, MigrateRequest, OnProgress, QueryTable, ValidatedQuery
+from odf_common.ports.engine import (
+    EngineNotAvailable,
+    EngineProgress,
+    MigrateRequest,
+    OnProgress,
+    QueryTable,
+    ValidatedQuery,
+)
 
 
 class PassingEngine:
     """Implements the engine's port: a transform is the union of its inputs' new records: `columns`, None for all."""
 
     columns: Sequence[str] | None = None
+    version: str | None = None
 
     def __init__(self) -> None:
         self.requests: list[TransformRequest] = []
@@ -37,6 +45,7 @@ class PassingEngine:
     def execute_transform(
         self, request: TransformRequest, on_progress: OnProgress | None = None
     ) -> TransformResponseSuccess:
+        self._require(request.transform)
         self.requests.append(request)
         if on_progress is not None:
             for progress in self.progress:
@@ -75,10 +84,16 @@ class PassingEngine:
         queries = [step.query for step in transform.queries or ()]
         if not all(query.upper().startswith("SELECT") for query in queries):
             raise InvalidQuery(text="syntax error at line 1, column 1")
+        self._require(transform)
         schema = next(iter(inputs.values()), None)
-        return ValidatedQuery(tables=tuple(inputs), schema=schema, is_stateful=False)
+        return ValidatedQuery(tables=tuple(inputs), schema=schema, is_stateful=False, version=self.version)
+
+    def _require(self, transform: Transform) -> None:
+        if transform.version not in (None, self.version):
+            raise EngineNotAvailable(text=f"asked for {transform.version}, here is {self.version}")
 
     def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
+        self._require(request.new.transform)
         self.migrations.append(request)
         if self.failures:
             raise self.failures.pop(0)

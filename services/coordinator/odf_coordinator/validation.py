@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -33,6 +33,14 @@ class Shape:
     vocabulary: DatasetVocabulary
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A transform that can run: it names the engine's version, and makes this schema, None while that is unknown."""
+
+    event: SetTransform
+    schema: pa.Schema | None
+
+
 class Validation:
     """Checks transforms in dependency order: the output of one is the input of the next."""
 
@@ -42,17 +50,23 @@ class Validation:
         self._engine = engine
         self._drafted: dict[DatasetId, Shape] = {}
 
-    def check(self, draft: Draft) -> None:
-        """Return if the draft's queries can run; raises `InvalidQuery` with the engine's words and position."""
+    def check(self, draft: Draft) -> Draft:
+        """Return the draft if its queries can run, with the engine's version in its transform.
+
+        Raises `InvalidQuery` with the engine's words and position, and `EngineNotAvailable`.
+        """
         vocabulary = vocabulary_of_events(draft.events)
         schema = schema_of_events(draft.events)
         known = self._datasets.by_id(draft.dataset_id)
+        events = [*draft.events]
         for number, event in enumerate(draft.events):
             with draft.placed(), event_at(number):
                 if isinstance(event, SetTransform):
-                    schema = self.output(event, vocabulary, None if known is None else known.state)
+                    checked = self.output(event, vocabulary, None if known is None else known.state)
+                    events[number], schema = checked.event, checked.schema
                 self.preprocessing(event, vocabulary)
         self._drafted[draft.dataset_id] = Shape(schema=schema, vocabulary=vocabulary)
+        return draft.with_events(tuple(events))
 
     def preprocessing(self, event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
         """Return if the SQL of a source, where it has some, can run; raises `InvalidQuery`."""
@@ -60,25 +74,28 @@ class Validation:
             with _at("preprocess"):
                 self._engine.validate(event.preprocess, {}, {}, vocabulary)
 
-    def output(
-        self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None
-    ) -> pa.Schema | None:
-        """Return the output schema of a transform, None when that of an input is unknown.
+    def output(self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None) -> Checked:
+        """Return a transform with the engine's version, where it names none, and its output schema.
 
-        Raises `InvalidInput` for one that does not go on from the columns of `past`, the dataset as it is.
+        One that the chain has already stays as it is, whatever engine is here. Raises `InvalidInput` for one that does
+        not go on from the columns of `past`, the dataset as it is.
         """
         shapes = {one.alias or one.dataset_ref: self._shape(one.dataset_ref) for one in event.inputs}
         schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
         vocabularies = {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {}
         with _at("transform"):
-            validated = self._engine.validate(event.transform, schemas, vocabularies, vocabulary)
+            is_new = past is None or past.transform != event
+            asked = event.transform if is_new else replace(event.transform, version=None)
+            validated = self._engine.validate(asked, schemas, vocabularies, vocabulary)
             require_inputs(validated.tables, shapes)
+        if is_new and event.transform.version is None:
+            event = replace(event, transform=replace(event.transform, version=validated.version))
         if validated.schema is None:
-            return None
+            return Checked(event=event, schema=None)
         schema = with_system(validated.schema, vocabulary)
-        if past is not None and past.transform != event:
+        if past is not None and is_new:
             require_additive(past, schema)
-        return schema
+        return Checked(event=event, schema=schema)
 
     def _shape(self, ref: str) -> Shape:
         dataset = DatasetId.parse(ref)

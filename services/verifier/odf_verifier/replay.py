@@ -8,6 +8,7 @@ difference.
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from odf_common.chain.chain import ChainBroken
 from odf_common.chain.events import later
@@ -22,12 +23,14 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform
+from odf_common.ports.engine import EngineNotAvailable
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replay import Replaying, Stored
 from odf_verifier.integrity import Link
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target
 
+_GOES_ON: Final = frozenset({Damage.REPLAY_MISMATCH, Damage.ENGINE_NOT_AVAILABLE})
 Outcome = tuple[int, int, Problem | None]  # transforms done, of how many, what is wrong with the last
 
 
@@ -46,14 +49,27 @@ class Replay:
     def run(self, links: list[Link], since: ChainState | None) -> Iterator[Outcome]:
         """Replay the transforms among `links`, which follow `since`; ends with the first that cannot be run.
 
+        Those that ask for an engine that is not here are passed over.
+
         Raises `Unavailable` when the engine cannot be reached.
         """
         total = sum(isinstance(link.block.event, ExecuteTransform) for link in links)
         blocks = ((link.hash, link.block, link.version) for link in links)
-        for done, stored in enumerate(self._replaying.transforms(blocks, since), 1):
+        done, missing = 0, set()
+        for stored in self._replaying.transforms(blocks, since):
+            asked = stored.state.transform
+            engine = asked and (asked.transform.engine, asked.transform.version)
+            if engine in missing:
+                continue
             problem = self._one(stored)
+            if problem is not None and problem.kind is Damage.ENGINE_NOT_AVAILABLE:
+                missing.add(
+                    engine
+                )  # said once; transforms before and after it may be for the engine that is here
+            else:
+                done += 1
             yield done, total, problem
-            if problem is not None and problem.kind is not Damage.REPLAY_MISMATCH:
+            if problem is not None and problem.kind not in _GOES_ON:
                 return
 
     def _one(self, stored: Stored) -> Problem | None:
@@ -66,6 +82,8 @@ class Replay:
         scratch = self._env.blobs.scratch()
         try:
             response = self._replaying.run(stored, alias=self._target.name, scratch=scratch)
+        except EngineNotAvailable as error:
+            return problem(Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed here: {error}")
         except InvalidQuery as error:
             return problem(Damage.REPLAY_REFUSED, str(error))
         except (NotFound, InputMismatch, ChainBroken) as error:

@@ -28,6 +28,7 @@ class Damage(StrEnum):
     INPUT_MISSING = "input-missing"
     REPLAY_MISMATCH = "replay-mismatch"
     REPLAY_REFUSED = "replay-refused"
+    ENGINE_NOT_AVAILABLE = "engine-not-available"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from odf_common.identity.ref_names import HEAD
 from odf_common.runtime.environment import Environment
 from odf_verifier.integrity import Depth, Link, check_chain, check_objects
 from odf_verifier.replay import Replay
-from odf_verifier.report import Problem, Tally
+from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.signatures import check_signatures
 from odf_verifier.targets import Target
 from odf_verifier.verified import Verified
@@ -55,6 +55,11 @@ class Verdict:
     def is_valid(self) -> bool:
         """Tell whether nothing is wrong."""
         return not self.problems
+
+    @property
+    def is_undecided(self) -> bool:
+        """Tell whether nothing is wrong as far as could be seen: transforms ask for an engine that is not here."""
+        return bool(self.problems) and all(one.kind is Damage.ENGINE_NOT_AVAILABLE for one in self.problems)
 
 
 class Verifier:
@@ -175,7 +180,8 @@ class OnCommit:
         for item in self._verifier.verify(target, scope):
             if isinstance(item, Verdict) and not item.is_valid:
                 first = item.problems[0]
-                log.error(
+                tell = log.warning if item.is_undecided else log.error
+                tell(
                     "verification failed", dataset=target.name, kind=str(first.kind), block=str(first.block),
                     object=str(first.object), text=first.text,
                 )  # fmt: skip

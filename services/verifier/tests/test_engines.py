@@ -1,0 +1,96 @@
+"""Transforms that ask for an engine that is not here are told apart from those that do not give the same."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.engine import TransformResponseSuccess
+from odf_common.metadata.events import DatasetKind, ExecuteTransform, OffsetInterval
+from odf_common.ports.engine import EngineNotAvailable
+from odf_common.runtime.replay import Stored, StoredBlock
+from odf_common.testing.builders import a_block, a_chain, a_dataset, a_hash, a_seed, a_transform
+from odf_verifier.replay import Replay
+from odf_verifier.report import Damage, Problem, Tally
+from odf_verifier.service import _message
+from odf_verifier.verification import Verdict
+
+HERE = "here"
+TARGET: Any = SimpleNamespace(name="hourly")
+
+
+@dataclass
+class Transforms:
+    """Transforms of one dataset, by the versions that they ask for; `HERE` alone can be run."""
+
+    versions: tuple[str, ...]
+    gives: TransformResponseSuccess
+
+    def transforms(self, blocks: Iterable[StoredBlock], since: ChainState | None) -> Iterator[Stored]:
+        event = ExecuteTransform(query_inputs=())
+        for version in self.versions:
+            asked = a_transform(a_dataset("a"))
+            asked = replace(asked, transform=replace(asked.transform, version=version))
+            state = a_chain(a_seed(kind=DatasetKind.Derivative), asked).state
+            yield Stored(
+                block_hash=a_hash(version),
+                block=a_block(state, event),
+                event=event,
+                state=state,
+            )
+
+    def run(self, stored: Stored, *, alias: str, scratch: Path) -> TransformResponseSuccess:
+        assert stored.state.transform is not None
+        version = stored.state.transform.transform.version
+        if version != HERE:
+            raise EngineNotAvailable(text=f"the transform is for {version}, the engine here is {HERE}")
+        return self.gives
+
+
+def replayed(
+    *versions: str, gives: TransformResponseSuccess | None = None
+) -> list[tuple[int, Problem | None]]:
+    env: Any = SimpleNamespace(
+        blobs=MemoryBlobStore(MemoryRefStore()), catalog=None, engine=None, states=SimpleNamespace(at=None)
+    )
+    replay = Replay(env, TARGET)
+    replay._replaying = cast("Any", Transforms(versions, gives or TransformResponseSuccess()))
+    return [(done, problem) for done, _, problem in replay.run([], None)]
+
+
+def test_what_cannot_be_replayed_is_said_once_and_the_rest_is_replayed() -> None:
+    steps = replayed("old", "old", HERE, "older", HERE)
+    assert [(done, problem and problem.kind) for done, problem in steps] == [
+        (0, Damage.ENGINE_NOT_AVAILABLE),
+        (1, None),
+        (1, Damage.ENGINE_NOT_AVAILABLE),
+        (2, None),
+    ]
+    problem = steps[0][1]
+    assert problem is not None
+    assert problem.text == "cannot be replayed here: the transform is for old, the engine here is here"
+
+
+def test_what_gives_something_else_is_found_behind_it() -> None:
+    other = TransformResponseSuccess(new_offset_interval=OffsetInterval(start=0, end=0))
+    kinds = [problem.kind for _, problem in replayed("old", HERE, gives=other) if problem is not None]
+    assert kinds == [Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_MISMATCH]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "word"),
+    [
+        ((), "valid"),
+        ((Damage.ENGINE_NOT_AVAILABLE,), "not-replayable"),
+        ((Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_MISMATCH), "invalid"),
+        ((Damage.REPLAY_MISMATCH,), "invalid"),
+    ],
+)
+def test_the_verdict_has_a_word_of_its_own(kinds: tuple[Damage, ...], word: str) -> None:
+    verdict = Verdict(head=None, problems=tuple(Problem(kind=kind) for kind in kinds), tally=Tally())
+    assert _message(TARGET, verdict).verdict.verdict == word
