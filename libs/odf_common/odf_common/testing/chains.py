@@ -89,7 +89,8 @@ def read_chain(folder: Path) -> StoredChain:
     for event in events:
         if event.new_checkpoint is not None:
             _require(folder / "checkpoints" / str(event.new_checkpoint.physical_hash))
-    table = pa.concat_tables(tables) if tables else None
+    # A schema may have grown: records before that have nulls.
+    table = pa.concat_tables(tables, promote_options="default") if tables else None
     if table is not None:
         assert table.column(OFFSET).to_pylist() == list(range(table.num_rows)), "offsets are not dense"
     marks = [event.new_watermark for event in events if event.new_watermark is not None]
