@@ -18,7 +18,7 @@ def migrate(transforms: Transforms, request: MigrateRequest) -> TransformRespons
 
     Queries that act on each record by itself keep nothing but watermarks, which go with their inputs.
     """
-    if any(_prepared(transforms, request, each).is_windowed for each in (request.old, request.new)):
+    if any(_prepared(transforms, request, each).is_stateful for each in (request.old, request.new)):
         raise InvalidQuery(
             text="the query keeps records between transactions, and what it has kept cannot be carried over to "
             "another query: make a new dataset of the new query instead"
@@ -26,7 +26,7 @@ def migrate(transforms: Transforms, request: MigrateRequest) -> TransformRespons
     state = read_state(None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path))
     before = {reference: name for name, reference in _references(request.old).items()}
     kept = {
-        name: state.of(before[reference])
+        name: state.inputs[before[reference]]
         for name, reference in _references(request.new).items()
         if before.get(reference) in state.inputs
     }

@@ -1,29 +1,30 @@
-"""A transform made ready once and run often: checked, analysed, and rewritten so that records can be put in.
-
-The user's text is never edited. Row-wise plans get one hidden column, the record's number in the request, added to
-every projection of the *analysed* plan: order and operation come back by it. A run puts the records of a request
-into the leaves and hands the plan to Spark.
-"""
+"""A transform made ready once and run often: checked, analysed, and taken apart so that records can be put in."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_engine_spark.columns import AsOf, InputColumns, checked, output
+from odf_engine_spark.compiler import Compiler
+from odf_engine_spark.cuts import cut
+from odf_engine_spark.dialect import lateness, read_text
 from odf_engine_spark.faults import FAULTS, query_fault
 from odf_engine_spark.jvm import Java, Spark, tree_of
+from odf_engine_spark.node import Node
+from odf_engine_spark.nodes import shape_of
+from odf_engine_spark.plans import Plans
 from odf_engine_spark.sandbox import check_transform, check_written
-from odf_engine_spark.shape import Flow, InputColumns, outputs, shape_of
+from odf_engine_spark.segments import Segment
+from odf_engine_spark.stages import Stage
+from odf_engine_spark.times import Time
 from odf_engine_spark.tree import Tree
 from odf_engine_spark.types import output_schema_of, spark_schema_of
 
-ROW: Final = "__odf_row"  # the hidden column
 ENGINES: Final = ("spark",)
 
 
@@ -36,52 +37,37 @@ class PlannedInput:
     vocab: DatasetVocabulary
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A node of the plan, or with `records` the place where an input's records go."""
-
-    node: Java
-    children: tuple["Slot", ...] = ()
-    records: str | None = None
-    columns: Java = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A transform that passed every check. `schema` is its output as stored, without system columns."""
+    """A transform that passed every check.
 
-    spark: Spark
-    plan: Slot
-    flow: Flow
+    `schema` is its output as stored, without system columns; `event_time` what is known of when rows are complete;
+    `late` how long after their windows' end late records count, microseconds.
+    """
+
+    stages: tuple[Stage, ...]
+    last: Segment
+    event_time: Time | None
     schema: pa.Schema
-    dropped: frozenset[str]  # system columns that the query passes on; the engine writes its own
-    inputs: Mapping[str, pa.Schema]  # by lower-case name, as Spark sees them
+    late: int | None
 
     @property
-    def is_windowed(self) -> bool:
-        """Tell whether records wait for their window to close."""
-        return self.flow.is_windowed
+    def is_stateful(self) -> bool:
+        """Tell whether more than watermarks is kept from request to request."""
+        return bool(self.stages) or self.last.waits
 
-    def run(self, records: Mapping[str, pa.Table], order_by: Sequence[str] = ()) -> pa.Table:
-        """Return the query's result over these records, sorted by columns if told; `InvalidQuery` if it fails."""
-        try:
-            leaves = {name: self.spark.relation(table).data() for name, table in records.items()}
-            frame = self.spark.frame(_filled(self.spark, self.plan, leaves))
-            if order_by:
-                ordered = DataFrame(frame, self.spark.session)
-                columns = [ordered[f"`{name.replace('`', '``')}`"].asc_nulls_first() for name in order_by]
-                return ordered.orderBy(*columns).toArrow()
-            return self.spark.collect(frame)
-        except FAULTS as error:
-            raise query_fault(error) from error
+
+@dataclass(frozen=True, slots=True)
+class _Analysed:
+    plan: Java
+    as_of: Mapping[str, AsOf]
+    late: int | None
 
 
 def steps_of(transform: TransformSql) -> tuple[SqlQueryStep, ...]:
     """Return the steps, the last one without alias; raises `InvalidQuery` for what this engine cannot run."""
     if transform.engine.lower() not in ENGINES:
         raise InvalidQuery(text=f"this engine is spark, the query is for {transform.engine}")
-    if transform.temporal_tables:
-        raise InvalidQuery(text="temporal tables are not supported by this engine")
     steps = transform.queries or ()
     if transform.query is not None:
         steps = (*steps, SqlQueryStep(query=transform.query))
@@ -106,39 +92,61 @@ def prepare(
 ) -> Prepared:
     """Check a transform against its inputs; raises `InvalidQuery` or `InvalidInput`."""
     spark = warm.isolated()
-    schemas = {each.name.lower(): spark_schema_of(each.schema) for each in inputs}
+    schemas = {each.name: spark_schema_of(each.schema) for each in inputs}
     try:
-        analysed = _analysed(spark, transform, {each.name: schemas[each.name.lower()] for each in inputs})
+        analysed = _analysed(spark, transform, schemas)
+        return _compiled(spark, analysed, inputs, vocab)
     except FAULTS as error:
         raise query_fault(error) from error
-    tree = tree_of(analysed)
+
+
+def _compiled(
+    spark: Spark, analysed: _Analysed, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
+) -> Prepared:
+    tree = tree_of(analysed.plan)
     check_transform(tree)
-    if not analysed.deterministic():
+    if not analysed.plan.deterministic():
         raise InvalidQuery(text="the query would not give the same result again: it uses a random function")
-    flow = shape_of(tree, {each.name.lower(): _meaning(each) for each in inputs})
-    dropped = _passed_on(tree, flow)
-    spark_schema = _schema_of(spark, analysed)
-    names = [name for name in spark_schema.names if name not in dropped]
-    _check_names(names, vocab)
-    plan = _slots(spark, analysed, schemas, is_numbered=not flow.is_windowed)
+    node = shape_of(tree, {each.name.lower(): _meaning(each) for each in inputs}, analysed.as_of)
+    checked(node.flow)
+    columns = [(name, column) for name, column in output(tree) if column not in node.flow.system]
+    _check_names([name for name, _ in columns], vocab)
+    _check_late(node, analysed.late)
+    compiler = Compiler(Plans(spark), cut)
+    last = compiler.last(node, analysed.plan, [column for _, column in columns], vocab.event_time_column)
+    of_time = node.flow.known.get(dict(columns)[vocab.event_time_column])
     return Prepared(
-        spark=spark,
-        plan=plan,
-        flow=flow,
-        schema=output_schema_of(pa.schema([spark_schema.field(name) for name in names])),
-        dropped=dropped,
-        inputs=schemas,
+        stages=tuple(compiler.stages),
+        last=last,
+        event_time=of_time if isinstance(of_time, Time) else None,
+        schema=output_schema_of(last.schema),
+        late=analysed.late,
     )
 
 
-def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> Java:
+def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> _Analysed:
+    tables: dict[str, Java] = {}
+    as_of: dict[str, AsOf] = {}
+    late: int | None = None
     for name, schema in schemas.items():
-        spark.frame(spark.relation(schema.empty_table())).createOrReplaceTempView(quoted(name))
+        tables[name.lower()] = spark.frame(spark.relation(schema.empty_table()))
+        tables[name.lower()].createOrReplaceTempView(quoted(name))
     *named, last = steps_of(transform)
-    for step in named:
-        frame = spark.frame(_without_with(spark, spark.frame(parsed(spark, step.query)[0])))
-        frame.createOrReplaceTempView(quoted(str(step.alias)))
-    return _without_with(spark, spark.frame(parsed(spark, last.query)[0]))
+    for step in (*named, last):
+        text = read_text(step.query, transform.temporal_tables or ())
+        for view, each in text.tables.items():
+            if each.table.lower() not in tables:
+                raise InvalidQuery(text=f"AS OF {each.time}: there is no table {each.table}")
+            tables[each.table.lower()].createOrReplaceTempView(quoted(view))
+        as_of.update(text.tables)
+        plan, tree = parsed(spark, text.sql)
+        late = lateness(tree) or late
+        frame = spark.frame(_without_with(spark, spark.frame(plan)))
+        if step.alias is None:
+            return _Analysed(frame.queryExecution().analyzed(), as_of, late)
+        tables[step.alias.lower()] = frame
+        frame.createOrReplaceTempView(quoted(step.alias))
+    raise AssertionError("the last step has no alias")
 
 
 def _without_with(spark: Spark, frame: Java) -> Java:
@@ -158,25 +166,6 @@ def _meaning(planned: PlannedInput) -> InputColumns:
     )
 
 
-def _schema_of(spark: Spark, plan: Java) -> pa.Schema:
-    schema = DataFrame(spark.frame(plan), spark.session).schema
-    try:
-        return to_arrow_schema(schema, timezone="UTC")
-    except FAULTS as error:
-        raise InvalidQuery(text=f"a column of the result cannot be stored: {error}") from error
-
-
-def _passed_on(tree: Tree, flow: Flow) -> frozenset[str]:
-    """Return the result columns that are an input's system columns; refuses row-wise queries that compute with them."""
-    if flow.is_windowed:
-        return frozenset()
-    if flow.misused:
-        raise InvalidQuery(
-            text=f"column {min(flow.misused)} cannot be computed with: a retraction would not repeat the record"
-        )
-    return frozenset(name for name, passed in outputs(tree, flow.system) if passed)
-
-
 def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
     own = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
     for name in names:
@@ -190,51 +179,11 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
         )
 
 
+def _check_late(node: Node, late: int | None) -> None:
+    if late is not None:
+        raise InvalidQuery(text="the hint LATE is not supported")
+
+
 def quoted(name: str) -> str:
     """Return a name in backticks, as SQL takes any name."""
     return f"`{name.replace('`', '``')}`"
-
-
-def _slots(spark: Spark, plan: Java, schemas: Mapping[str, pa.Schema], *, is_numbered: bool) -> Slot:
-    """Return the plan with places for records, in row-wise plans with the hidden column in every projection."""
-    kind = plan.getClass().getSimpleName()
-    children = [plan.children().apply(at) for at in range(plan.children().size())]
-    if kind == "View" and children[0].getClass().getSimpleName() == "LocalRelation":
-        return _leaf(spark, plan, children[0], is_numbered=is_numbered)
-    slots = tuple(_slots(spark, child, schemas, is_numbered=is_numbered) for child in children)
-    if kind in ("View", "SubqueryAlias", "PipeOperator"):
-        return slots[0]
-    node = plan.withNewChildren(spark.seq(slot.node for slot in slots))
-    if is_numbered and kind == "Project":
-        hidden = _hidden(slots[0].node)
-        project = spark.jvm.org.apache.spark.sql.catalyst.plans.logical.Project
-        node = project(node.projectList().appended(hidden), slots[0].node)
-    return Slot(node, slots)
-
-
-def _leaf(spark: Spark, view: Java, relation: Java, *, is_numbered: bool) -> Slot:
-    name = view.desc().identifier().table().lower()
-    columns = relation.output()
-    if is_numbered:
-        numbers = spark.relation(pa.table({ROW: pa.array([], pa.int64())}))
-        columns = columns.appended(numbers.output().apply(0))
-    return Slot(_relation(spark, columns, relation.data()), records=name, columns=columns)
-
-
-def _relation(spark: Spark, columns: Java, data: Java) -> Java:
-    none = spark.jvm.scala.Option.empty()
-    return spark.jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(columns, data, False, none)  # noqa: FBT003 - as above
-
-
-def _hidden(node: Java) -> Java:
-    output = node.output()
-    for at in reversed(range(output.size())):
-        if output.apply(at).name() == ROW:
-            return output.apply(at)
-    raise AssertionError("every leaf has the hidden column")
-
-
-def _filled(spark: Spark, slot: Slot, leaves: Mapping[str, Java]) -> Java:
-    if slot.records is not None:
-        return _relation(spark, slot.columns, leaves[slot.records])
-    return slot.node.withNewChildren(spark.seq(_filled(spark, child, leaves) for child in slot.children))

@@ -29,7 +29,7 @@ _WRITTEN: Final = _names_in(
     "UnresolvedHint Sample LimitAll LocalRelation"
 )
 _ROWS_AND_WINDOWS: Final = _names_in(
-    "Project Filter Aggregate Union Join SubqueryAlias View LocalRelation Generate PipeOperator"
+    "Project Filter Aggregate Union Join SubqueryAlias View LocalRelation Generate PipeOperator Expand Window Distinct"
 )
 _ANYTHING_READ_ONLY: Final = _ROWS_AND_WINDOWS | _names_in(
     "LogicalRelation OneRowRelation Sort GlobalLimit LocalLimit LimitAll Offset Distinct Deduplicate Window Expand "
@@ -57,7 +57,7 @@ _SAID: Final = {
     "Deduplicate": "DISTINCT",
     "Distinct": "DISTINCT",
     "Except": "EXCEPT",
-    "Expand": "sliding windows and grouping sets",
+    "Expand": "grouping sets",
     "GlobalLimit": "LIMIT",
     "Intersect": "INTERSECT",
     "LateralJoin": "LATERAL joins (use LATERAL VIEW)",
@@ -73,8 +73,8 @@ _SAID: Final = {
     "Window": "OVER",
 }
 SUPPORTED: Final = (
-    "supported are row-wise queries (SELECT, WHERE, UNION ALL, explode) and steps that "
-    "GROUP BY window(<event time>, '<size>'), joined on their windows"
+    "supported are SELECT, WHERE, UNION ALL, explode, GROUP BY, DISTINCT, joins with bounds in time or AS OF a "
+    "time, and OVER in order of event time"
 )
 
 

@@ -167,7 +167,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             tables=read,
             engine_version=self._identity.version,
             schema=prepared.schema.serialize().to_pybytes(),
-            is_stateful=prepared.is_windowed,
+            is_stateful=prepared.is_stateful,
         )
 
 

@@ -1,8 +1,9 @@
-"""What the engine keeps between requests: a checkpoint (design: §8, decision).
+"""The checkpoint: an Arrow IPC stream of what later requests need.
 
-One Arrow IPC stream: a row an input with its name, last watermark and the records that still wait, themselves an
-Arrow IPC stream; the output's watermark and the format's version in the schema's metadata. The same state is the
-same bytes. It comes back from storage that anyone may have written: it is checked, never trusted.
+A row for each input with its last watermark, and one for each table that is kept: records that open windows, joins
+and sessions still need, groups and places so far; a table is itself an Arrow IPC stream. The output's watermark and
+the format's version stand in the schema's metadata. The same state is the same bytes. It comes back from storage
+that anyone may have written: it is checked, never trusted.
 """
 
 from collections.abc import Mapping
@@ -14,47 +15,43 @@ import pyarrow as pa
 
 from odf_common.errors import InvalidInput
 
-FORMAT: Final = b"odf-engine-spark/1"
+FORMAT: Final = b"odf-engine-spark/2"
+_INPUT: Final = "input"
+_TABLE: Final = "table"
 _SCHEMA: Final = pa.schema(
-    [pa.field("input", pa.string(), nullable=False), ("watermark", pa.int64()), ("records", pa.binary())]
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        ("watermark", pa.int64()),
+        ("records", pa.binary()),
+    ]
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputState:
-    """An input's last watermark (nanoseconds) and its records whose windows are open."""
-
-    watermark: int | None = None
-    waiting: pa.Table | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Everything kept, by the inputs' names in SQL; `watermark` is the output's (nanoseconds)."""
+    """Everything kept: the output's watermark and the inputs' by their names in SQL (nanoseconds), and tables."""
 
     watermark: int | None = None
-    inputs: Mapping[str, InputState] = field(default_factory=dict)
-
-    def of(self, name: str) -> InputState:
-        """Return an input's state, empty for a new one."""
-        return self.inputs.get(name, InputState())
+    inputs: Mapping[str, int | None] = field(default_factory=dict)
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
 
 
 def write_state(state: State, file: Path) -> None:
     """Write a checkpoint; the same state gives the same bytes."""
     known = b"" if state.watermark is None else str(state.watermark).encode()
     schema = _SCHEMA.with_metadata({b"format": FORMAT, b"watermark": known})
-    names = sorted(state.inputs)
-    kept = [state.inputs[name] for name in names]
-    table = pa.Table.from_arrays(
+    inputs, tables = sorted(state.inputs), sorted(state.tables)
+    rows = pa.Table.from_arrays(
         [
-            pa.array(names, pa.string()),
-            pa.array([each.watermark for each in kept], pa.int64()),
-            pa.array([None if each.waiting is None else _packed(each.waiting) for each in kept], pa.binary()),
+            pa.array([_INPUT] * len(inputs) + [_TABLE] * len(tables), pa.string()),
+            pa.array(inputs + tables, pa.string()),
+            pa.array([state.inputs[name] for name in inputs] + [None] * len(tables), pa.int64()),
+            pa.array([None] * len(inputs) + [_packed(state.tables[name]) for name in tables], pa.binary()),
         ],
         schema=schema,
     )
-    file.write_bytes(_packed(table))
+    file.write_bytes(_packed(rows))
 
 
 def read_state(file: Path | None) -> State:
@@ -71,20 +68,15 @@ def _state(table: pa.Table) -> State:
     metadata = table.schema.metadata or {}
     if metadata.get(b"format") != FORMAT:
         raise ValueError(f"format {metadata.get(b'format', b'unknown')!r}")
-    if not table.schema.equals(_SCHEMA) or table.column("input").null_count:
+    if not table.schema.equals(_SCHEMA) or table.column("kind").null_count or table.column("name").null_count:
         raise ValueError("unknown columns")
     rows = table.to_pylist()
-    inputs = {
-        row["input"]: InputState(
-            watermark=row["watermark"],
-            waiting=None if row["records"] is None else _unpacked(row["records"]),
-        )
-        for row in rows
-    }
-    if len(inputs) != len(rows):
-        raise ValueError("an input stands there twice")
+    inputs = {row["name"]: row["watermark"] for row in rows if row["kind"] == _INPUT}
+    tables = {row["name"]: _unpacked(row["records"] or b"") for row in rows if row["kind"] == _TABLE}
+    if len(inputs) + len(tables) != len(rows):
+        raise ValueError("an input or a table stands there twice")
     known = metadata.get(b"watermark", b"")
-    return State(watermark=int(known) if known else None, inputs=inputs)
+    return State(watermark=int(known) if known else None, inputs=inputs, tables=tables)
 
 
 def _packed(table: pa.Table) -> bytes:

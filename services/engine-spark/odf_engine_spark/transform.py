@@ -2,17 +2,15 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_common.data.columns import Operation, with_system_columns
+from odf_common.data.columns import with_system_columns
 from odf_common.data.slices import write_slice
 from odf_common.data.types import stored_schema
 from odf_common.errors import InvalidInput, InvalidQuery
@@ -21,23 +19,16 @@ from odf_common.metadata.events import OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_engine_spark.changelog import Numbers, carried_operations, netted
+from odf_engine_spark.changelog import Numbers
 from odf_engine_spark.inputs import Input, min_watermark, read_input
 from odf_engine_spark.jvm import Spark
-from odf_engine_spark.prepared import ROW, PlannedInput, Prepared, prepare
+from odf_engine_spark.prepared import PlannedInput, Prepared, prepare
 from odf_engine_spark.progress import Progress
-from odf_engine_spark.state import InputState, State, read_state, write_state
-from odf_engine_spark.windows import (
-    MS,
-    event_times,
-    floor_watermark,
-    highest,
-    is_late,
-    last_watermark,
-    window_ends,
-)
+from odf_engine_spark.segments import Frontier, Step
+from odf_engine_spark.state import State, read_state, write_state
+from odf_engine_spark.times import Span, Time
+from odf_engine_spark.windows import US, delta_of, event_times, highest, last_watermark, microseconds
 
-CHUNK: Final = 1 << 18  # records that pass Spark at once in row-wise queries
 CACHED: Final = 64  # transforms kept ready
 
 
@@ -71,10 +62,8 @@ class Transforms:
         state = read_state(
             None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path)
         )
-        rows = sum(len(each.records) for each in inputs)
-        progress.report("computing", total=rows)
-        run = run_windows if prepared.is_windowed else run_rows
-        result = run(prepared, inputs, state, request.vocab)
+        progress.report("computing", total=sum(len(each.records) for each in inputs))
+        result = run(prepared, inputs, state, request.vocab, progress)
         progress.report("writing", total=len(result.records))
         return self._write(request, result)
 
@@ -124,103 +113,43 @@ def write_records(table: pa.Table, file: Path) -> None:
         pq.write_table(stored_schema(table.schema).empty_table(), file, version="2.6", store_schema=False)
 
 
-def run_rows(prepared: Prepared, inputs: Sequence[Input], state: State, vocab: DatasetVocabulary) -> Result:
-    """Act on each new record by itself, in the order of inputs and offsets."""
-    operations = np.concatenate([np.asarray(each.operations) for each in inputs]).astype(np.int64)
-    parts = [
-        _numbered(prepared, inputs, start, end) for start, end in _chunks(operations, CHUNK) if end > start
-    ]
-    table = pa.concat_tables(parts) if parts else _empty(prepared)
-    rows = np.asarray(table.column(ROW))
-    if len(rows) > 1 and (np.diff(rows) < 0).any():
-        order = np.argsort(rows, kind="stable")
-        table, rows = table.take(pa.array(order)), rows[order]
-    kept = {
-        each.name: InputState(watermark=last_watermark(each.watermarks, state.of(each.name).watermark))
-        for each in inputs
-    }
-    watermark = min_watermark([each.watermark for each in kept.values()])
-    return Result(
-        records=table.select(prepared.schema.names).cast(prepared.schema, safe=False),
-        operations=carried_operations(rows, operations),
-        state=State(watermark=highest(watermark, state.watermark), inputs=kept),
-    )
-
-
-def _chunks(operations: Numbers, size: int) -> list[tuple[int, int]]:
-    """Return where to cut the records: into parts of about `size`, never between the halves of a correction."""
-    edges = [0]
-    while edges[-1] < len(operations):
-        end = min(edges[-1] + size, len(operations))
-        if end < len(operations) and operations[end] == Operation.CORRECT_TO:
-            end += 1
-        edges.append(end)
-    return list(pairwise(edges))
-
-
-def _numbered(prepared: Prepared, inputs: Sequence[Input], start: int, end: int) -> pa.Table:
-    """Run the query over the records numbered `start` to `end`, counted through all inputs."""
-    first, tables = 0, {}
-    for each in inputs:
-        low, high = max(start - first, 0), max(min(end - first, len(each.records)), 0)
-        part = each.records.slice(low, max(high - low, 0))
-        numbers = np.arange(first + low, first + low + len(part), dtype=np.int64)
-        tables[each.name.lower()] = part.append_column(ROW, pa.array(numbers))
-        first += len(each.records)
-    return prepared.run(tables)
-
-
-def _empty(prepared: Prepared) -> pa.Table:
-    return prepared.schema.empty_table().append_column(ROW, pa.array([], pa.int64()))
-
-
-def run_windows(
-    prepared: Prepared, inputs: Sequence[Input], state: State, vocab: DatasetVocabulary
+def run(
+    prepared: Prepared, inputs: Sequence[Input], state: State, vocab: DatasetVocabulary, progress: Progress
 ) -> Result:
-    """Run the query over the windows that close now; the records of open ones wait in the state."""
-    size = (prepared.flow.size or 0) // 1000
-    watermarks = {
-        each.name: last_watermark(each.watermarks, state.of(each.name).watermark) for each in inputs
-    }
-    until = min_watermark(list(watermarks.values()))
-    closing, kept = {}, {}
-    for each in inputs:
-        records = _on_time(each, state.of(each.name), size)
-        ends = window_ends(records, each.vocab.event_time_column, size)
-        closes = ends <= until // MS if until is not None else np.zeros(len(ends), dtype=bool)
-        closing[each.name.lower()] = netted(records.filter(pa.array(closes)), each.vocab)
-        waiting = records.filter(pa.array(~closes))
-        kept[each.name] = InputState(watermark=watermarks[each.name], waiting=waiting)
-    table = _closed(prepared, closing, vocab.event_time_column)
-    _check_not_before(table, state.watermark, vocab)
-    watermark = highest(floor_watermark(until, size), state.watermark)
+    """Run the steps one after the other, each over what is new in its streams."""
+    watermarks = {each.name: last_watermark(each.watermarks, state.inputs.get(each.name)) for each in inputs}
+    reached = min_watermark(list(watermarks.values()))
+    before = min_watermark([state.inputs.get(each.name) for each in inputs])
+    step = Step(
+        streams={each.name.lower(): delta_of(each, state.inputs.get(each.name)) for each in inputs},
+        frontier=Frontier(before=microseconds(before), now=microseconds(reached)),
+        old=state.tables,
+        new={},
+        progress=progress,
+    )
+    for stage in prepared.stages:
+        step.streams[stage.stream] = stage.run(step)
+    out = prepared.last.run(step)
+    records = out.records.cast(prepared.schema, safe=False)
+    watermark = highest(_output_watermark(prepared, reached), state.watermark)
+    if prepared.is_stateful:
+        _check_not_before(records, state.watermark, vocab)
     return Result(
-        records=table,
-        operations=np.zeros(len(table), dtype=np.int64),
-        state=State(watermark=watermark, inputs=kept),
+        records=records,
+        operations=out.operations,
+        state=State(watermark=watermark, inputs=watermarks, tables=step.new),
     )
 
 
-def _on_time(given: Input, kept: InputState, size: int) -> pa.Table:
-    """Return the input's waiting and new records, ascending by offset, without those that are late."""
-    ends = window_ends(given.records, given.vocab.event_time_column, size)
-    system_times = event_times(given.records, given.vocab.system_time_column)
-    late = is_late(ends, system_times, given.watermarks, kept.watermark)
-    new = given.records.filter(pa.array(~late)) if late.any() else given.records
-    if kept.waiting is None:
-        return new
-    try:
-        old = pa.concat_tables([new.schema.empty_table(), kept.waiting], promote_options="permissive")
-        return pa.concat_tables([old.select(new.column_names).cast(new.schema), new])
-    except (pa.ArrowException, KeyError) as error:
-        raise InvalidInput(text=f"the checkpoint's records do not fit input {given.name}: {error}") from error
-
-
-def _closed(prepared: Prepared, closing: Mapping[str, pa.Table], event_time: str) -> pa.Table:
-    if not any(len(records) for records in closing.values()):
-        return prepared.schema.empty_table()
-    others = [name for name in prepared.schema.names if name != event_time]
-    return prepared.run(closing, order_by=(event_time, *others)).cast(prepared.schema, safe=False)
+def _output_watermark(prepared: Prepared, reached: int | None) -> int | None:
+    """Return the output's watermark when the inputs' is `reached`; nanoseconds."""
+    flow, event_time = prepared.last.flow, prepared.event_time
+    if not prepared.is_stateful and (event_time is None or event_time.span.most <= 1):
+        return reached
+    if event_time is None:  # computed: at the row's completion at the latest, or it is refused
+        event_time = Time(span=Span(flow.phase, flow.phase))
+    known = flow.watermark(event_time, microseconds(reached))
+    return None if known is None else known * US
 
 
 def _check_not_before(table: pa.Table, watermark: int | None, vocab: DatasetVocabulary) -> None:
@@ -229,8 +158,8 @@ def _check_not_before(table: pa.Table, watermark: int | None, vocab: DatasetVoca
     if watermark is None or not len(table) or table.column(column).null_count:
         return
     first = int(event_times(table, column).min())
-    if first * MS < watermark:
+    if first * US < watermark:
         raise InvalidQuery(
-            text=f"{column} {Timestamp.from_ms(first)} is before the watermark {Timestamp(watermark)}: "
+            text=f"{column} {Timestamp(first * US)} is before the watermark {Timestamp(watermark)}: "
             "take it from the window, such as window.start"
         )

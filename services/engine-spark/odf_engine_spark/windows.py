@@ -1,47 +1,56 @@
-"""Which records are late, and which windows close (design: law 5). Times in milliseconds, watermarks in nanoseconds."""
+"""When records happened, and by which watermarks they are late (design: law 5).
+
+Times are microseconds, watermarks of chains nanoseconds.
+"""
 
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.types import TIMESTAMP
 from odf_common.metadata.engine import Watermark
 from odf_engine_spark.changelog import Numbers
+from odf_engine_spark.inputs import Input
+from odf_engine_spark.segments import NEVER, Delta
 
-MS: Final = 1_000_000  # nanoseconds
-_NEVER: Final = np.iinfo(np.int64).min
+US: Final = 1000  # nanoseconds
+_DAY: Final = 86_400_000_000
+_LONG_AGO: Final = -(1 << 62)  # of a record without event time
 
 
-def window_ends(records: pa.Table, column: str, size: int) -> Numbers:
-    """Return the end of the window that each record belongs to; `size` in milliseconds."""
-    times = event_times(records, column)
-    return np.floor_divide(times, size) * size + size
+def delta_of(given: Input, before: int | None) -> Delta:
+    """Return what is new in an input, `before` being its watermark before the request."""
+    vocab = given.vocab
+    times = event_times(given.records, vocab.event_time_column)
+    system_times = event_times(given.records, vocab.system_time_column)
+    return Delta(
+        records=given.records,
+        operations=np.asarray(given.operations).astype(np.int64),
+        complete=times + 1,
+        late=watermarks_before(system_times, given.watermarks, before),
+        vocab=vocab,
+    )
 
 
 def event_times(records: pa.Table, column: str) -> Numbers:
-    """Return event times as whole milliseconds; a date is its midnight."""
+    """Return a column of times; a date is its midnight."""
     values = records.column(column)
     if kind.is_date32(values.type):
-        return np.asarray(values.cast(pa.int32())).astype(np.int64) * 86_400_000
-    return np.asarray(values.cast(TIMESTAMP, safe=False).cast(pa.int64()))
+        return np.asarray(values.cast(pa.int32()).cast(pa.int64()).fill_null(_LONG_AGO // _DAY)) * _DAY
+    return np.asarray(
+        values.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64()).fill_null(_LONG_AGO)
+    )
 
 
-def is_late(
-    ends: Numbers, system_times: Numbers, watermarks: Sequence[Watermark], before: int | None
-) -> npt.NDArray[np.bool_]:
-    """Tell which records came after their window had ended by the input's watermark as of the block before theirs.
-
-    `before` is the watermark before the first block of the request.
-    """
-    blocks = np.array([each.system_time.ms for each in watermarks], dtype=np.int64)
+def watermarks_before(system_times: Numbers, watermarks: Sequence[Watermark], before: int | None) -> Numbers:
+    """Return the input's watermark as of the block before that of each record, microseconds."""
+    blocks = np.array([each.system_time.ms * 1000 for each in watermarks], dtype=np.int64)
     held = [before] + [each.event_time.ns for each in watermarks]
-    known = np.array([_NEVER if each is None else each // MS for each in held], dtype=np.int64)
+    known = np.array([NEVER if each is None else each // US for each in held], dtype=np.int64)
     reached = np.maximum.accumulate(known)
-    return np.asarray(ends <= reached[np.searchsorted(blocks, system_times, side="left")])
+    return np.asarray(reached[np.searchsorted(blocks, system_times, side="left")])
 
 
 def last_watermark(watermarks: Sequence[Watermark], before: int | None) -> int | None:
@@ -49,9 +58,9 @@ def last_watermark(watermarks: Sequence[Watermark], before: int | None) -> int |
     return highest(max((each.event_time.ns for each in watermarks), default=None), before)
 
 
-def floor_watermark(watermark: int | None, size: int) -> int | None:
-    """Return the latest edge of a window that is not after the watermark; `size` in milliseconds."""
-    return None if watermark is None else watermark // (size * MS) * (size * MS)
+def microseconds(watermark: int | None) -> int | None:
+    """Return a watermark of a chain in microseconds."""
+    return None if watermark is None else watermark // US
 
 
 def highest(one: int | None, other: int | None) -> int | None:

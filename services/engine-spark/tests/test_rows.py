@@ -10,8 +10,8 @@ import pytest
 from odf_common.adapters.grpc_engine import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_engine_spark.segments import _chunks
 from odf_engine_spark.testing import HOUR, LATE, Block, Derivative, flight, sql
-from odf_engine_spark.transform import _chunks, run_rows
 
 Make = Callable[..., Derivative]
 A, R, FROM, TO = 0, 1, 2, 3
@@ -156,12 +156,11 @@ def test_any_grouping_of_blocks_gives_the_same_records(derive: Make) -> None:
 
 
 def test_large_requests_pass_in_chunks_with_one_order(derive: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odf_engine_spark.transform.CHUNK", 3)
+    monkeypatch.setattr("odf_engine_spark.segments.CHUNK", 3)
     rows = [flight(n, 70.0, FROM if n % 2 else TO) for n in range(1, 11)]
     late = derive(sql(LATE), flights=[Block(rows=rows)])
     late.pull()
     assert operations(late) == [FROM, TO] * 5
-    assert run_rows.__module__ == "odf_engine_spark.transform"
 
 
 def test_no_chunk_cuts_a_correction() -> None:

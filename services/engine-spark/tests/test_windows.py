@@ -130,8 +130,15 @@ def test_results_are_in_total_order_nulls_first(derive: Make) -> None:
     assert hourly.rows() == [(A, 0, None, "B"), (A, 0, 2.0, "A"), (A, HOUR, 1.0, "A")]
 
 
-def test_event_times_before_the_output_watermark_are_refused(derive: Make) -> None:
+def test_event_times_that_are_shifted_shift_the_watermark(derive: Make) -> None:
     query = COUNTS.replace("window.start AS", "window.start - INTERVAL 1 DAY AS")
+    shifted = derive(sql(query), flights=[Block(rows=[flight(1)], watermark=2 * HOUR)])
+    assert ms(shifted.pull()) == -22 * HOUR
+    assert shifted.rows() == [(A, -24 * HOUR, "JFK", 1, 0.0)]
+
+
+def test_event_times_before_the_output_watermark_are_refused(derive: Make) -> None:
+    query = COUNTS.replace("window.start AS", "timestamp_millis(unix_millis(window.start) - 86400000) AS")
     shifted = derive(
         sql(query),
         flights=[Block(rows=[flight(1)], watermark=HOUR), Block(rows=[flight(HOUR)], watermark=2 * HOUR)],
@@ -213,7 +220,7 @@ def test_a_hostile_checkpoint_is_refused(derive: Make) -> None:
         b"",
         b"junk",
         raw[:-40],
-        raw.replace(b"odf-engine-spark/1", b"odf-engine-spark/9"),
+        raw.replace(b"odf-engine-spark/2", b"odf-engine-spark/9"),
         raw[:200],
     ):
         hourly.checkpoint.write_bytes(broken)

@@ -1,0 +1,209 @@
+"""What single columns of a plan mean: which are of time, which are the system's, what is made of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.flow import Flow, common, latest
+from odf_engine_spark.joins import join_kind
+from odf_engine_spark.times import Frame, Known, Span, Time, known_of, made_window, session_gap, time_of
+from odf_engine_spark.tree import Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputColumns:
+    """The columns of an input that mean something to the engine, by name."""
+
+    event_time: str
+    system: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsOf:
+    """A table as it was at the time in a column of the other side: `FOR SYSTEM_TIME AS OF t.event_time`."""
+
+    table: str
+    time: str
+    key: tuple[str, ...] = ()  # declared; empty when it is what the join compares
+
+
+def output(node: Tree) -> tuple[tuple[str, int], ...]:
+    """Return the names and ids of a plan's columns."""
+    match node.kind:
+        case "Project":
+            columns = node.part("projectList")
+        case "Aggregate":
+            columns = node.part("aggregateExpressions")
+        case "LocalRelation" | "Expand":
+            columns = node.part("output")
+        case "Generate":
+            own = tuple((column.fields["name"], column.id) for column in node.part("generatorOutput"))
+            return (*output(node.children[0]), *own)
+        case "Window":
+            own = tuple((column.fields["name"], column.id) for column in node.part("windowExpressions"))
+            return (*output(node.children[0]), *own)
+        case "Join" if join_kind(node) not in ("LeftSemi", "LeftAnti"):
+            return (*output(node.children[0]), *output(node.children[1]))
+        case _:
+            return output(node.children[0])
+    return tuple((column.fields["name"], column.id) for column in columns)
+
+
+def checked(flow: Flow) -> Flow:
+    """Return the flow; raises `InvalidQuery` if single records are computed with system columns."""
+    if flow.misused and not flow.waits:
+        raise InvalidQuery(
+            text=f"column {min(flow.misused)} cannot be computed with: a retraction would not repeat the record"
+        )
+    return flow
+
+
+def reference(name: str, column: int) -> Tree:
+    """Return a column as an expression."""
+    return Tree("AttributeReference", (), {"exprId": {"id": column}, "name": name})
+
+
+def moment_of(known: Time | Frame | None) -> Time | None:
+    """Return when a column's value is over: a window's end, or the time itself."""
+    return known.end_time if isinstance(known, Frame) else known
+
+
+def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
+    """Return what is known of time when rows are complete with the last of their group."""
+    moment = moment_of(known_of(key, flow.known))
+    assert moment is not None
+    slack = moment.span.most - moment.span.least
+    family = _references(key)
+    known: dict[int, Time | Frame] = {}
+    for column in columns:
+        value = column.children[0] if column.kind == "Alias" else column
+        if value.kind == "AggregateExpression" and value.children[0].kind in ("Min", "Max"):
+            value = value.children[0].children[0]
+        found = known_of(value, flow.known)
+        if found is None:
+            continue
+        span = found.end if isinstance(found, Frame) else found.span
+        is_exact = span.most - span.least == slack and _references(value) == family
+        span = Span(span.most, span.most) if is_exact else span.widened(most=slack)
+        if isinstance(found, Frame):
+            known[column.id] = replace(found, end=span, is_raw=False)
+        else:
+            known[column.id] = replace(found, span=span, is_raw=False)
+    return known
+
+
+def _references(value: Tree) -> frozenset[int]:
+    return frozenset(node.id for node in value.walk() if node.kind == "AttributeReference")
+
+
+def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
+    """Return which key is a session window, and its gap in microseconds."""
+    for at, key in enumerate(keys):
+        if key.kind != "AttributeReference":
+            continue
+        for node in below.walk():
+            if node.kind == "Alias" and node.id == key.id and (gap := session_gap(node.children[0])):
+                return at, gap
+    return None
+
+
+def is_session_end(value: Tree, session: int) -> bool:
+    """Tell whether an expression is the end of a session window."""
+    if value.kind != "GetStructField" or value.fields["ordinal"] != 1:
+        return False
+    return value.children[0].kind == "AttributeReference" and value.children[0].id == session
+
+
+def column_of_time(tree: Tree, flow: Flow, name: str) -> int:
+    """Return the column that a table is joined AS OF; raises `InvalidQuery` unless it is one of time."""
+    *qualifier, last = (part.strip("`").lower() for part in name.split("."))
+    found = {column for known, column in output(tree) if known.lower() == last}
+    if qualifier:
+        found &= {
+            column
+            for node in tree.walk()
+            if node.kind == "SubqueryAlias"
+            and str(node.fields["identifier"]["name"]).lower() == qualifier[-1]
+            for _, column in output(node)
+        }
+    times = [column for column in found if isinstance(flow.known.get(column), Time)]
+    if len(times) != 1:
+        raise InvalidQuery(
+            text=f"AS OF {name}: take a column of event time of the other side, with its table's name before it"
+        )
+    return times[0]
+
+
+def version_time(tree: Tree, flow: Flow) -> int:
+    """Return the column that says from when a table's row holds; raises `InvalidQuery` unless there is one."""
+    times = [column for _, column in output(tree) if isinstance(flow.known.get(column), Time)]
+    raw = [column for column in times if flow.known[column].is_raw]
+    if len(raw or times) != 1:
+        raise InvalidQuery(text="a table joined AS OF a time has to have one column of event time")
+    return (raw or times)[0]
+
+
+def named(column: Tree, flow: Flow) -> Flow:
+    """Note what is known of a column that a projection makes."""
+    value = column.children[0]
+    if value.kind == "CreateNamedStruct":
+        frame = made_window(value, flow.known)
+        return flow if frame is None else replace(flow, known={**flow.known, column.id: frame})
+    if is_kept(column, flow.system):
+        flow = replace(flow, system={**flow.system, column.id: flow.system[value.id]})
+    solid, weak = known_of(value, flow.known), known_of(value, flow.maybe)
+    if solid is None and value.kind == "Coalesce":
+        solid = _coalesced(value, flow)
+    if solid is None and value.kind == "Greatest":
+        solid = _greatest(value, flow)
+    if solid is not None:
+        return replace(flow, known={**flow.known, column.id: solid})
+    if weak is not None:
+        return replace(flow, maybe={**flow.maybe, column.id: weak})
+    return flow
+
+
+def _coalesced(value: Tree, flow: Flow) -> Time | Frame | None:
+    """Return what is known of times one of which is there: from both sides of a FULL join, or one that is solid."""
+    both = {**flow.maybe, **flow.known}
+    found = [known_of(each, both) for each in value.children]
+    has_solid = any(known_of(each, flow.known) is not None for each in value.children)
+    return common(found) if has_solid or flow.is_full else None
+
+
+def _greatest(value: Tree, flow: Flow) -> Time | None:
+    """Return what is known of the latest time of a join's sides: it says when the row is complete."""
+    spans = []
+    for side in flow.sides:
+        found = [time_of(each, side) for each in value.children]
+        first = next((each for each in found if each is not None), None)
+        if first is None:
+            return None
+        spans.append(first.span)
+    return Time(span=latest(tuple(spans))) if spans else None
+
+
+def using(node: Tree, flow: Flow) -> Flow:
+    """Return the flow, with the system columns noted that a node's expressions compute with."""
+    return replace(flow, misused=flow.misused | _used(node, flow.system))
+
+
+def _used(node: Tree, system: Mapping[int, str]) -> frozenset[str]:
+    """Return the system columns that a node's expressions compute with, or give another name."""
+    found: set[str] = set()
+    for expression in node.inner():
+        if expression.kind == "AttributeReference" or is_kept(expression, system):
+            continue
+        found.update(
+            system[part.id]
+            for part in expression.walk()
+            if part.kind == "AttributeReference" and part.id in system
+        )
+    return frozenset(found)
+
+
+def is_kept(column: Tree, system: Mapping[int, str]) -> bool:
+    """Tell whether a column is a system column passed on under its own name."""
+    if column.kind != "Alias" or column.children[0].kind != "AttributeReference":
+        return False
+    return system.get(column.children[0].id) == str(column.fields["name"])

@@ -1,0 +1,299 @@
+"""What a transform's plan does, node by node: which parts Spark runs as they stand, and where state is kept.
+
+The analysed plan is read from its leaves up (design: laws 3 to 5). Most of it Spark runs over the records that are
+still needed; `Node.cut` marks the steps whose state is folded between two runs of Spark.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Final
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.columns import (
+    AsOf,
+    InputColumns,
+    after_group,
+    checked,
+    column_of_time,
+    is_session_end,
+    moment_of,
+    named,
+    output,
+    reference,
+    session_of,
+    using,
+    version_time,
+)
+from odf_engine_spark.flow import STRICT, Flow, joined, united
+from odf_engine_spark.joins import Condition, conjuncts, join_kind, read_condition
+from odf_engine_spark.node import Cut, Node
+from odf_engine_spark.times import FOREVER, Known, Span, Time, known_of, made_window, time_of
+from odf_engine_spark.tree import Tree
+from odf_engine_spark.windowing import Over, read_over
+
+_BOUNDED: Final = ("LessThanOrEqual", "LessThan", "EqualTo")
+
+
+def shape_of(tree: Tree, inputs: Mapping[str, InputColumns], as_of: Mapping[str, AsOf]) -> Node:
+    """Return what a transform's plan does; raises `InvalidQuery` naming what is supported."""
+    return _Reader(inputs, as_of).node(tree)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    inputs: Mapping[str, InputColumns]
+    as_of: Mapping[str, AsOf]
+    bounds: dict[int, int] = field(default_factory=dict)  # what filters above say of columns: at most
+    numbers: count = field(default_factory=lambda: count(1))  # type: ignore[type-arg]
+
+    def node(self, tree: Tree) -> Node:
+        match tree.kind:
+            case "View" if tree.children[0].kind == "LocalRelation":
+                return self._input(tree)
+            case "View" | "SubqueryAlias" | "PipeOperator" | "ResolvedHint" | "Generate":
+                return self._above(tree)
+            case "Filter":
+                return self._filter(tree)
+            case "Project":
+                return self._project(tree)
+            case "Expand":
+                return self._expand(tree)
+            case "Union":
+                children = tuple(self.node(child) for child in tree.children)
+                ids = tuple(tuple(column for _, column in output(child)) for child in tree.children)
+                return Node(tree=tree, children=children, flow=united(tuple(c.flow for c in children), ids))
+            case "Aggregate" | "Distinct":
+                return self._aggregate(tree)
+            case "Window":
+                return self._over(tree)
+            case "Join":
+                return self._join(tree, ())
+            case _:
+                raise InvalidQuery(text="every SELECT has to read from an input of the transform")
+
+    def _above(self, tree: Tree) -> Node:
+        below = self.node(tree.children[0])
+        flow = using(tree, below.flow) if tree.kind == "Generate" else below.flow
+        return Node(tree=tree, children=(below,), flow=flow)
+
+    def _input(self, view: Tree) -> Node:
+        name = view.fields["desc"]["identifier"]["table"].lower()
+        if name in self.as_of:
+            name = self.as_of[name].table.lower()
+        meaning = self.inputs[name]
+        columns = {column.fields["name"]: column.id for column in view.children[0].part("output")}
+        raw = {columns[meaning.event_time]: Time(span=Span(1, 1), is_raw=True)}
+        flow = Flow(
+            streams=frozenset({name}),
+            known=raw,
+            reach={name: 0},
+            sides=(raw,),
+            system={columns[column]: column for column in meaning.system},
+        )
+        return Node(tree=view, flow=flow, stream=name)
+
+    def _filter(self, tree: Tree) -> Node:
+        conditions = conjuncts(tree.part("condition"))
+        for each in conditions:
+            self._note_bound(each)
+        inner = tree.children[0]
+        if inner.kind == "Join" and join_kind(inner) == "Inner" and not self._right_as_of(inner):
+            below = self._join(inner, conditions)
+        else:
+            below = self.node(inner)
+        return Node(tree=tree, children=(below,), flow=using(tree, below.flow))
+
+    def _note_bound(self, condition: Tree) -> None:
+        if condition.kind not in _BOUNDED:
+            return
+        column, limit = condition.children
+        if column.kind == "AttributeReference" and limit.kind == "Literal":
+            value = str(limit.fields["value"])
+            if value.lstrip("-").isdigit():
+                most = int(value) - (condition.kind == "LessThan")
+                self.bounds[column.id] = min(most, self.bounds.get(column.id, most))
+
+    def _project(self, tree: Tree) -> Node:
+        for column in tree.part("projectList"):
+            if column.kind == "Alias" and column.children[0].kind == "AttributeReference":
+                bound = self.bounds.get(column.id)
+                if bound is not None:
+                    self.bounds[column.children[0].id] = bound
+        below = self.node(tree.children[0])
+        flow = using(tree, below.flow)
+        for column in tree.part("projectList"):
+            if column.kind == "Alias":
+                flow = named(column, flow)
+        return Node(tree=tree, children=(below,), flow=flow)
+
+    def _expand(self, tree: Tree) -> Node:
+        below = self.node(tree.children[0])
+        struct, *_ = tree.part("projections")
+        frame = made_window(struct, below.flow.known)
+        if frame is None:
+            raise InvalidQuery(text="GROUPING SETS, CUBE and ROLLUP cannot be used in a transform")
+        window, *_ = tree.part("output")
+        flow = replace(below.flow, known={**below.flow.known, window.id: frame})
+        return Node(tree=tree, children=(below,), flow=flow)
+
+    def _aggregate(self, tree: Tree) -> Node:
+        below = self.node(tree.children[0])
+        keys = tree.part("groupingExpressions")
+        if tree.kind == "Distinct":
+            columns = keys = tuple(reference(*column) for column in output(tree.children[0]))
+        else:
+            columns = tree.part("aggregateExpressions")
+        session = session_of(keys, below.tree)
+        if session:
+            return self._in_sessions(tree, below, columns, *session)
+        times = [(at, moment_of(known_of(key, below.flow.known))) for at, key in enumerate(keys)]
+        known = {at: time for at, time in times if time is not None}
+        if not known:
+            return self._grouped(tree, below)
+        below.flow.settled("GROUP BY a time")
+        at = min(known, key=lambda at: (known[at].span.most - known[at].span.least, known[at].span.most))
+        flow = below.flow.grouped(known[at], after_group(columns, below.flow, keys[at]))
+        return Node(tree=tree, children=(below,), flow=flow, key=at)
+
+    def _in_sessions(self, tree: Tree, below: Node, columns: tuple[Tree, ...], at: int, gap: int) -> Node:
+        below.flow.settled("session_window")
+        if below.flow.waits or len(below.flow.streams) != 1:
+            raise InvalidQuery(
+                text="session_window takes the records of one input as they are: join or window them in "
+                "another dataset before"
+            )
+        key = tree.part("groupingExpressions")[at]
+        ends = {
+            column.id: Time(span=Span(0, 0))
+            for column in columns
+            if column.kind == "Alias" and is_session_end(column.children[0], key.id)
+        }
+        made = self._made(tree, (replace(below, flow=below.flow.strict()),), "session", known=ends, gap=gap)
+        return replace(made, key=at)
+
+    def _grouped(self, tree: Tree, below: Node) -> Node:
+        flow = checked(using(tree, below.flow)).strict()
+        made = self._made(tree, (replace(below, flow=flow),), "grouped", known={})
+        return replace(made, flow=replace(made.flow, takes_back=True))
+
+    def _over(self, tree: Tree) -> Node:
+        below = self.node(tree.children[0])
+        over = read_over(tree, below.flow.known)
+        match over.kind:
+            case "partitioned":
+                below.flow.settled("OVER by windows")
+                assert over.key is not None
+                key = moment_of(known_of(tree.part("partitionSpec")[over.key], below.flow.known))
+                assert key is not None
+                columns = tuple(reference(*column) for column in output(tree.children[0]))
+                known = after_group(columns, below.flow, tree.part("partitionSpec")[over.key])
+                flow = replace(below.flow.grouped(key, known), system=below.flow.system)
+                return Node(tree=tree, children=(below,), flow=flow, key=over.key, over=over)
+            case "ranged":
+                flow = below.flow.settled("OVER").strict()
+                reach = {name: reach + over.preceding for name, reach in flow.reach.items()}
+                return Node(
+                    tree=tree, children=(below,), flow=replace(flow, waits=True, reach=reach), over=over
+                )
+            case "running":
+                return self._running(tree, below, over)
+            case "ranked":
+                return self._ranked(tree, below, over)
+
+    def _running(self, tree: Tree, below: Node, over: Over) -> Node:
+        flow = below.flow.settled("a running OVER").strict()
+        order = tree.part("orderSpec")[0].children[0]
+        columns = tuple(reference(*column) for column in output(tree.children[0]))
+        known = {
+            column: each
+            for column, each in after_group(columns, flow, order).items()
+            if isinstance(each, Time)
+        }
+        made = self._made(tree, (replace(below, flow=flow),), "running", known=known)
+        moment = time_of(order, flow.known)
+        assert moment is not None
+        if moment.span.most == FOREVER:
+            raise InvalidQuery(text="rows of a join without bounds in time cannot be put in order of time")
+        made = replace(made, behind=int(moment.span.most))
+        return replace(made, over=over, flow=replace(made.flow, system=flow.system))
+
+    def _ranked(self, tree: Tree, below: Node, over: Over) -> Node:
+        (place,) = (column.id for column in tree.part("windowExpressions"))
+        if place not in self.bounds:
+            raise InvalidQuery(
+                text="row_number() over anything but event time needs a bound, or every record would renumber "
+                "all others: put it into a sub-query and add WHERE <its name> <= 10"
+            )
+        flow = checked(using(tree, below.flow)).strict()
+        made = self._made(tree, (replace(below, flow=flow),), "ranked", known={}, limit=self.bounds[place])
+        return replace(made, over=over, flow=replace(made.flow, takes_back=True, system=below.flow.system))
+
+    def _join(self, tree: Tree, more: tuple[Tree, ...]) -> Node:
+        as_of = self._right_as_of(tree)
+        left, right = (self.node(child) for child in tree.children)
+        left = replace(left, flow=left.flow.settled("a join").strict())
+        right = replace(right, flow=right.flow.settled("a join").strict())
+        conditions = (*conjuncts(tree.part("condition")), *more)
+        condition = read_condition(conditions, left.flow, right.flow)
+        if as_of is not None:
+            return self._as_of(tree, left, right, condition, as_of)
+        flow, *waits = joined(
+            join_kind(tree), left.flow, right.flow, condition.bounds, is_keyed=condition.is_keyed
+        )
+        flow = using(tree, flow)
+        return Node(
+            tree=tree, children=(left, right), flow=flow, waits=(waits[0], waits[1]), condition=condition
+        )
+
+    def _right_as_of(self, join: Tree) -> AsOf | None:
+        right = join.children[1]
+        while right.kind in ("SubqueryAlias", "View") and right.children[0].kind != "LocalRelation":
+            if right.kind == "View" and right.fields["desc"]["identifier"]["table"].lower() in self.as_of:
+                break
+            right = right.children[0]
+        if right.kind != "View":
+            return None
+        return self.as_of.get(right.fields["desc"]["identifier"]["table"].lower())
+
+    def _as_of(self, tree: Tree, left: Node, right: Node, condition: Condition, as_of: AsOf) -> Node:
+        kind = join_kind(tree)
+        if kind not in ("Inner", "LeftOuter"):
+            raise InvalidQuery(text=f"JOIN and LEFT JOIN take a table AS OF a time, not {kind}")
+        condition.check_as_of(output(tree.children[1]), as_of.table, as_of.key)
+        moment, version = (
+            column_of_time(tree.children[0], left.flow, as_of.time),
+            version_time(tree.children[1], right.flow),
+        )
+        asked, given = left.flow.known[moment], right.flow.known[version]
+        assert isinstance(asked, Time)
+        assert isinstance(given, Time)
+        # A version that is valid at the asked time may be complete later than the row that asks.
+        waits = max(0.0, given.span.most - asked.span.least)
+        known = {
+            column: replace(each, span=each.span.later(waits))
+            for column, each in left.flow.known.items()
+            if isinstance(each, Time)
+        }
+        made = self._made(tree, (left, right), "as_of", known=known, condition=condition)
+        return replace(made, waits=(waits, asked.span.most), times=(moment, version))
+
+    def _made(
+        self,
+        tree: Tree,
+        children: tuple[Node, ...],
+        cut: Cut,
+        *,
+        known: Known,
+        **more: object,
+    ) -> Node:
+        """Return a step that keeps state: its rows are a stream of their own."""
+        stream = f"#{next(self.numbers)}"
+        flow = Flow(
+            streams=frozenset({stream}),
+            known=known,
+            reach={stream: 0},
+            sides=(known,),
+            late={stream: STRICT},
+        )
+        return Node(tree=tree, children=children, flow=flow, stream=stream, cut=cut, **more)  # type: ignore[arg-type]

@@ -1,0 +1,224 @@
+"""What a plan's columns say of time, so that results can be emitted once, when nothing can change them any more.
+
+Every row is *complete* at a moment of event time: an input's record one microsecond after its own event time, a
+window's row at the window's end, a joined row with the later of its sides. The row is emitted when the watermark
+reaches that moment. A column of time is known by its distance from it; all numbers are microseconds.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.tree import Tree
+
+FOREVER: Final = math.inf
+DAY: Final = 86_400_000_000
+_UNITS: Final[Mapping[str, int]] = {
+    "microsecond": 1,
+    "millisecond": 1000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": DAY,
+    "week": 7 * DAY,
+}
+_LONGEST: Final[Mapping[str, int]] = {"month": 31 * DAY, "quarter": 92 * DAY, "year": 366 * DAY}
+_INTERVAL: Final = re.compile(r"\s*([+-]?\d+)\s+([a-z]+?)s?(?=\s|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How long after a time a row is complete, at least and at most."""
+
+    least: float
+    most: float
+
+    def later(self, by: float) -> "Span":
+        """Return the span where the row is complete later."""
+        return Span(self.least + by, self.most + by)
+
+    def widened(self, *, least: float = 0, most: float = 0) -> "Span":
+        """Return the span with its ends moved."""
+        return Span(self.least + least, self.most + most)
+
+    def hull(self, other: "Span") -> "Span":
+        """Return the least span that holds both."""
+        return Span(min(self.least, other.least), max(self.most, other.most))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Time:
+    """A column of time. `period`: its values are multiples of that; `is_raw`: made of an input's event time alone."""
+
+    span: Span
+    period: int = 1
+    is_raw: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A column of windows: `end` spans their ends, which are multiples of `slide` apart."""
+
+    end: Span
+    size: int
+    slide: int
+    is_raw: bool = False
+
+    @property
+    def start_time(self) -> Time:
+        """Return what is known of the windows' starts."""
+        return Time(span=self.end.later(self.size), period=self.slide, is_raw=self.is_raw)
+
+    @property
+    def end_time(self) -> Time:
+        """Return what is known of the windows' ends."""
+        return Time(span=self.end, period=self.slide, is_raw=self.is_raw)
+
+
+Known = Mapping[int, Time | Frame]
+
+
+def known_of(value: Tree, known: Known) -> Time | Frame | None:
+    """Return what is known of an expression's time, None where it is none."""
+    match value.kind:
+        case "AttributeReference":
+            return known.get(value.id)
+        case "Alias" | "DatetimeSub" | "DatetimeAdd" | "KnownNullable" | "KnownNotNull":
+            return known_of(value.children[0], known)
+        case "GetStructField":
+            frame = known_of(value.children[0], known)
+            if isinstance(frame, Frame):
+                return frame.start_time if value.fields["ordinal"] == 0 else frame.end_time
+            return None
+        case "Cast":
+            return _cast(value, known_of(value.children[0], known))
+        case "TimestampAddInterval":
+            return _shifted(value, known)
+        case "TruncTimestamp":
+            return _truncated(value, known)
+        case _:
+            return None
+
+
+def time_of(value: Tree, known: Known) -> Time | None:
+    """Return what is known of an expression that is a moment."""
+    found = known_of(value, known)
+    return found if isinstance(found, Time) else None
+
+
+def _cast(value: Tree, inner: Time | Frame | None) -> Time | None:
+    if not isinstance(inner, Time):
+        return None
+    match value.fields["dataType"]:
+        case "timestamp":
+            return inner
+        case "date":
+            return replace(inner, span=inner.span.widened(most=DAY - 1), period=DAY)
+        case _:
+            return None
+
+
+def _shifted(value: Tree, known: Known) -> Time | None:
+    base, interval = time_of(value.children[0], known), constant(value.children[1])
+    if base is None or interval is None:
+        return None
+    return Time(span=base.span.later(-interval), period=math.gcd(base.period, abs(interval)) or 1)
+
+
+def _truncated(value: Tree, known: Known) -> Time | None:
+    unit, moment = value.children
+    base = time_of(moment, known)
+    if base is None or unit.kind != "Literal":
+        return None
+    name = str(unit.fields["value"]).lower()
+    size = _UNITS.get(name, _LONGEST.get(name))
+    if size is None:
+        return None
+    is_even = name in _UNITS and name != "week"  # weeks begin on Mondays, months are uneven
+    return Time(
+        span=base.span.widened(most=size - 1), period=size if is_even else DAY, is_raw=base.is_raw and is_even
+    )
+
+
+def constant(value: Tree) -> int | None:
+    """Return a literal interval in microseconds; None for anything else, months too."""
+    match value.kind:
+        case "UnaryMinus":
+            inner = constant(value.children[0])
+            return None if inner is None else -inner
+        case "Cast" | "Alias":
+            return constant(value.children[0])
+        case "Literal":
+            text, type_ = str(value.fields["value"]), str(value.fields["dataType"])
+            if type_ in ("interval", "string"):
+                return interval_of(text)
+            is_days = type_.startswith("interval ") and "month" not in type_ and "year" not in type_
+            return int(text) if is_days and text.lstrip("-").isdigit() else None
+        case _:
+            return None
+
+
+def interval_of(text: str) -> int | None:
+    """Return an interval such as `1 day 2 hours` in microseconds, None where it is none of fixed length."""
+    total, at = 0, 0
+    text = text.strip().removeprefix("INTERVAL ").removeprefix("interval ")
+    while at < len(text):
+        found = _INTERVAL.match(text, at)
+        unit = _UNITS.get(found[2].lower()) if found else None
+        if found is None or unit is None:
+            return None
+        total += int(found[1]) * unit
+        at = found.end()
+    return total if text else None
+
+
+def made_window(struct: Tree, known: Known) -> Frame | None:
+    """Return the windows that Spark makes of `window(…)`: a struct of conversions that have no name in SQL.
+
+    Raises `InvalidQuery` for windows of something else than a column of time, or beginning at an offset.
+    """
+    nodes = list(struct.walk())
+    if struct.kind != "CreateNamedStruct" or not any(n.kind == "PreciseTimestampConversion" for n in nodes):
+        return None
+    remainders = [node for node in nodes if node.kind == "Remainder"]
+    if not remainders:
+        return None
+    slide = int(remainders[0].children[1].fields["value"])
+    moment, offset = remainders[0].children[0].children
+    if int(offset.fields["value"]):
+        raise InvalidQuery(
+            text="windows cannot start at an offset: leave the fourth argument of window() out"
+        )
+    base = time_of(moment.children[0], known)
+    if base is None:
+        raise InvalidQuery(
+            text="windows are made of the input's event time column, or of a column that follows from it"
+        )
+    size = _length(struct)
+    if size % slide:
+        raise InvalidQuery(text="a window's length has to be a multiple of what it slides by")
+    end = Span(base.span.least - size, base.span.most - 1)
+    return Frame(end=end, size=size, slide=slide, is_raw=base.is_raw)
+
+
+def _length(struct: Tree) -> int:
+    _, _, _, end = struct.children
+    for node in end.walk():
+        if node.kind == "Add" and node.children[1].kind == "Literal":
+            return int(node.children[1].fields["value"])
+    raise AssertionError("a window's end is its start and a length")
+
+
+def session_gap(struct: Tree) -> int | None:
+    """Return the gap of what Spark makes of `session_window(…)`; raises `InvalidQuery` unless it is fixed."""
+    nodes = list(struct.walk())
+    is_session = struct.kind == "CreateNamedStruct" and not any(node.kind == "Remainder" for node in nodes)
+    if not is_session or not any(node.kind == "PreciseTimestampConversion" for node in nodes):
+        return None
+    gaps = [constant(node.children[1]) for node in nodes if node.kind == "TimestampAddInterval"]
+    if len(gaps) != 1 or gaps[0] is None or gaps[0] <= 0:
+        raise InvalidQuery(text="session_window needs a fixed gap, such as '5 minutes'")
+    return gaps[0]
