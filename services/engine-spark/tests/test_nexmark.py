@@ -1,0 +1,91 @@
+"""NEXMark's queries, over blocks in any groupings, give what DuckDB gives over all events at once."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from odf_engine_spark.testing import Block
+from odf_engine_spark.testing_manifests import derive, plain_rows, root_schema, snapshots
+from odf_engine_spark.testing_nexmark import nexmark
+from odf_engine_spark.transform import Transforms
+
+NEXMARK = Path(__file__).parents[3] / "examples" / "nexmark"
+QUERIES = ["q0", "q1", "q2", "q3", "q5", "q7", "q8", "q11"]
+KNOWN = snapshots(NEXMARK)
+Rows = list[tuple[object, ...]]
+
+
+def at_once(query: str, rows: Mapping[str, Sequence[tuple[object, ...]]]) -> Counter[tuple[object, ...]]:
+    """Return DuckDB's answer; moments are milliseconds."""
+    with duckdb.connect() as connection:
+        for name, each in rows.items():
+            fields = list(root_schema(KNOWN[name]))[3:]
+            columns = list(zip(*(row[1:] for row in each), strict=True))
+            types = [pa.int64() if pa.types.is_timestamp(field.type) else field.type for field in fields]
+            arrays = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
+            connection.register(name, pa.table(arrays, names=[field.name for field in fields]))
+        answer = connection.execute((NEXMARK / "duckdb" / f"{query}.sql").read_text())
+        return Counter((0, *row) for row in answer.fetchall())
+
+
+def all_rows(blocks: Mapping[str, Sequence[Block]]) -> dict[str, Rows]:
+    return {name: [row for block in each for row in block.rows] for name, each in blocks.items()}
+
+
+def groupings(source: random.Random, inputs: int, blocks: int, steps: int) -> list[tuple[int, ...]]:
+    """Return up to which block each input is read, step by step; in the end all are."""
+    cuts = [sorted(source.choices(range(blocks), k=steps)) for _ in range(inputs)]
+    return [*zip(*cuts, strict=True), (blocks,) * inputs]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_any_grouping_of_blocks_gives_what_duckdb_gives_at_once(
+    query: str, transforms: Transforms, tmp_path: Path
+) -> None:
+    stream = nexmark(3000, seed=5, blocks=12)
+    expected = at_once(query, all_rows(stream.blocks))
+    assert len(expected) > 3
+    source = random.Random(query)
+    ends = set()
+    for run in range(2):
+        derivative = derive(transforms, KNOWN, f"nexmark.{query}", stream.blocks, tmp_path / str(run))
+        for until in groupings(source, len(derivative.chains), 13, 5):
+            derivative.pull(*until)
+        rows = plain_rows(pa.concat_tables(derivative.tables))
+        assert Counter(rows) == expected
+        ends.add(derivative.watermark)
+    assert len(ends) == 1
+
+
+@pytest.mark.parametrize("query", ["q5", "q7", "q11"])
+def test_bids_that_come_after_their_time_count_for_nothing(
+    query: str, transforms: Transforms, tmp_path: Path
+) -> None:
+    stream = nexmark(3000, seed=6, blocks=12, late=4)
+    assert len(stream.late) == 4
+    rows = all_rows(stream.blocks)
+    in_time = {**rows, "bids": [row for row in rows["bids"] if row not in stream.late]}
+    derivative = derive(transforms, KNOWN, f"nexmark.{query}", stream.blocks, tmp_path)
+    for until in groupings(random.Random(1), len(derivative.chains), 13, 3):
+        derivative.pull(*until)
+    found = Counter(plain_rows(pa.concat_tables(derivative.tables)))
+    assert found == at_once(query, in_time)
+    assert found != at_once(query, rows)
+
+
+def test_the_stream_is_a_function_of_its_seed() -> None:
+    assert nexmark(200, seed=1, blocks=3) == nexmark(200, seed=1, blocks=3)
+    assert nexmark(200, seed=1, blocks=3) != nexmark(200, seed=2, blocks=3)
+
+
+def test_watermarks_are_not_ahead_of_what_is_to_come() -> None:
+    for blocks in nexmark(2000, seed=3, blocks=20).blocks.values():
+        watermark = 0
+        for block in blocks:
+            assert all(int(str(row[1])) >= watermark for row in block.rows)
+            watermark = block.watermark or watermark
