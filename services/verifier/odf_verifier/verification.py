@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from odf_common.chain.divergence import Line
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
@@ -117,6 +118,11 @@ class Verifier:
         """Tell whether verdicts of the target are kept: those of heads are."""
         return target.is_local and target.ref == HEAD
 
+    def _holds(self, target: Target, block: Multihash) -> bool:
+        """Tell whether the chain still has a block; only what lies above it is read."""
+        head = target.refs.head(target.dataset, target.ref)
+        return head is not None and Line(target.read_block, head).holds(block)
+
     def _since(self, target: Target, scope: Scope, phase: str) -> ChainState | None:
         if not scope.incremental or not self._is_remembered(target):
             return None
@@ -124,6 +130,9 @@ class Verifier:
         if head is None:
             return None
         try:
+            if not self._holds(target, head):
+                log.warning("verifying from the seed", dataset=target.name, reason="the dataset was reset")
+                return None
             return self._env.states.at(target.dataset, head)
         except OdfError as error:
             log.warning("verifying from the seed", dataset=target.name, reason=str(error))
