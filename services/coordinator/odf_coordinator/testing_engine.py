@@ -25,6 +25,7 @@ from odf_common.ports.engine import (
     EngineProgress,
     MigrateRequest,
     OnProgress,
+    Past,
     QueryTable,
     ValidatedQuery,
 )
@@ -80,6 +81,7 @@ class PassingEngine:
         inputs: Mapping[str, pa.Schema],
         vocabs: Mapping[str, DatasetVocabulary],
         output_vocab: DatasetVocabulary,
+        past: Past | None = None,
     ) -> ValidatedQuery:
         queries = [step.query for step in transform.queries or ()]
         if not all(query.upper().startswith("SELECT") for query in queries):

@@ -11,7 +11,7 @@ from odf_common.errors import InvalidQuery
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, KnownEvent, SetPollingSource, SetTransform
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import Engine
+from odf_common.ports.engine import Engine, Past
 from odf_coordinator.datasets import Datasets
 from odf_coordinator.definitions import event_at
 from odf_coordinator.drafts import Draft
@@ -86,7 +86,8 @@ class Validation:
         with _at("transform"):
             is_new = past is None or past.transform != event
             asked = event.transform if is_new else replace(event.transform, version=None)
-            validated = self._engine.validate(asked, schemas, vocabularies, vocabulary)
+            before = past if is_new and schemas else None
+            validated = self._engine.validate(asked, schemas, vocabularies, vocabulary, _past(before, event))
             require_inputs(validated.tables, shapes)
         if is_new and event.transform.version is None:
             event = replace(event, transform=replace(event.transform, version=validated.version))
@@ -103,6 +104,14 @@ class Validation:
             return self._drafted[dataset]
         known = self._datasets.find(ref)
         return Shape(schema=schema_of(known.state), vocabulary=known.state.vocabulary)
+
+
+def _past(state: ChainState | None, event: SetTransform) -> Past | None:
+    """Return the query whose state a new one has to take over, None where there is no state, or of other inputs."""
+    known = None if state is None or state.checkpoint is None else state.transform
+    if known is None or known.inputs != event.inputs:
+        return None
+    return Past(transform=known.transform)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from odf_common.metadata.events import (
 )
 from odf_common.metadata.steps import Transform, TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import MigrateRequest, OnProgress, ValidatedQuery
+from odf_common.ports.engine import MigrateRequest, OnProgress, Past, ValidatedQuery
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.testing import Coordinator, PassingEngine
 
@@ -45,8 +45,9 @@ class Selecting(PassingEngine):
         inputs: Mapping[str, pa.Schema],
         vocabs: Mapping[str, DatasetVocabulary],
         output_vocab: DatasetVocabulary,
+        past: Past | None = None,
     ) -> ValidatedQuery:
-        checked = super().validate(transform, inputs, vocabs, output_vocab)
+        checked = super().validate(transform, inputs, vocabs, output_vocab, past)
         if checked.schema is None:
             return checked
         fields = [pa.field(name, checked.schema.field(of).type) for of, name in columns_of(transform)]

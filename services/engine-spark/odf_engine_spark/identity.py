@@ -27,6 +27,7 @@ EDGES: Final = frozenset(
         "__main__",
         "adhoc",
         "archive",
+        "evolution",
         "faults",
         "identity",
         "jobs",

@@ -26,9 +26,10 @@ from odf_common.metadata.engine import (
     TransformResponseProgress,
     TransformResponseRoot,
 )
-from odf_common.ports.engine import EngineNotAvailable, EngineProgress
+from odf_common.ports.engine import EngineNotAvailable, EngineProgress, MigrateInput
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.adhoc import run_query, run_raw, tables_in
+from odf_engine_spark.evolution import require_columns, require_migratable
 from odf_engine_spark.identity import identity_of
 from odf_engine_spark.jvm import Spark
 from odf_engine_spark.messages import (
@@ -162,7 +163,14 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             PlannedInput(name=each.name, schema=schema_of(each.schema), vocab=vocabulary_of(each.vocab))
             for each in request.inputs
         ]
-        prepared = self._transforms.prepare(event.transform, inputs, vocabulary_of(request.output_vocab))
+        vocab = vocabulary_of(request.output_vocab)
+        prepared = self._transforms.prepare(event.transform, inputs, vocab)
+        if request.previous_schema:
+            require_columns(schema_of(request.previous_schema), prepared.schema, vocab)
+        if request.previous_set_transform:
+            old = set_transform_of(request.previous_set_transform)
+            known = tuple(MigrateInput(name=i.name, schema=i.schema, vocab=i.vocab) for i in inputs)
+            require_migratable(self._transforms, old, event, known, vocab)
         return engine_pb2.ValidateQueryResponse(
             tables=read,
             engine_version=self._identity.version,

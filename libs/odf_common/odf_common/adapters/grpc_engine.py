@@ -34,6 +34,7 @@ from odf_common.ports.engine import (
     EngineProgress,
     MigrateRequest,
     OnProgress,
+    Past,
     QueryTable,
     ValidatedQuery,
 )
@@ -94,7 +95,9 @@ class EngineClient:
         inputs: Mapping[str, pa.Schema],
         vocabs: Mapping[str, DatasetVocabulary],
         output_vocab: DatasetVocabulary,
+        past: Past | None = None,
     ) -> ValidatedQuery:
+        past = past or Past()
         named = tuple(TransformInput(dataset_ref=name, alias=name) for name in inputs)
         request = engine_pb2.ValidateQueryRequest(
             set_transform=encode_event(SetTransform(inputs=named, transform=transform)),
@@ -102,6 +105,10 @@ class EngineClient:
                 _input(name, schema, vocabs.get(name, DatasetVocabulary())) for name, schema in inputs.items()
             ],
             output_vocab=_vocabulary(output_vocab),
+            previous_schema=b"" if past.schema is None else past.schema.serialize().to_pybytes(),
+            previous_set_transform=b""
+            if past.transform is None
+            else encode_event(SetTransform(inputs=named, transform=past.transform)),
         )
         with _asking():
             answer = self._stub.ValidateQuery(request, timeout=_PATIENCE)

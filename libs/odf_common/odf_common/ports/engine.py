@@ -95,6 +95,14 @@ class MigrateRequest:
     new_data_path: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What a new query has to go on from: the columns of the dataset, and the query in force with the same inputs."""
+
+    schema: pa.Schema | None = None
+    transform: Transform | None = None
+
+
 class Engine(Protocol):
     """Runs SQL. Every call raises `InvalidQuery` (the user's fault, with position) or `Unavailable`.
 
@@ -118,8 +126,9 @@ class Engine(Protocol):
         inputs: Mapping[str, pa.Schema],
         vocabs: Mapping[str, DatasetVocabulary],
         output_vocab: DatasetVocabulary,
+        past: Past | None = None,
     ) -> ValidatedQuery:
-        """Check a transform; with no inputs only its syntax."""
+        """Check a transform; with no inputs only its syntax, with a past also whether it can follow that."""
 
     def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
         """Write the checkpoint from which the new version goes on, and the records that bring the output to it.

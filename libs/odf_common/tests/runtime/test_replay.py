@@ -30,7 +30,7 @@ from odf_common.metadata.events import (
 from odf_common.metadata.schema import DataTypeOption, DataTypeString
 from odf_common.metadata.steps import SqlQueryStep, Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import MigrateRequest, OnProgress, QueryTable, ValidatedQuery
+from odf_common.ports.engine import MigrateRequest, OnProgress, Past, QueryTable, ValidatedQuery
 from odf_common.ports.store import ObjectKind
 from odf_common.runtime.migration import migrate_request
 from odf_common.runtime.replay import Replaying, Stored, StoredBlock, request_files
@@ -81,6 +81,7 @@ class Asked:
         inputs: Mapping[str, pa.Schema],
         vocabs: Mapping[str, DatasetVocabulary],
         output_vocab: DatasetVocabulary,
+        past: Past | None = None,
     ) -> ValidatedQuery:
         raise NotImplementedError
 
