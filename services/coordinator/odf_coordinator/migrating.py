@@ -5,7 +5,7 @@ query that begins with another one's state. The block has nothing new of any inp
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,8 @@ import structlog
 from odf_common.chain.inputs import standing
 from odf_common.chain.state import ChainState
 from odf_common.chain.transforms import changes_nothing, next_event
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import InvalidInput, InvalidQuery, NotFound
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import InputProgress
 from odf_common.metadata.events import ExecuteTransform, KnownEvent, SetDataSchema, SetTransform
 from odf_common.metadata.scalars import Timestamp
@@ -64,7 +65,10 @@ class Migrating:
         states = {one.dataset_id: self._input(one) for one in state.input_progress}
         files = request_files(self.datasets.blobs, state, scratch)
         request = migrate_request(state, old, new, states, system_time=system_time, files=files)
-        response = self.engine.migrate(request)
+        try:
+            response = self.engine.migrate(request)
+        except InvalidQuery as error:
+            raise self._refused(states, error) from error
         written = examine(state, response, scratch)
         if written.checkpoint is None:
             raise InvalidInput(text="the engine migrated the query, but wrote no checkpoint for the new one")
@@ -76,6 +80,15 @@ class Migrating:
         store(self.datasets.blobs, state.dataset_id, written, scratch)
         schemas = () if written.data is None or written.schema is None else (written.schema,)
         return schemas, event
+
+    def _refused(self, states: Mapping[DatasetId, ChainState], error: InvalidQuery) -> InvalidQuery:
+        """Return why the new query does not go on from the old one, or what is to be read before."""
+        for dataset, seen in states.items():
+            known = self.datasets.by_id(dataset)
+            if known is not None and known.state.schema != seen.schema:
+                text = f"{error}; {known.alias} has another schema by now: pull what is derived, then change its query"
+                return InvalidQuery(text=text)
+        return error
 
     def _input(self, done: InputProgress) -> ChainState:
         """Return an input as it was where the old query stopped."""

@@ -3,6 +3,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_common.chain.chain import iterate
+from odf_common.data.schema import schema_of_event, schema_to_event
 from odf_common.errors import InvalidInput
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, SetDataSchema
@@ -115,6 +116,23 @@ def test_a_schema_that_changes_where_nothing_waits_ends_no_step(
 
     assert len(node.engine.requests) == 2
     assert transforms(node, "cities.copy")[-1].query_inputs[0].new_offset == 1
+
+
+def test_a_schema_that_comes_without_records_is_read_so_that_queries_may_name_its_columns(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    node.add(root, derivative)
+    node.push("cities", "Oslo")
+    node.work()
+    schema = node.find("cities").state.schema
+    assert schema is not None
+    wide = schema_of_event(schema).append(WIDE.field("population"))
+
+    node.propose(node.find("cities"), [schema_to_event(wide)])
+    node.work()
+
+    step = transforms(node, "cities.copy")[-1].query_inputs[0]
+    assert (step.new_block_hash, step.new_offset) == (node.find("cities").state.head, None)
 
 
 def test_an_engine_that_says_nothing_before_the_change_leaves_no_way_on(widened: Coordinator) -> None:

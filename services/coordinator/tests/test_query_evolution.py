@@ -190,6 +190,22 @@ def test_what_cannot_be_migrated_changes_nothing(evolving: Evolving) -> None:
     assert {kind: set(node.blobs.names(before.dataset_id, kind)) for kind in ObjectKind} == objects
 
 
+def test_a_query_for_columns_that_were_not_read_yet_is_told_what_to_do_first(evolving: Evolving) -> None:
+    node = evolving.node
+    wide = WIDE.append(pa.field("country", pa.string()))
+    records = {"event_time": [60_000], "city": ["Rome"], "population": [3], "country": ["Italy"]}
+    node.push_table("cities", pa.table(records, schema=wide), 1)
+    evolving.engine.failures = [InvalidQuery(text="there is no column country")]
+    new = evolving.query("SELECT event_time, city, country FROM cities")
+
+    with pytest.raises(InvalidQuery, match="no column country; cities has another schema by now: pull"):
+        node.changing.commit_event("cities.copy", new)
+    node.work()
+    node.changing.commit_event("cities.copy", new)
+
+    assert node.find("cities.copy").state.last_offset == 1
+
+
 def test_a_query_that_ran_never_is_replaced_without_a_migration(
     tmp_path: Path, root: str, derivative: str
 ) -> None:

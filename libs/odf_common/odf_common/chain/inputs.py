@@ -5,8 +5,8 @@ coordinator first decides these intervals (`plan_inputs`) and reads their blocks
 (`input_until_change`); who replays starts from the stored event and reads the same blocks (`input_of`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from odf_common.errors import VerificationFailed
 from odf_common.hashing.multihash import Multihash
@@ -42,13 +42,14 @@ class InputMismatch(VerificationFailed):
 class InputSlices:
     """What one input brings to one transform: slices and watermarks, oldest first.
 
-    `offset_interval` is closed, None without new records.
+    `offset_interval` is closed, None without new records. `is_redefined`: it has another schema or vocabulary now.
     """
 
     step: ExecuteTransformInput
     slices: tuple[DataSlice, ...]
     offset_interval: OffsetInterval | None
     watermarks: tuple[Watermark, ...]
+    is_redefined: bool = False
 
 
 def input_ids(transform: SetTransform) -> tuple[DatasetId, ...]:
@@ -100,11 +101,10 @@ def input_of(step: ExecuteTransformInput, blocks: Iterable[MetadataBlock]) -> In
     The same for a planned step and for one of a stored event. Raises `InputMismatch` when the blocks do not hold
     exactly the records that the step names.
     """
-    slices: list[DataSlice] = []
-    watermarks: list[Watermark] = []
+    seen = _Seen()
     for block in blocks:
-        _take(block, slices, watermarks)
-    return _brought(step, slices, watermarks)
+        seen.take(block)
+    return seen.brought(step)
 
 
 def input_until_change(
@@ -116,59 +116,68 @@ def input_until_change(
     schema or vocabulary ends the step if there are records or watermarks before it, so that one request sees one
     schema of each input; the next step begins with it.
     """
-    slices: list[DataSlice] = []
-    watermarks: list[Watermark] = []
+    seen = _Seen()
     last = step.prev_block_hash
     has_schema = last is not None  # no step is planned before there is one
     for name, block in blocks:
-        is_other = isinstance(block.event, (SetDataSchema, SetVocab))
-        if is_other and has_schema and (slices or watermarks):
+        if has_schema and _redefines(block) and (seen.slices or seen.watermarks):
             break
         has_schema = has_schema or isinstance(block.event, SetDataSchema)
-        _take(block, slices, watermarks)
+        seen.take(block)
         last = name
     cut = replace(
         step,
         new_block_hash=None if last == step.prev_block_hash else last,
-        new_offset=slices[-1].offset_interval.end if slices else None,
+        new_offset=seen.slices[-1].offset_interval.end if seen.slices else None,
     )
-    return _brought(cut, slices, watermarks)
+    return seen.brought(cut)
 
 
-def _take(block: MetadataBlock, slices: list[DataSlice], watermarks: list[Watermark]) -> None:
-    event = block.event
-    if not isinstance(event, (AddData, ExecuteTransform)):
-        return
-    if event.new_data is not None:
-        slices.append(event.new_data)
-    if event.new_watermark is not None:
-        watermarks.append(Watermark(system_time=block.system_time, event_time=event.new_watermark))
+@dataclass(slots=True)
+class _Seen:
+    """What the blocks of a step hold."""
+
+    slices: list[DataSlice] = field(default_factory=list)
+    watermarks: list[Watermark] = field(default_factory=list)
+    is_redefined: bool = False
+
+    def take(self, block: MetadataBlock) -> None:
+        """Add a block, the next one."""
+        event = block.event
+        self.is_redefined = self.is_redefined or _redefines(block)
+        if not isinstance(event, (AddData, ExecuteTransform)):
+            return
+        if event.new_data is not None:
+            self.slices.append(event.new_data)
+        if event.new_watermark is not None:
+            self.watermarks.append(Watermark(system_time=block.system_time, event_time=event.new_watermark))
+
+    def brought(self, step: ExecuteTransformInput) -> InputSlices:
+        """Return what a step brings that says that it saw these blocks; raises `InputMismatch` where it did not."""
+        before = -1 if step.prev_offset is None else step.prev_offset
+        last = before if step.new_offset is None else step.new_offset
+        first = self.slices[0].offset_interval.start if self.slices else before + 1
+        end = self.slices[-1].offset_interval.end if self.slices else before
+        if (first, end) != (before + 1, last):
+            text = f"the transform saw offsets {before + 1}–{last}, the blocks hold {first}–{end}"
+            raise InputMismatch(dataset=str(step.dataset_id), text=text)
+        interval = None if step.new_offset is None else OffsetInterval(start=before + 1, end=step.new_offset)
+        return InputSlices(
+            step=step,
+            slices=tuple(self.slices),
+            offset_interval=interval,
+            watermarks=tuple(self.watermarks),
+            is_redefined=self.is_redefined,
+        )
 
 
-def _brought(
-    step: ExecuteTransformInput, slices: Sequence[DataSlice], watermarks: Sequence[Watermark]
-) -> InputSlices:
-    _check_records(step, slices)
-    start = 0 if step.prev_offset is None else step.prev_offset + 1
-    interval = None if step.new_offset is None else OffsetInterval(start=start, end=step.new_offset)
-    return InputSlices(
-        step=step, slices=tuple(slices), offset_interval=interval, watermarks=tuple(watermarks)
-    )
-
-
-def _check_records(step: ExecuteTransformInput, slices: Sequence[DataSlice]) -> None:
-    before = -1 if step.prev_offset is None else step.prev_offset
-    last = before if step.new_offset is None else step.new_offset
-    first = slices[0].offset_interval.start if slices else before + 1
-    end = slices[-1].offset_interval.end if slices else before
-    if (first, end) != (before + 1, last):
-        text = f"the transform saw offsets {before + 1}–{last}, the blocks hold {first}–{end}"
-        raise InputMismatch(dataset=str(step.dataset_id), text=text)
+def _redefines(block: MetadataBlock) -> bool:
+    return isinstance(block.event, (SetDataSchema, SetVocab))
 
 
 def has_work(state: ChainState, inputs: Iterable[InputSlices]) -> bool:
-    """Tell whether a transform is to run: some input has records or watermarks, or there is no schema yet."""
-    return state.schema is None or any(one.slices or one.watermarks for one in inputs)
+    """Tell whether a transform is to run: an input has records, watermarks or other columns, or there is no schema."""
+    return state.schema is None or any(one.slices or one.watermarks or one.is_redefined for one in inputs)
 
 
 def standing(state: ChainState) -> tuple[ExecuteTransformInput, ...]:

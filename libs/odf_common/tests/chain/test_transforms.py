@@ -206,6 +206,15 @@ def test_definitions_alone_are_no_work_once_there_is_a_schema() -> None:
     assert has_work(a_chain(a_seed(DatasetKind.Derivative), a_transform(A)).state, [found])
 
 
+def test_a_schema_alone_is_work_so_that_what_is_derived_has_its_columns_too() -> None:
+    source, output = an_input().add_data(), a_derivative(A)
+    execute(output, source)
+    source.add(wider())
+    found = until_change(source, planned(output, source))
+    assert has_work(output.state, [found])
+    assert (found.step.new_block_hash, found.step.new_offset) == (source.state.head, None)
+
+
 def test_a_watermark_alone_is_work() -> None:
     source, output = an_input().add_data(), a_derivative(A)
     execute(output, source)
