@@ -1,7 +1,7 @@
 """A transform made ready once and run often: checked, analysed, and taken apart so that records can be put in."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from odf_engine_spark.cuts import cut
 from odf_engine_spark.dialect import lateness, read_text
 from odf_engine_spark.faults import FAULTS, query_fault
 from odf_engine_spark.jvm import Java, Spark, tree_of
-from odf_engine_spark.node import Node
+from odf_engine_spark.late import check_late, keys_of
 from odf_engine_spark.nodes import shape_of
 from odf_engine_spark.plans import Plans
 from odf_engine_spark.sandbox import check_transform, check_written
@@ -42,14 +42,14 @@ class Prepared:
     """A transform that passed every check.
 
     `schema` is its output as stored, without system columns; `event_time` what is known of when rows are complete;
-    `late` how long after their windows' end late records count, microseconds.
+    `keys` the columns that tell rows of a window apart, for late records.
     """
 
     stages: tuple[Stage, ...]
     last: Segment
     event_time: Time | None
     schema: pa.Schema
-    late: int | None
+    keys: tuple[int, ...]
 
     @property
     def is_stateful(self) -> bool:
@@ -111,16 +111,18 @@ def _compiled(
     checked(node.flow)
     columns = [(name, column) for name, column in output(tree) if column not in node.flow.system]
     _check_names([name for name, _ in columns], vocab)
-    _check_late(node, analysed.late)
+    if analysed.late is not None:
+        check_late(node)
     compiler = Compiler(Plans(spark), cut)
     last = compiler.last(node, analysed.plan, [column for _, column in columns], vocab.event_time_column)
+    last = replace(last, late=analysed.late or 0)
     of_time = node.flow.known.get(dict(columns)[vocab.event_time_column])
     return Prepared(
         stages=tuple(compiler.stages),
         last=last,
         event_time=of_time if isinstance(of_time, Time) else None,
         schema=output_schema_of(last.schema),
-        late=analysed.late,
+        keys=keys_of(node, [column for _, column in columns]),
     )
 
 
@@ -177,11 +179,6 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
         raise InvalidQuery(
             text=f"the result has no column {vocab.event_time_column}: add AS {vocab.event_time_column} to one"
         )
-
-
-def _check_late(node: Node, late: int | None) -> None:
-    if late is not None:
-        raise InvalidQuery(text="the hint LATE is not supported")
 
 
 def quoted(name: str) -> str:

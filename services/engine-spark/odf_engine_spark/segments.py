@@ -30,8 +30,9 @@ HIDDEN: Final = (COMPLETE, LATE, UNTIL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What is new in a stream. `late`: the input's watermark as of the block before each record's.
+    """What is new in a stream.
 
+    `blocks`: the system time of each record's block, `late` the input's watermark as of the block before that;
     `vocab` is that of an input, None for what a step has made.
     """
 
@@ -39,6 +40,7 @@ class Delta:
     operations: Numbers
     complete: Numbers
     late: Numbers | None = None
+    blocks: Numbers | None = None
     vocab: DatasetVocabulary | None = None
 
 
@@ -79,6 +81,7 @@ class Segment:
     flow: Flow
     schema: pa.Schema
     waits: bool
+    late: int = 0  # how long after a window's end records still correct it
 
     def run(self, step: Step) -> Delta:
         """Return the rows that are new: of each new record, or those that are complete now."""
@@ -149,7 +152,7 @@ class Segment:
         for name in self.order(step):
             records = self.known(name, step)
             complete = np.asarray(records.column(COMPLETE))
-            is_needed = self._is_needed(name, complete, now)
+            is_needed = self._is_needed(name, complete, max(now, NEVER + self.late) - self.late)
             step.new[self.place(name)] = records.filter(pa.array(is_needed)).combine_chunks()
             fed[name] = records.filter(pa.array(complete <= now))
         return fed
@@ -161,7 +164,7 @@ class Segment:
     def known(self, stream: str, step: Step) -> pa.Table:
         """Return a stream's kept and new records as they came, with their hidden columns, without late ones."""
         delta = step.streams[stream]
-        new = _on_time(delta, self.flow.late[stream], step.progress)
+        new = _on_time(delta, self.flow.late[stream], self.late, step.progress)
         return self._merged(new, delta, step.old.get(self.place(stream)))
 
     def _merged(self, new: pa.Table, delta: Delta, old: pa.Table | None) -> pa.Table:
@@ -192,9 +195,15 @@ def last_ends(times: Numbers, rule: Lateness) -> Numbers:
     return np.floor_divide(times, rule.slide) * rule.slide + rule.size
 
 
-def _on_time(delta: Delta, rule: Lateness, progress: Progress) -> pa.Table:
+def first_ends(times: Numbers, rule: Lateness) -> Numbers:
+    """Return when the first window that each time belongs to ends."""
+    return np.floor_divide(times, rule.slide) * rule.slide + rule.slide
+
+
+def _on_time(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa.Table:
     """Return a stream's new records with their hidden columns, without those that are late."""
     late = np.full(len(delta.records), NEVER) if delta.late is None else delta.late
+    late = np.where(late < NEVER + bound, NEVER, late - bound)
     is_late = last_ends(delta.complete - 1, rule) <= late
     late = late if rule.slide < rule.size else np.full(len(late), NEVER)
     table = delta.records

@@ -22,6 +22,7 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.changelog import Numbers
 from odf_engine_spark.inputs import Input, min_watermark, read_input
 from odf_engine_spark.jvm import Spark
+from odf_engine_spark.late import run_late
 from odf_engine_spark.prepared import PlannedInput, Prepared, prepare
 from odf_engine_spark.progress import Progress
 from odf_engine_spark.segments import Frontier, Step
@@ -129,7 +130,7 @@ def run(
     )
     for stage in prepared.stages:
         step.streams[stage.stream] = stage.run(step)
-    out = prepared.last.run(step)
+    out = run_late(prepared.last, step, prepared.keys) if prepared.last.late else prepared.last.run(step)
     records = out.records.cast(prepared.schema, safe=False)
     watermark = highest(_output_watermark(prepared, reached), state.watermark)
     if prepared.is_stateful:
@@ -148,7 +149,8 @@ def _output_watermark(prepared: Prepared, reached: int | None) -> int | None:
         return reached
     if event_time is None:  # computed: at the row's completion at the latest, or it is refused
         event_time = Time(span=Span(flow.phase, flow.phase))
-    known = flow.watermark(event_time, microseconds(reached))
+    frontier = microseconds(reached)
+    known = flow.watermark(event_time, None if frontier is None else frontier - prepared.last.late)
     return None if known is None else known * US
 
 

@@ -30,6 +30,7 @@ def delta_of(given: Input, before: int | None) -> Delta:
         operations=np.asarray(given.operations).astype(np.int64),
         complete=times + 1,
         late=watermarks_before(system_times, given.watermarks, before),
+        blocks=system_times,
         vocab=vocab,
     )
 

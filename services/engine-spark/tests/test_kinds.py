@@ -27,6 +27,18 @@ KINDS: dict[str, Steps] = {
     "sliding windows": [
         f"SELECT window.end AS event_time, origin, count(*) AS n, sum(dep_delay) AS s FROM flights {SLIDING}"
     ],
+    "windows that late records correct": [
+        (
+            "SELECT /*+ LATE('30 minutes') */ window.start AS event_time, origin, sum(dep_delay) AS s, count(*) AS n "
+            "FROM flights GROUP BY window(time_hour, '20 minutes'), origin"
+        )
+    ],
+    "sliding windows that late records correct": [
+        (
+            "SELECT /*+ LATE('15 minutes') */ window.end AS event_time, count(*) AS n, max(flight) AS m FROM flights "
+            "GROUP BY window(time_hour, '20 minutes', '5 minutes') HAVING n > 1"
+        )
+    ],
     "session windows": [
         (
             "SELECT session_window.end AS event_time, session_window.start AS begun, origin, sum(dep_delay) AS s "
