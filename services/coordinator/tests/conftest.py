@@ -1,10 +1,18 @@
-"""A coordinator, and manifests for it."""
+"""A coordinator, manifests for it, and the command that speaks to it over gRPC."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from odf_common.adapters.grpc_server import serve
+from odf_common.runtime import cli
+from odf_coordinator.servicer import Parts, register
 from odf_coordinator.testing import Coordinator
+
+Odf = Callable[..., int]
 
 
 @pytest.fixture
@@ -44,3 +52,28 @@ content:
         engine: spark
         query: SELECT event_time, city FROM cities
 """
+
+
+@pytest.fixture
+def odf(
+    node: Coordinator, root: str, derivative: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Odf]:
+    """Run `odf` with two datasets, in a folder of its own."""
+    node.add(root, derivative)
+    parts = Parts(
+        datasets=node.datasets,
+        adding=node.adding,
+        changing=node.changing,
+        references=node.references,
+        reading=node.reading,
+        pulling=node.pulling,
+        scheduler=node.scheduler,
+        dropping=node.dropping,
+    )
+    server = serve("127.0.0.1:0", partial(register, parts=parts))
+    monkeypatch.setenv("ODF_HOME", str(tmp_path))
+    monkeypatch.setenv("ODF_COORDINATOR_GRPC", f"127.0.0.1:{server.port}")
+    monkeypatch.chdir(tmp_path)
+    with capture_logs():
+        yield lambda *arguments: cli.main(arguments)
+    server.stop(0)

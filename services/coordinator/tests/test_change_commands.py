@@ -1,0 +1,87 @@
+"""`odf reset`, `odf pull --reset-derivatives` and `odf system drop-data` against a coordinator that answers over gRPC."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+
+import click
+import pytest
+
+from odf_coordinator.testing import Coordinator
+
+Odf = Callable[..., int]
+
+
+@pytest.fixture
+def worked(odf: Odf, node: Coordinator) -> Iterator[Coordinator]:
+    """The datasets with two records, and somebody who transforms."""
+    for minute, city in enumerate(("Oslo", "Rome")):
+        node.push("cities", city, minute=minute)
+        node.work()
+    stop = threading.Event()
+    worker = threading.Thread(target=node.scheduler.run, args=(stop,))
+    worker.start()
+    yield node
+    stop.set()
+    worker.join()
+
+
+def test_an_input_is_reset_by_force_and_what_was_derived_follows(
+    odf: Odf, worked: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = worked.find("cities.copy").state.input_progress[0].last_block
+    worked.push("cities", "Lima", minute=2)
+    worked.pulling.scheduler.wait(
+        worked.find("cities.copy").id, worked.scheduler.request(worked.find("cities.copy").id), 30
+    )
+
+    assert odf("reset", "cities", str(kept), "--yes") == 1
+    assert "--force" in capsys.readouterr().err
+    assert odf("reset", "cities", str(kept), "--yes", "--force") == 0
+    capsys.readouterr()
+    assert odf("pull", "--reset-derivatives", "cities", "-o", "json") == 0
+
+    said = capsys.readouterr()
+    assert "took cities.copy back" in said.err
+    rows = {row["dataset"]: row["state"] for row in json.loads(said.out)}
+    assert rows.keys() == {"cities", "cities.copy"}
+    assert worked.reading.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo", "Rome"]
+
+
+def test_a_watermark_is_not_set_while_derivatives_are_taken_back(
+    odf: Odf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    time = "2026-01-01T00:00:00Z"
+    assert odf("pull", "cities", "--reset-derivatives", "--set-watermark", time) == 2
+    assert "one after the other" in capsys.readouterr().err
+
+
+def test_data_is_dropped_told_and_made_again(
+    odf: Odf, worked: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert odf("system", "drop-data", "cities.copy", "--yes", "-o", "json") == 0
+    dropped = json.loads(capsys.readouterr().out)
+    assert (dropped["dataset"], dropped["slices"], dropped["checkpoints"]) == ("cities.copy", 2, 2)
+    assert dropped["bytes"] > 0
+
+    assert odf("tail", "cities.copy") == 1
+    assert "`odf pull cities.copy` makes it again" in capsys.readouterr().err
+    assert odf("pull", "cities.copy", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "rebuilt"
+    assert odf("tail", "cities.copy") == 0
+
+
+def test_dropping_asks_first_and_refuses_roots(
+    odf: Odf, worked: Coordinator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("click.confirm", _no)
+    assert odf("system", "drop-data", "cities.copy") == 130
+    assert worked.reading.tail("cities.copy", 1).num_rows == 1
+    capsys.readouterr()
+
+    assert odf("system", "drop-data", "cities", "--yes") == 1
+    assert "cities is a root" in capsys.readouterr().err
+
+
+def _no(question: str, **_: object) -> None:
+    raise click.Abort
