@@ -1,38 +1,118 @@
-"""From one version of a query to the next: what the old one kept becomes what the new one goes on from."""
+"""From one version of a query to the next: what the old one kept becomes what the new one goes on from.
+
+Windows and joins keep records as they came, so another query can go on with them, as long as it needs none that are
+gone already. Folded groups, places and versions are what one query made of its records: they go on only unchanged.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
+
+import pyarrow as pa
 
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import MigrateRequest
+from odf_engine_spark.flow import Flow
 from odf_engine_spark.prepared import PlannedInput, Prepared
+from odf_engine_spark.segments import Segment
+from odf_engine_spark.stages import Stage
 from odf_engine_spark.state import State, read_state, write_state
 from odf_engine_spark.transform import Transforms
 
 
 def migrate(transforms: Transforms, request: MigrateRequest) -> TransformResponseSuccess:
-    """Write the new version's checkpoint; raises `InvalidQuery` when the old one's state cannot be carried over.
-
-    Queries that act on each record by itself keep nothing but watermarks, which go with their inputs.
-    """
-    if any(_prepared(transforms, request, each).is_stateful for each in (request.old, request.new)):
-        raise InvalidQuery(
-            text="the query keeps records between transactions, and what it has kept cannot be carried over to "
-            "another query: make a new dataset of the new query instead"
-        )
-    state = read_state(None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path))
+    """Write the new version's checkpoint; raises `InvalidQuery` when the old one's state cannot be carried over."""
     before = {reference: name for name, reference in _references(request.old).items()}
-    kept = {
-        name: state.inputs[before[reference]]
-        for name, reference in _references(request.new).items()
-        if before.get(reference) in state.inputs
+    names = {
+        before[reference]: name for name, reference in _references(request.new).items() if reference in before
     }
-    write_state(State(watermark=state.watermark, inputs=kept), Path(request.new_checkpoint_path))
+    old, new = (_prepared(transforms, request, each) for each in (request.old, request.new))
+    check_carried(old, new, {one.lower(): other.lower() for one, other in names.items()})
+    state = read_state(None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path))
+    kept = {name: state.inputs[other] for other, name in names.items() if other in state.inputs}
+    tables = _renamed(state.tables, {one.lower(): other.lower() for one, other in names.items()})
+    write_state(
+        State(watermark=state.watermark, inputs=kept, tables=tables), Path(request.new_checkpoint_path)
+    )
     watermark = state.watermark
     return TransformResponseSuccess(new_watermark=None if watermark is None else Timestamp(watermark))
+
+
+def check_carried(old: Prepared, new: Prepared, names: Mapping[str, str]) -> None:
+    """Return if the new query can go on from what the old one keeps; raises `InvalidQuery` if not.
+
+    `names` are the inputs' in the old query, and what they are called in the new one.
+    """
+    if not old.is_stateful and not new.is_stateful:
+        return
+    if len(old.stages) != len(new.stages) or not all(
+        _same_stage(one, other, names) for one, other in zip(old.stages, new.stages, strict=True)
+    ):
+        raise _lost("what its groups, places or versions are made of has changed")
+    if (old.last.flow.takes_back or old.last.late) and not _same_segment(old.last, new.last, names):
+        raise _lost("it would have to take back records that the other query has put out")
+    if new.last.waits and not old.last.waits:
+        raise _lost("it needs records that the other query has not kept")
+    if old.last.waits and not new.last.waits:
+        raise _lost("records wait in windows or joins that the new query does not have")
+    if new.last.waits:
+        _check_reach(old.last, new.last, names)
+
+
+def _check_reach(old: Segment, new: Segment, names: Mapping[str, str]) -> None:
+    if new.late > old.late:
+        raise _lost("records of windows that late ones may correct are gone")
+    before = {names.get(stream, stream): stream for stream in old.flow.streams}
+    for stream in new.flow.streams:
+        if stream not in before:
+            raise _lost(f"what came of {stream} so far is gone")
+        if not _keeps_enough(old.flow, before[stream], new.flow, stream):
+            raise _lost(f"it needs records of {stream} longer than the other query has kept them")
+
+
+def _keeps_enough(old: Flow, before: str, new: Flow, stream: str) -> bool:
+    reach, rule = old.reach[before], old.late[before]
+    is_to_windows_end = reach == rule.size - 1
+    if is_to_windows_end and (rule.slide, rule.size) != (new.late[stream].slide, new.late[stream].size):
+        return False
+    return new.reach[stream] <= reach
+
+
+def _same_stage(old: Stage, new: Stage, names: Mapping[str, str]) -> bool:
+    """Tell whether two steps keep the same of the same."""
+    if type(old) is not type(new):
+        return False
+    for field in old.__slots__:  # type: ignore[attr-defined]
+        one, other = getattr(old, field), getattr(new, field)
+        is_same = _same_segment(one, other, names) if isinstance(one, Segment) else one == other
+        if not is_same:
+            return False
+    return True
+
+
+def _same_segment(old: Segment, new: Segment, names: Mapping[str, str]) -> bool:
+    """Tell whether two parts compute the same from the same streams."""
+    leaves = tuple(names.get(leaf, leaf) for leaf in old.slot.leaves())
+    is_same = old.slot.node.sameResult(new.slot.node)
+    return bool(is_same) and leaves == new.slot.leaves() and old.schema == new.schema
+
+
+def _renamed(tables: Mapping[str, pa.Table], names: Mapping[str, str]) -> dict[str, pa.Table]:
+    """Return the state's tables, those of inputs under the names that these have now."""
+    renamed = {}
+    for place, table in tables.items():
+        part, slash, stream = place.rpartition("/")
+        renamed[f"{part}/{names.get(stream, stream)}" if slash else place] = table
+    return renamed
+
+
+def _lost(why: str) -> InvalidQuery:
+    return InvalidQuery(
+        text=f"the query keeps records between transactions, and what was kept cannot be carried over: {why}; "
+        "make a new dataset of the new query instead"
+    )
 
 
 def _prepared(transforms: Transforms, request: MigrateRequest, version: SetTransform) -> Prepared:

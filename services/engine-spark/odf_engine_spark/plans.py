@@ -44,6 +44,12 @@ class Slot:
     stream: str | None = None
     columns: Java = None
 
+    def leaves(self) -> tuple[str, ...]:
+        """Return the streams of the plan, from left to right."""
+        if self.stream is not None:
+            return (self.stream,)
+        return tuple(leaf for child in self.children for leaf in child.leaves())
+
 
 @dataclass(frozen=True, slots=True)
 class Plans:

@@ -14,7 +14,7 @@ from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import MigrateInput, MigrateRequest
 from odf_engine_spark.state import read_state
-from odf_engine_spark.testing import FLIGHTS, LATE, VOCAB, Block, Derivative, flight, sql
+from odf_engine_spark.testing import FLIGHTS, HOUR, LATE, VOCAB, Block, Derivative, flight, sql
 
 Make = Callable[..., Derivative]
 EARLY = "SELECT time_hour AS event_time, carrier FROM {} WHERE dep_delay < 0"
@@ -76,11 +76,59 @@ def test_a_query_that_never_ran_begins_with_nothing(engine: EngineClient, tmp_pa
     assert read_state(tmp_path / "migrated") == read_state(None)
 
 
-def test_records_that_wait_in_windows_are_not_carried_over(
+HOURLY = "SELECT window.start AS event_time, origin, count(*) AS n{} FROM {} GROUP BY window(time_hour, '{}'), origin"
+TOTALS = "SELECT max(time_hour) AS event_time, origin, sum(flight) AS n FROM {} GROUP BY origin"
+
+
+def test_open_windows_go_on_under_a_query_with_more_columns(
     derive: Make, engine: EngineClient, tmp_path: Path
 ) -> None:
-    late = derive(sql(LATE), flights=[Block(rows=[flight(5, 70.0)], watermark=4)])
-    late.pull()
-    with pytest.raises(InvalidQuery, match="make a new dataset"):
-        migrated(engine, version(sql(LATE)), version(sql(COUNTED)), late.checkpoint, tmp_path)
+    blocks = [
+        Block(rows=[flight(1, 2.0), flight(HOUR + 1, 5.0)], watermark=HOUR),
+        Block(rows=[flight(HOUR + 2, 3.0)], watermark=2 * HOUR),
+    ]
+    old, new = (
+        sql(HOURLY.format("", "flights", "1 hour")),
+        sql(HOURLY.format(", sum(dep_delay) AS s", "flights", "1 hour")),
+    )
+    hourly = derive(old, flights=blocks)
+    hourly.pull(1)
+    assert hourly.rows() == [(0, 0, "JFK", 1)]
+    migrated(engine, version(old), version(new), hourly.checkpoint, tmp_path)
+    hourly.transform, hourly.checkpoint, hourly.tables = new, tmp_path / "migrated", []
+    hourly.pull()
+    assert hourly.rows() == [(0, HOUR, "JFK", 2, 8.0)]
+
+
+def test_an_input_may_get_another_name(derive: Make, engine: EngineClient, tmp_path: Path) -> None:
+    old, new = sql(TOTALS.format("flights")), sql(TOTALS.format("f"))
+    totals = derive(old, flights=[Block(rows=[flight(1)], watermark=1), Block(rows=[flight(2)])])
+    totals.pull(1)
+    migrated(engine, version(old), version(new, alias="f"), totals.checkpoint, tmp_path)
+    kept = read_state(tmp_path / "migrated")
+    assert totals.checkpoint is not None
+    assert list(kept.inputs) == ["f"]
+    assert kept.tables == read_state(totals.checkpoint).tables
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (LATE, COUNTED, "has not kept"),
+        (COUNTED, LATE, "records wait in windows"),
+        (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "2 hours"), "longer than"),
+        (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "7 minutes"), "longer than"),
+        (COUNTED, COUNTED.replace("SELECT", "SELECT /*+ LATE('1 day') */"), "late ones may correct"),
+        (TOTALS.format("flights"), TOTALS.format("flights").replace("sum(flight)", "sum(flight + 1)"), "made of"),
+        (TOTALS.format("flights"), TOTALS.format("flights").replace("AS n", "AS n, 1 AS x"), "take back"),
+        (TOTALS.format("flights"), LATE, "made of"),
+    ],
+)  # fmt: skip
+def test_what_cannot_go_on_is_refused_with_the_reason(
+    derive: Make, engine: EngineClient, tmp_path: Path, *, old: str, new: str, why: str
+) -> None:
+    before = derive(sql(old), flights=[Block(rows=[flight(5, 70.0)], watermark=4)])
+    before.pull()
+    with pytest.raises(InvalidQuery, match=f"{why}.*make a new dataset"):
+        migrated(engine, version(sql(old)), version(sql(new)), before.checkpoint, tmp_path)
     assert not (tmp_path / "migrated").exists()
