@@ -50,10 +50,10 @@ def record(number: int, **more: object) -> Row:
     return {"id": number, "city": f"city {number}", "event_time": f"2026-01-01T00:{number:02}:00Z", **more}
 
 
-def query(dataset: str, text: str) -> Manifest:
-    """Return a new query of a derivative of `dataset`, which it calls `a`."""
+def query(dataset: str, text: str, alias: str = "a") -> Manifest:
+    """Return a new query of a derivative of `dataset`, which it calls `alias`."""
     transform = {"kind": "Sql", "engine": "spark", "query": text}
-    inputs = [{"datasetRef": dataset, "alias": "a"}]
+    inputs = [{"datasetRef": dataset, "alias": alias}]
     return {"kind": "SetTransform", "inputs": inputs, "transform": transform}
 
 
@@ -85,12 +85,16 @@ def test_columns_come_from_inputs_and_new_queries_and_the_past_replays(story: St
     for broken in ("event_time, id", "event_time, id, city AS town", "event_time, id, id AS city"):
         text = json.dumps(query(diamond.a, f"SELECT {broken} FROM a"))
         assert "column city" in story.node.fails(f"commit {diamond.b} -", stdin=text.encode())
-    diamond.commit(diamond.b, query(diamond.a, "SELECT event_time, id, city, amount FROM a"))
+    diamond.commit(diamond.b, query(diamond.a, "SELECT event_time, id, city, amount FROM x", alias="x"))
     diamond.ingest(4, amount=40)
 
     chain = story.chain(diamond.b)
     assert chain.column("amount") == [None, None, None, 40]
-    assert sum(isinstance(block.event, SetTransform) for _, block in chain.blocks) == 2
+    events = [block.event for _, block in chain.blocks]
+    at = max(number for number, event in enumerate(events) if isinstance(event, SetTransform))
+    migration = events[at + 1]
+    assert isinstance(migration, ExecuteTransform), "watermarks go with their input, whatever it is called"
+    assert [step.new_block_hash for step in migration.query_inputs] == [None]
     diamond.require_valid()
 
 
