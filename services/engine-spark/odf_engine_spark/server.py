@@ -26,9 +26,11 @@ from odf_common.metadata.engine import (
     TransformResponseProgress,
     TransformResponseRoot,
 )
+from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import EngineNotAvailable, EngineProgress, MigrateInput
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.adhoc import run_query, run_raw, tables_in
+from odf_engine_spark.dialect import read_text
 from odf_engine_spark.evolution import require_columns, require_migratable
 from odf_engine_spark.identity import identity_of
 from odf_engine_spark.jvm import Spark
@@ -152,11 +154,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         if request.sql:
             return engine_pb2.ValidateQueryResponse(tables=tables_in(self._spark, request.sql))
         event = set_transform_of(request.set_transform)
-        steps = steps_of(event.transform)
+        read = _tables_read(self._spark, event.transform)
         self._identity.require(event.transform)
-        names = dict.fromkeys(name for step in steps for name in tables(parsed(self._spark, step.query)[1]))
-        own = {str(step.alias).lower() for step in steps[:-1]}
-        read = tuple(name for name in names if name.lower() not in own)
         if not request.inputs:
             return engine_pb2.ValidateQueryResponse(tables=read, engine_version=self._identity.version)
         inputs = [
@@ -177,6 +176,19 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             schema=prepared.schema.serialize().to_pybytes(),
             is_stateful=prepared.is_stateful,
         )
+
+
+def _tables_read(spark: Spark, transform: TransformSql) -> tuple[str, ...]:
+    """Return the tables that a transform reads, in order, without its own steps."""
+    steps = steps_of(transform)
+    own = {str(step.alias).lower() for step in steps[:-1]}
+    read: dict[str, None] = {}
+    for step in steps:
+        text = read_text(step.query, transform.temporal_tables or ())
+        for name in tables(parsed(spark, text.sql)[1]):
+            as_of = text.tables.get(name.lower())
+            read[as_of.table if as_of else name] = None
+    return tuple(name for name in read if name.lower() not in own)
 
 
 def register(

@@ -44,11 +44,10 @@ def root_schema(snapshot: DatasetSnapshot) -> pa.Schema:
     return pa.schema([*_SYSTEM, time.with_nullable(nullable=False), *others])
 
 
-def chain_of(snapshot: DatasetSnapshot, blocks: Sequence[Block], folder: Path) -> Chain:
-    """Return a root's chain of these blocks, whose rows are (op, event time in ms, *data)."""
+def chain_of(snapshot: DatasetSnapshot, name: str, blocks: Sequence[Block], folder: Path) -> Chain:
+    """Return a root's chain of these blocks by its name in SQL; rows are (op, event time in ms, *data)."""
     vocab = next((event for event in snapshot.metadata if isinstance(event, SetVocab)), None)
-    schema = root_schema(snapshot)
-    chain = Chain(name=snapshot.name, schema=schema, vocab=vocabulary_of(vocab), folder=folder)
+    chain = Chain(name=name, schema=root_schema(snapshot), vocab=vocabulary_of(vocab), folder=folder)
     for block in blocks:
         chain.add(block)
     return chain
@@ -65,7 +64,10 @@ def derive(
     folder.mkdir(parents=True, exist_ok=True)
     made = transform_of(known[name])
     assert isinstance(made.transform, TransformSql)
-    chains = [chain_of(known[each.dataset_ref], blocks[each.dataset_ref], folder) for each in made.inputs]
+    chains = [
+        chain_of(known[each.dataset_ref], each.alias or each.dataset_ref, blocks[each.dataset_ref], folder)
+        for each in made.inputs
+    ]
     return Derivative(transforms=transforms, transform=made.transform, chains=chains, folder=folder)
 
 

@@ -13,9 +13,13 @@ import duckdb
 import pyarrow as pa
 from vega_datasets import data
 
+from odf_common.adapters.grpc_engine import EngineClient
+from odf_common.metadata.events import DatasetKind
+from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.changes import APPEND, FROM, RETRACT, TO
 from odf_engine_spark.testing import HOUR, Block, Derivative
-from odf_engine_spark.testing_manifests import derive, plain_rows, root_schema, snapshots
+from odf_engine_spark.testing_manifests import derive, plain_rows, root_schema, snapshots, transform_of
 from odf_engine_spark.transform import Transforms
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -32,7 +36,9 @@ def at_once(folder: str, query: str, rows: Mapping[str, Rows]) -> Rows:
             types = [pa.int64() if pa.types.is_timestamp(field.type) else field.type for field in fields]
             columns = zip(*(row[1:] for row in each), strict=True)
             arrays = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
-            connection.register(name, pa.table(arrays, names=[field.name for field in fields]))
+            connection.register(
+                name.replace(".", "_"), pa.table(arrays, names=[field.name for field in fields])
+            )
         return connection.execute(query).fetchall()
 
 
@@ -77,6 +83,18 @@ def lines(file: Path, schema: pa.Schema) -> Rows:
     return rows
 
 
+def test_the_engine_tells_which_tables_each_example_reads(engine: EngineClient) -> None:
+    for folder in ("leaderboard", "nexmark", "nycflights", "shipments", "trading"):
+        for each in snapshots(EXAMPLES / folder).values():
+            if each.kind is DatasetKind.Derivative:
+                made = transform_of(each)
+                assert isinstance(made.transform, TransformSql)
+                told = engine.validate(made.transform, {}, {}, DatasetVocabulary())
+                assert sorted(told.tables) == sorted(
+                    given.alias or given.dataset_ref for given in made.inputs
+                )
+
+
 BEST = """
     SELECT match_time, row_number() OVER (ORDER BY score DESC, match_time, match_id) AS place, player_name, score
     FROM match_scores QUALIFY place <= 2
@@ -88,8 +106,8 @@ def test_the_leaderboard_is_that_of_the_changelog_stream_s_description(
 ) -> None:
     folder = EXAMPLES / "leaderboard"
     known = snapshots(folder)
-    rows = lines(folder / "match_scores.ndjson", root_schema(known["match_scores"]))
-    blocks = {"match_scores": [Block(rows=[row]) for row in rows]}
+    rows = lines(folder / "match.scores.ndjson", root_schema(known["match.scores"]))
+    blocks = {"match.scores": [Block(rows=[row]) for row in rows]}
     board = derive(transforms, known, "leaderboard", blocks, tmp_path)
     found = pulled(board, random.Random(2))
     assert [(row[0], *row[2:]) for row in found] == [
@@ -102,7 +120,7 @@ def test_the_leaderboard_is_that_of_the_changelog_stream_s_description(
         (FROM, 2, "Charlie", 90),
         (TO, 2, "Alice", 100),
     ]
-    assert standing(found) == Counter(at_once("leaderboard", BEST, {"match_scores": rows}))
+    assert standing(found) == Counter(at_once("leaderboard", BEST, {"match.scores": rows}))
 
 
 def test_the_leaderboard_follows_scores_that_are_taken_back(transforms: Transforms, tmp_path: Path) -> None:
@@ -117,9 +135,9 @@ def test_the_leaderboard_follows_scores_that_are_taken_back(transforms: Transfor
             gone = there.pop(source.randrange(len(there)))
             rows.append((RETRACT, *gone[1:]))
         blocks.append(Block(rows=rows))
-    board = derive(transforms, known, "leaderboard", {"match_scores": blocks}, tmp_path)
+    board = derive(transforms, known, "leaderboard", {"match.scores": blocks}, tmp_path)
     found = pulled(board, source)
-    assert standing(found) == Counter(at_once("leaderboard", BEST, {"match_scores": there}))
+    assert standing(found) == Counter(at_once("leaderboard", BEST, {"match.scores": there}))
     assert {row[0] for row in found} >= {APPEND, FROM, TO}
 
 
