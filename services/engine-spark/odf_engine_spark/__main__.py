@@ -1,6 +1,46 @@
-"""Run the engine: `python -m odf_engine_spark`."""
+"""Run the engine: `python -m odf_engine_spark`; with `--worker` as one of two, see `spare`."""
 
-from odf_common.runtime.service import run_service
-from odf_engine_spark.service import build
+import os
+import signal
+import sys
+import threading
 
-run_service(build)
+from odf_common.errors import OdfError
+from odf_common.runtime import logging
+from odf_common.runtime.settings import load
+from odf_common.runtime.supervisor.process import launched
+
+WORKER = "--worker"
+
+
+def keeps_spare() -> bool:
+    """Tell whether this process is to keep two engines; faulty settings are the service's to report."""
+    try:
+        return load().engine_spare and WORKER not in sys.argv
+    except OdfError:
+        return False
+
+
+def keep() -> int:
+    """Keep an engine and its spare until told to end."""
+    from odf_engine_spark.spare import Worker, keep  # noqa: PLC0415 - who keeps workers needs no Spark
+
+    logging.configure(load().log_level, service="engine-spark")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    command = launched((sys.executable, "-m", "odf_engine_spark", WORKER))
+    return keep(lambda: Worker.start(command), stop, after=load().engine_spare_after_ms / 1000)
+
+
+def serve() -> None:
+    """Serve until told to end; a worker waits for its turn."""
+    from odf_common.runtime.service import run_service  # noqa: PLC0415 - as above
+    from odf_engine_spark.service import build, build_worker  # noqa: PLC0415 - as above
+
+    run_service(build_worker if WORKER in sys.argv else build)
+
+
+if keeps_spare():
+    os._exit(keep())
+serve()

@@ -36,7 +36,7 @@ EDGES: Final = frozenset(
         "pulse",
         "requests",
     }
-    | {"server", "service"}
+    | {"server", "service", "spare"}
 )  # modules that decide on no result of a transform; those for tests neither
 TESTING: Final = "testing"
 DIGITS: Final = 12

@@ -1,6 +1,8 @@
 """Where the engine meets its settings."""
 
 import os
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -14,10 +16,11 @@ from odf_engine_spark.jvm import Spark
 from odf_engine_spark.pulse import Pulse
 from odf_engine_spark.server import register
 from odf_engine_spark.session import start
+from odf_engine_spark.spare import NotWanted, await_turn
 
 log = structlog.stdlib.get_logger(__name__)
 
-WATCH_SECONDS: Final = 0.5
+WATCH_SECONDS: Final = 0.1
 HUNG: Final = 60.0  # seconds without an answer of the JVM
 LOST: Final = 70  # exit code: the supervisor restarts
 
@@ -39,6 +42,16 @@ def build(env: Environment) -> Service:
         background=(_watch(spark, pulse), pulse.run),
         on_stop=spark.session.stop,
     )
+
+
+def build_worker(env: Environment) -> Service:
+    """Return the service once its session is warm and it is its turn; ends the process if that never comes."""
+    service = build(env)
+    try:
+        await_turn(socket.socket(fileno=sys.stdin.fileno()))
+    except NotWanted:
+        os._exit(0)
+    return service
 
 
 def _watch(spark: Spark, pulse: Pulse) -> Callable[[threading.Event], None]:

@@ -100,6 +100,12 @@ class Settings:
     log_level: str = _option(_one_of(*LEVELS), "info", "debug, info, warning or error")
     # As many threads as the engine takes requests: each is one task, and none waits behind a long one.
     spark_master: str = _option(str, "local[4]", "Spark master, or sc://… for Spark Connect")
+    engine_spare: bool = _option(
+        _switch, default=False, about="keep a second engine warm, which takes over at once"
+    )
+    engine_spare_after_ms: int = _option(
+        _number(0, 3_600_000), 30_000, "quiet time of the engine before the second one is started"
+    )
     verify_on_commit: bool = _option(_switch, default=True, about="the verifier follows every commit")
 
     @classmethod

@@ -1,0 +1,136 @@
+"""A second engine, warm and waiting, that takes over when the one that serves ends.
+
+A keeper runs workers, each with a JVM of its own. Worker and keeper speak over the worker's standard input, a socket:
+the worker says when it is warm, the keeper when it may serve. A keeper that ends takes its workers with it. Where no
+spare is ready the keeper ends as the worker did, and is started anew by whoever started it.
+"""
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+log = structlog.stdlib.get_logger(__name__)
+
+READY: Final = b"r"
+GO: Final = b"g"
+LOOK: Final = 0.1  # seconds
+QUIET: Final = 0.02  # seconds of processor time between two looks
+GRACE: Final = 10.0  # seconds for workers to end
+
+
+class NotWanted(RuntimeError):
+    """The keeper has gone before it needed this worker."""
+
+
+@dataclass
+class Worker:
+    """A process that may become the engine."""
+
+    process: "subprocess.Popen[bytes]"
+    line: socket.socket
+    is_ready: bool = False
+    _spent: float = field(default=0.0, repr=False)
+
+    @classmethod
+    def start(cls, command: tuple[str, ...]) -> "Worker":
+        """Start one; it warms up and waits."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(command, stdin=theirs.fileno())
+        ours.settimeout(0)
+        return cls(process, ours)
+
+    def is_alive(self) -> bool:
+        """Tell whether it still runs; takes in what it said."""
+        if not self.is_ready:
+            with suppress(BlockingIOError, ConnectionError):
+                self.is_ready = self.line.recv(1) == READY
+        return self.process.poll() is None
+
+    def go(self) -> None:
+        """Have it serve as soon as it is warm."""
+        self.line.send(GO)
+
+    def is_busy(self) -> bool:
+        """Tell whether it has used the processor since the last look."""
+        spent = processor_time(self.process.pid)
+        is_busy = spent - self._spent > QUIET
+        self._spent = spent
+        return is_busy
+
+    def end(self) -> None:
+        """End it, and what it started with it."""
+        self.process.terminate()
+        try:
+            self.process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.line.close()
+
+
+def keep(
+    start: Callable[[], Worker],
+    stop: threading.Event,
+    *,
+    after: float,
+    now: Callable[[], float] = time.monotonic,
+) -> int:
+    """Keep an engine serving until `stop`, and a spare after so many quiet seconds; returns the exit status."""
+    serving, spare = start(), None
+    serving.go()
+    quiet_since = now()
+    code = 0
+    while not stop.wait(LOOK):
+        if not serving.is_alive():
+            code = serving.process.returncode
+            if spare is None or not spare.is_alive() or not spare.is_ready:
+                break
+            log.warning("the spare engine takes over", ended=serving.process.pid, serves=spare.process.pid)
+            spare.go()
+            serving.line.close()
+            serving, spare, quiet_since, code = spare, None, now(), 0
+        elif spare is not None:
+            if not spare.is_alive():
+                log.warning("the spare engine has ended", status=spare.process.returncode)
+                spare.line.close()
+                spare, quiet_since = None, now()
+        elif serving.is_busy() or not serving.is_ready:
+            quiet_since = now()
+        elif now() - quiet_since >= after:
+            spare = start()
+    for each in (serving, spare):
+        if each is not None:
+            each.end()
+    return 0 if stop.is_set() else code
+
+
+def await_turn(line: socket.socket) -> None:
+    """Say that this worker is warm, and return when it may serve; raises `NotWanted`."""
+    line.settimeout(None)
+    try:
+        line.send(READY)
+        said = line.recv(1)
+    except ConnectionError:
+        said = b""
+    if said != GO:
+        raise NotWanted
+
+
+def processor_time(pid: int) -> float:
+    """Return the seconds that a process and those it started have used; 0 where that cannot be seen."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    ticks = int(fields[11]) + int(fields[12])  # user and system time, in hundredths of a second
+    return ticks / 100 + sum(processor_time(int(child)) for child in children)
