@@ -98,6 +98,32 @@ def test_columns_come_from_inputs_and_new_queries_and_the_past_replays(story: St
     diamond.require_valid()
 
 
+def test_windows_that_are_open_go_on_under_a_new_query(story: Story) -> None:
+    counted = "SELECT window.start AS event_time, count(*) AS n{more} FROM {name} GROUP BY window(event_time, '{size}')"
+    story.add(
+        root("open.a", COLUMNS),
+        derivative("open.w", {"a": "open.a"}, counted.format(more="", name="a", size="10 minutes")),
+    )
+    story.ingest("open.a", [record(1), record(2)])
+    story.pull("open.w")
+    head = story.summary("open.w")["head"]
+
+    longer = query("open.a", counted.format(more="", name="a", size="1 hour"))
+    said = story.node.fails("commit open.w -", stdin=json.dumps(longer).encode())
+    assert "cannot be carried over" in said
+    assert story.summary("open.w")["head"] == head, "nothing is committed"
+    wider = query("open.a", counted.format(more=", sum(id) AS total", name="x", size="10 minutes"), alias="x")
+    story.node.run("commit open.w -", stdin=json.dumps(wider).encode())
+    story.ingest("open.a", [record(3), record(15)])
+    story.pull("open.a --set-watermark 2026-01-01T00:20:00Z")
+    story.pull("open.w")
+
+    chain = story.chain("open.w")
+    assert list(zip(chain.column("n"), chain.column("total"), strict=True)) == [(3, 6), (1, 15)]
+    (verdict,) = story.verify("open.w")
+    assert (verdict["verdict"], verdict["problems"]) == ("valid", [])
+
+
 def test_an_input_that_is_reset_takes_back_what_was_derived(story: Story) -> None:
     diamond = Diamond(story, "back")
     diamond.ingest(1, 2)
