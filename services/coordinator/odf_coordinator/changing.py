@@ -9,6 +9,7 @@ import structlog
 from odf_common.chain.chain import iterate
 from odf_common.chain.events import add_data_event
 from odf_common.chain.state import ChainState
+from odf_common.chain.transforms import is_migration
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
@@ -20,6 +21,7 @@ from odf_common.metadata.events import (
     DisablePushSource,
     ExecuteTransform,
     KnownEvent,
+    MetadataEvent,
     Seed,
     SetTransform,
     SetVocab,
@@ -168,10 +170,15 @@ class Changing:
             raise AlreadyExists(what=f"dataset {entry.alias}") from error
 
     def _place(self, known: Known, head: Multihash) -> int:
-        """Return the sequence number of a block of the chain; raises `InvalidInput` if it is none."""
+        """Return the sequence number of a block that may be the chain's head; raises `InvalidInput` if it may not."""
+        above: MetadataEvent | None = None
         for name, decoded, _ in iterate(self.datasets.reader(known.id), known.state.head):
+            event = decoded.block.event
             if name == head:
+                if isinstance(event, SetTransform) and isinstance(above, ExecuteTransform):
+                    _require_unmigrated(head, event, above)
                 return decoded.block.sequence_number
+            above = event
         raise InvalidInput(text=f"{head} is not a block of the chain of {known.alias}")
 
     def _sequence_number(self, known: Known, name: Multihash) -> int:
@@ -199,6 +206,13 @@ class Changing:
         _require_possible(normal, known.state)
         validation.preprocessing(normal, known.state.vocabulary)
         return normal
+
+
+def _require_unmigrated(head: Multihash, new: SetTransform, above: ExecuteTransform) -> None:
+    """Return if the block above that of a query is not its migration, without which the query has another's state."""
+    if is_migration(above, new):
+        text = f"{head} sets a query, and the next block is its migration: reset to that one, or to the one before"
+        raise InvalidInput(text=text)
 
 
 def _require_possible(event: KnownEvent, state: ChainState) -> None:

@@ -26,6 +26,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.transforms import build_request, is_no_op, next_event
 from odf_common.errors import HeadMoved, InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.chain_state import InputProgress
 from odf_common.metadata.events import (
     ExecuteTransformInput,
     KnownEvent,
@@ -96,6 +97,8 @@ class Transformer:
         if known.state.transform is None:
             return None
         sources = {dataset: self._input(dataset) for dataset in input_ids(known.state.transform)}
+        for dataset, source in sources.items():
+            _require_still_defined(known, source, known.state.progress_of(dataset))
         steps = plan_inputs(known.state, {dataset: one.state for dataset, one in sources.items()})
         if steps is None:
             return None
@@ -196,3 +199,9 @@ class Transformer:
         if end is None or end == known.state.head:
             return known
         return replace(known, state=self.datasets.states.aside(known.id, end))
+
+
+def _require_still_defined(known: Known, source: Known, done: InputProgress) -> None:
+    """Return unless an input went back to before its first schema, which looks as if it had none yet."""
+    if done.last_block is not None and source.state.schema is None:
+        raise InputDiverged(dataset=known.alias, input=source.alias, block=str(done.last_block))

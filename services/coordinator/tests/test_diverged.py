@@ -151,6 +151,8 @@ def test_an_input_reset_to_before_its_first_records_leaves_none_derived(story: S
     empty = next(name for name, decoded, _ in links if decoded.block.sequence_number == 1)
 
     story.node.changing.reset("cities", empty, is_forced=True)
+    story.node.work()
+    assert "no longer in its chain" in story.problems()[0]
     story.derive_again("cities")
 
     assert [story.node.find(ref).state.last_offset for ref in COPIES] == [None, None]

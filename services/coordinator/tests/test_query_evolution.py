@@ -288,3 +288,19 @@ def test_a_query_that_is_taken_back_with_its_input_is_migrated_again(evolving: E
     evolving.push("Lima", 10, 2)
     node.work()
     assert node.reading.tail("cities.copy", 9)["population"].to_pylist() == [None, 10]
+
+
+def test_a_dataset_is_not_reset_to_between_a_query_and_its_migration(evolving: Evolving) -> None:
+    node = evolving.node
+    before = node.find("cities.copy").state.head
+    node.changing.commit_event(
+        "cities.copy", evolving.query("SELECT event_time, city, population FROM cities")
+    )
+    known = node.find("cities.copy")
+    links = list(iterate(node.datasets.reader(known.id), known.state.head))
+
+    with pytest.raises(InvalidInput, match="the next block is its migration"):
+        node.changing.reset("cities.copy", links[1][0])
+
+    assert node.find("cities.copy").state == known.state
+    assert node.changing.reset("cities.copy", before).state.head == before
