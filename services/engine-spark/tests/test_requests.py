@@ -100,6 +100,16 @@ def test_the_caller_hears_how_far_it_is(derive: Make, engine: EngineClient, tmp_
     assert heard[-1].stage == "writing"
 
 
+def test_the_caller_hears_what_came_too_late(derive: Make, engine: EngineClient, tmp_path: Path) -> None:
+    counted = "SELECT window.start AS event_time, count(*) AS n FROM flights GROUP BY window(time_hour, '10 seconds')"
+    blocks = [Block(rows=[flight(5_000)], watermark=20_000), Block(rows=[flight(6_000), flight(25_000)])]
+    derivative = derive(sql(counted), flights=blocks)
+    heard: list[EngineProgress] = []
+    request = derivative.request([0], [2], tmp_path / "data", tmp_path / "checkpoint")
+    engine.execute_transform(request, heard.append)
+    assert heard[-1].late == 1
+
+
 def test_a_reader_of_the_first_field_alone_reads_the_same(derive: Make, stub: Any, tmp_path: Path) -> None:
     file = descriptor_pb2.FileDescriptorProto(name="old.proto", package="old", syntax="proto3")
     field = file.message_type.add(name="TransformResponse").field.add(name="flatbuffer", number=1)
