@@ -1,0 +1,127 @@
+"""A migration in a chain is repeated as one, and its checkpoint and records are held against the block."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.chain.chain import iterate
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.events import Checkpoint, ExecuteTransform, ExecuteTransformInput, OffsetInterval
+from odf_common.metadata.steps import SqlQueryStep
+from odf_common.ports.engine import MigrateRequest
+from odf_common.ports.store import ObjectKind
+from odf_common.runtime.states import ChainStates, NoStateCache
+from odf_common.testing.builders import (
+    AChain,
+    a_chain,
+    a_dataset,
+    a_derivative,
+    a_push_source,
+    a_query,
+    a_schema,
+    a_seed,
+    a_transform,
+)
+from odf_verifier.integrity import Link
+from odf_verifier.replay import Replay
+from odf_verifier.report import Damage, Problem
+
+A = a_dataset("a")
+TARGET: Any = SimpleNamespace(name="derivative")
+
+
+class Migrating:
+    """Makes the checkpoint `executed` of a transform and `migrated` of a migration, no records of either."""
+
+    def __init__(self, *, migrated: bytes, interval: OffsetInterval | None) -> None:
+        self.migrated = migrated
+        self.interval = interval
+
+    def execute_transform(self, request: TransformRequest) -> TransformResponseSuccess:
+        Path(request.new_checkpoint_path).write_bytes(b"executed")
+        return TransformResponseSuccess()
+
+    def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
+        assert request.prev_checkpoint_path is not None
+        assert Path(request.prev_checkpoint_path).read_bytes() == b"executed"
+        Path(request.new_checkpoint_path).write_bytes(self.migrated)
+        return TransformResponseSuccess(new_offset_interval=self.interval)
+
+
+def checkpoint_of(content: bytes) -> Checkpoint:
+    return Checkpoint(physical_hash=physical_hash_of(content), size=len(content))
+
+
+def step_of(output: AChain, source: AChain) -> ExecuteTransformInput:
+    done = output.state.progress_of(A)
+    is_new = done.last_block != source.state.head
+    return ExecuteTransformInput(
+        dataset_id=A, prev_block_hash=done.last_block, new_block_hash=source.state.head if is_new else None
+    )
+
+
+def migrated_chain(source: AChain) -> AChain:
+    """A derivative of one transform, another query, and its migration."""
+    output = a_derivative(A)
+    first = checkpoint_of(b"executed")
+    output.add(ExecuteTransform(query_inputs=(step_of(output, source),), new_checkpoint=first))
+    new = replace(a_transform(A), transform=a_query(SqlQueryStep(query="SELECT city FROM input_0")))
+    output.add(new)
+    return output.add(
+        ExecuteTransform(
+            query_inputs=(step_of(output, source),),
+            prev_checkpoint=first.physical_hash,
+            new_checkpoint=checkpoint_of(b"migrated"),
+        )
+    )
+
+
+def replayed(*, migrated: bytes, interval: OffsetInterval | None = None) -> list[Problem | None]:
+    source = a_chain(a_seed(dataset=A), a_push_source(), a_schema())
+    output = migrated_chain(source)
+    refs = MemoryRefStore()
+    blobs = MemoryBlobStore(refs)
+    for chain in (source, output):
+        for name, raw in chain.store.items():
+            blobs.put(chain.state.dataset_id, ObjectKind.BLOCK, name, raw)
+    blobs.put(
+        output.state.dataset_id, ObjectKind.CHECKPOINT, checkpoint_of(b"executed").physical_hash, b"executed"
+    )
+    env: Any = SimpleNamespace(
+        blobs=blobs,
+        catalog=MemoryCatalog(),
+        engine=Migrating(migrated=migrated, interval=interval),
+        states=ChainStates(blobs, refs, NoStateCache()),
+    )
+    links = [
+        Link(hash=name, version=decoded.version, block=decoded.block)
+        for name, decoded, _ in iterate(output.read, output.state.head)
+    ]
+    return [problem for _, _, problem in Replay(env, TARGET).run(links[::-1], None)]
+
+
+def test_a_migration_that_gives_the_same_is_right() -> None:
+    assert replayed(migrated=b"migrated") == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("migrated", "interval", "what"),
+    [
+        (b"another", None, "checkpoint: declared"),
+        (b"migrated", OffsetInterval(start=0, end=3), "offsets: declared None"),
+    ],
+)
+def test_a_migration_that_gives_something_else_is_found(
+    migrated: bytes, interval: OffsetInterval | None, what: str
+) -> None:
+    first, problem = replayed(migrated=migrated, interval=interval)
+
+    assert first is None
+    assert problem is not None
+    assert problem.kind is Damage.REPLAY_MISMATCH
+    assert problem.text.startswith(what)
