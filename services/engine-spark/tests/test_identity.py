@@ -1,5 +1,6 @@
 """Which engine it is, and that transforms get the one they ask for."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -54,16 +55,27 @@ def test_edges_are_modules_that_are_there() -> None:
     }
 
 
-def test_the_engine_tells_its_version(engine: EngineClient, spark: Spark) -> None:
-    told = engine.validate(sql(LATE), {}, {}, DatasetVocabulary()).version
-    assert told == identity_of(spark).version
-    assert "+spark" in str(told)
+@pytest.fixture(scope="session")
+def told(engine: EngineClient) -> str:
+    """The engine's version, as it tells it."""
+    return str(engine.validate(sql(LATE), {}, {}, DatasetVocabulary()).version)
+
+
+def test_the_engine_tells_its_version(told: str) -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+\+spark4\.\d+\.\d+\.[0-9a-f]{12}", told)
+
+
+def test_every_session_of_the_same_sources_has_the_same(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odf_engine_spark.identity.sources", lambda: (Path(__file__),))
+    assert identity_of(spark) == identity_of(spark.isolated())
 
 
 def test_a_transform_that_asks_for_this_version_gets_it(
-    derive: Make, engine: EngineClient, spark: Spark, tmp_path: Path
+    derive: Make, engine: EngineClient, told: str, tmp_path: Path
 ) -> None:
-    transform = replace(sql(LATE), version=identity_of(spark).version)
+    transform = replace(sql(LATE), version=told)
     late = derive(transform, flights=[Block(rows=[flight(5, 70.0)])])
     answer = engine.execute_transform(late.request([0], [1], tmp_path / "data", tmp_path / "checkpoint"))
     assert answer.new_offset_interval is not None
@@ -74,13 +86,13 @@ def test_a_transform_that_asks_for_this_version_gets_it(
     [replace(sql(LATE), version="0.0.9+spark3.5.0.000000000000"), replace(sql(LATE), engine="datafusion")],
 )
 def test_a_transform_that_asks_for_another_engine_is_told_both(
-    derive: Make, engine: EngineClient, spark: Spark, tmp_path: Path, transform: TransformSql
+    derive: Make, engine: EngineClient, told: str, tmp_path: Path, transform: TransformSql
 ) -> None:
     late = derive(transform, flights=[Block(rows=[flight(5, 70.0)])])
     with pytest.raises(EngineNotAvailable) as caught:
         engine.execute_transform(late.request([0], [1], tmp_path / "data", tmp_path / "checkpoint"))
     assert str(transform.version or transform.engine) in str(caught.value)
-    assert identity_of(spark).version in str(caught.value)
+    assert told in str(caught.value)
     assert "commit the SetTransform again" in caught.value.advice()
     assert not (tmp_path / "data").exists()
 
