@@ -107,11 +107,11 @@ def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
     return None
 
 
-def is_session_end(value: Tree, session: int) -> bool:
-    """Tell whether an expression is the end of a session window."""
-    if value.kind != "GetStructField" or value.fields["ordinal"] != 1:
-        return False
-    return value.children[0].kind == "AttributeReference" and value.children[0].id == session
+def session_edge(value: Tree, session: int) -> int | None:
+    """Return which edge of a session window an expression is: 0 its start, 1 its end, None neither."""
+    if value.kind != "GetStructField" or value.children[0].kind != "AttributeReference":
+        return None
+    return int(value.fields["ordinal"]) if value.children[0].id == session else None
 
 
 def column_of_time(tree: Tree, flow: Flow, name: str) -> int:
@@ -151,16 +151,25 @@ def named(column: Tree, flow: Flow) -> Flow:
         return flow if frame is None else replace(flow, known={**flow.known, column.id: frame})
     if is_kept(column, flow.system):
         flow = replace(flow, system={**flow.system, column.id: flow.system[value.id]})
-    solid, weak = known_of(value, flow.known), known_of(value, flow.maybe)
-    if solid is None and value.kind == "Coalesce":
-        solid = _coalesced(value, flow)
-    if solid is None and value.kind == "Greatest":
-        solid = _greatest(value, flow)
+    solid, weak = _solid(value, flow), known_of(value, flow.maybe)
     if solid is not None:
         return replace(flow, known={**flow.known, column.id: solid})
     if weak is not None:
         return replace(flow, maybe={**flow.maybe, column.id: weak})
     return flow
+
+
+def _solid(value: Tree, flow: Flow) -> Time | Frame | None:
+    """Return what is known of a value that is never null because of a join."""
+    match value.kind:
+        case "Coalesce":
+            return _coalesced(value, flow)
+        case "Greatest":
+            return _greatest(value, flow)
+        case "GetStructField" if isinstance(frame := _solid(value.children[0], flow), Frame):
+            return frame.start_time if value.fields["ordinal"] == 0 else frame.end_time
+        case _:
+            return known_of(value, flow.known)
 
 
 def _coalesced(value: Tree, flow: Flow) -> Time | Frame | None:

@@ -223,7 +223,8 @@ def _as_of(compiler: Compiler, node: Node, plan: Java) -> None:
             )
         part = compiler.in_order(Part(timed, hidden), columns)
         own = [*columns, plans.column(part.plan, micros)]
-        sides.append((columns, compiler.segment(f"{node.stream}{'<>'[at]}", flow, part, own)))
+        segment = compiler.segment(f"{node.stream}{'<>'[at]}", flow, part, own)
+        sides.append((columns, replace(segment, is_of_versions=at == 1)))
     (left, asking), (right, versions) = sides
     ids = [[column.exprId().id() for column in columns] for columns in (left, right)]
     keys = []

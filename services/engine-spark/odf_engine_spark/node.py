@@ -27,7 +27,6 @@ class Node:
     times: tuple[int, int] = (0, 0)  # of a join AS OF: the columns asked at and valid from
     behind: int = 0  # of a running OVER: how long after its time a record is final
     limit: int = 0
-    gap: int = 0
 
     @property
     def is_distinct(self) -> bool:

@@ -16,11 +16,11 @@ from odf_engine_spark.columns import (
     after_group,
     checked,
     column_of_time,
-    is_session_end,
     moment_of,
     named,
     output,
     reference,
+    session_edge,
     session_of,
     using,
     version_time,
@@ -164,12 +164,14 @@ class _Reader:
                 "another dataset before"
             )
         key = tree.part("groupingExpressions")[at]
-        ends = {
-            column.id: Time(span=Span(0, 0))
+        # A session may have begun any time before it is complete.
+        spans = (Span(gap, FOREVER), Span(0, 0))
+        edges = {
+            column.id: Time(span=spans[edge])
             for column in columns
-            if column.kind == "Alias" and is_session_end(column.children[0], key.id)
+            if column.kind == "Alias" and (edge := session_edge(column.children[0], key.id)) is not None
         }
-        made = self._made(tree, (replace(below, flow=below.flow.strict()),), "session", known=ends, gap=gap)
+        made = self._made(tree, (replace(below, flow=below.flow.strict()),), "session", known=edges)
         return replace(made, key=at)
 
     def _grouped(self, tree: Tree, below: Node) -> Node:

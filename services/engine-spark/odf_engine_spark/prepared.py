@@ -113,17 +113,19 @@ def _compiled(
     _check_names([name for name, _ in columns], vocab)
     if analysed.late is not None:
         check_late(node)
+    of_time = node.flow.known.get(dict(columns)[vocab.event_time_column])
     compiler = Compiler(Plans(spark), cut)
     last = compiler.last(node, analysed.plan, [column for _, column in columns], vocab.event_time_column)
     last = replace(last, late=analysed.late or 0)
-    of_time = node.flow.known.get(dict(columns)[vocab.event_time_column])
-    return Prepared(
+    prepared = Prepared(
         stages=tuple(compiler.stages),
         last=last,
         event_time=of_time if isinstance(of_time, Time) else None,
         schema=output_schema_of(last.schema),
         keys=keys_of(node, [column for _, column in columns]),
     )
+    _check_event_time(prepared, vocab.event_time_column)
+    return prepared
 
 
 def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> _Analysed:
@@ -178,6 +180,16 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
     if vocab.event_time_column not in names:
         raise InvalidQuery(
             text=f"the result has no column {vocab.event_time_column}: add AS {vocab.event_time_column} to one"
+        )
+
+
+def _check_event_time(prepared: Prepared, column: str) -> None:
+    """Refuse windows and joins of which nobody could tell up to when they are complete."""
+    is_plain = not prepared.is_stateful or prepared.last.flow.takes_back
+    if not is_plain and prepared.event_time is None:
+        raise InvalidQuery(
+            text=f"{column} of windows, joins and running values has to follow from the inputs' event time: take "
+            "window.start, window.end, the event time of a joined table, or greatest(…) of both"
         )
 
 

@@ -93,7 +93,9 @@ def check_transform(tree: Tree) -> None:
             raise InvalidQuery(
                 text=f"{_SAID.get(node.kind, node.kind)} cannot be used in a transform: {SUPPORTED}"
             )
-    _check_expressions(tree, refused=_SUBQUERIES, why="sub-queries cannot be used in a transform")
+    _check_expressions(
+        tree, refused=_SUBQUERIES, why="sub-queries cannot be used in a transform: join instead"
+    )
     _check_expressions(tree, refused=_CHANGES, why="would not give the same result again")
     _check_safe(tree)
 

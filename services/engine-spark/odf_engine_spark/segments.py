@@ -4,7 +4,7 @@ A stream is what a plan reads: an input, or the rows that a step before has made
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -82,6 +82,7 @@ class Segment:
     schema: pa.Schema
     waits: bool
     late: int = 0  # how long after a window's end records still correct it
+    is_of_versions: bool = False  # a corrected record was valid until the correction's time
 
     def run(self, step: Step) -> Delta:
         """Return the rows that are new: of each new record, or those that are complete now."""
@@ -164,6 +165,8 @@ class Segment:
     def known(self, stream: str, step: Step) -> pa.Table:
         """Return a stream's kept and new records as they came, with their hidden columns, without late ones."""
         delta = step.streams[stream]
+        if self.is_of_versions:
+            delta = _without_corrected(delta)
         new = _on_time(delta, self.flow.late[stream], self.late, step.progress)
         return self._merged(new, delta, step.old.get(self.place(stream)))
 
@@ -193,6 +196,18 @@ class Segment:
 def last_ends(times: Numbers, rule: Lateness) -> Numbers:
     """Return when the last window that each time belongs to ends."""
     return np.floor_divide(times, rule.slide) * rule.slide + rule.size
+
+
+def _without_corrected(delta: Delta) -> Delta:
+    """Return a stream without the first halves of corrections: what they say was valid stays so until the second."""
+    stays = delta.operations != int(Operation.CORRECT_FROM)
+    return replace(
+        delta,
+        records=delta.records.filter(pa.array(stays)),
+        operations=delta.operations[stays],
+        complete=delta.complete[stays],
+        late=None if delta.late is None else delta.late[stays],
+    )
 
 
 def first_ends(times: Numbers, rule: Lateness) -> Numbers:

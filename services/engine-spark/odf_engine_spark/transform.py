@@ -27,7 +27,6 @@ from odf_engine_spark.prepared import PlannedInput, Prepared, prepare
 from odf_engine_spark.progress import Progress
 from odf_engine_spark.segments import Frontier, Step
 from odf_engine_spark.state import State, read_state, write_state
-from odf_engine_spark.times import Span, Time
 from odf_engine_spark.windows import US, delta_of, event_times, highest, last_watermark, microseconds
 
 CACHED: Final = 64  # transforms kept ready
@@ -147,8 +146,6 @@ def _output_watermark(prepared: Prepared, reached: int | None) -> int | None:
     flow, event_time = prepared.last.flow, prepared.event_time
     if not prepared.is_stateful and (event_time is None or event_time.span.most <= 1):
         return reached
-    if event_time is None:  # computed: at the row's completion at the latest, or it is refused
-        event_time = Time(span=Span(flow.phase, flow.phase))
     frontier = microseconds(reached)
     known = flow.watermark(event_time, None if frontier is None else frontier - prepared.last.late)
     return None if known is None else known * US

@@ -137,15 +137,17 @@ def test_event_times_that_are_shifted_shift_the_watermark(derive: Make) -> None:
     assert shifted.rows() == [(A, -24 * HOUR, "JFK", 1, 0.0)]
 
 
-def test_event_times_before_the_output_watermark_are_refused(derive: Make) -> None:
+def test_event_times_that_do_not_follow_from_the_inputs_are_refused(derive: Make) -> None:
     query = COUNTS.replace("window.start AS", "timestamp_millis(unix_millis(window.start) - 86400000) AS")
-    shifted = derive(
-        sql(query),
-        flights=[Block(rows=[flight(1)], watermark=HOUR), Block(rows=[flight(HOUR)], watermark=2 * HOUR)],
-    )
-    shifted.pull(1)
-    with pytest.raises(InvalidQuery, match="before the watermark"):
-        shifted.pull(2)
+    with pytest.raises(InvalidQuery, match=r"take window\.start"):
+        derive(sql(query), flights=[Block(rows=[flight(1)])]).pull()
+
+
+def test_sessions_told_by_their_start_have_no_watermark(derive: Make) -> None:
+    query = "SELECT session_window.start AS event_time, count(*) AS n FROM flights GROUP BY session_window(time_hour, '5 minutes')"
+    sessions = derive(sql(query), flights=[Block(rows=[flight(1), flight(9)], watermark=HOUR)])
+    assert sessions.pull().new_watermark is None
+    assert sessions.rows() == [(A, 1, 2)]
 
 
 def test_filters_before_and_after_windows_and_windows_of_windows(derive: Make) -> None:
@@ -295,3 +297,33 @@ def test_late_records_without_a_bound_are_dropped_and_counted(derive: Make) -> N
     request = hourly.request([0], [len(chain.blocks)], hourly.folder / "data", hourly.folder / "checkpoint")
     hourly.transforms.execute(request, progress)  # type: ignore[call-arg]
     assert progress.now.late == 1
+
+
+def test_a_version_that_was_corrected_was_valid_until_then(derive: Make) -> None:
+    query = (
+        "SELECT f.time_hour AS event_time, w.temp FROM flights f JOIN weather FOR SYSTEM_TIME AS OF f.time_hour AS w "
+        "ON f.origin = w.origin"
+    )
+    joined = derive(
+        sql(query),
+        flights=[Block(rows=[flight(15), flight(25), flight(35)], watermark=HOUR)],
+        weather=[
+            Block(rows=[reading(10, 1.0), reading(10, 1.0, op=FROM), reading(20, 2.0, op=TO)]),
+            Block(rows=[reading(30, 3.0), reading(30, 3.0, op=R)], watermark=HOUR),
+        ],
+    )
+    joined.pull()
+    assert joined.rows() == [(A, 15, 1.0), (A, 25, 2.0), (A, 35, 2.0)]
+
+
+def test_one_group_without_a_key(derive: Make) -> None:
+    total = derive(
+        sql("SELECT max(time_hour) AS event_time, count(*) AS n, avg(dep_delay) AS a FROM flights"),
+        flights=[
+            Block(rows=[flight(1, 1.0), flight(2, 3.0)]),
+            Block(rows=[flight(2, 3.0, R)], watermark=HOUR),
+        ],
+    )
+    assert total.pull().new_watermark is None
+    one, two = (1, 1, 1.0), (2, 2, 2.0)
+    assert total.rows() == [(A, *one), (FROM, *one), (TO, *two), (FROM, *two), (TO, *one)]
