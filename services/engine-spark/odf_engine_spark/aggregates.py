@@ -23,9 +23,9 @@ from odf_engine_spark.accumulators import (
     load_exact,
     overflow,
 )
-from odf_engine_spark.codes import in_one_piece
 from odf_engine_spark.extremes import Extreme, load_values
 from odf_engine_spark.plain import Plain, column_of, comparable, doubles, presence
+from odf_engine_spark.runs import read_runs, write_runs
 
 A_co = TypeVar("A_co", covariant=True)
 _DIGITS: Final = 38
@@ -81,7 +81,8 @@ def changing_fold(aggregate: Aggregate, argument: pa.DataType) -> Fold[Retractab
     """Return what computes an aggregate of records that come and go; `InvalidQuery` if nothing does."""
     parts: tuple[Part, ...]
     if aggregate.kind in ("min", "max"):
-        parts = (_list(_part(argument)), _list(COUNT))
+        kept = _list(argument)
+        parts = (_part(argument, is_nullable=True), kept, _list(pa.int64()), kept)
         return Fold(
             parts, comparable, partial(load_values, aggregate.kind == "max"), _as(aggregate, argument)
         )
@@ -172,24 +173,10 @@ def _part(type_: pa.DataType, *, is_nullable: bool = False) -> Part:
     return Part(type_, comparable, partial(column_of, type_=type_), is_nullable)
 
 
-def _list(items: Part) -> Part:
-    type_ = pa.list_(pa.field("item", items.type, nullable=False))
-
-    def read(column: pa.ChunkedArray) -> list[Any]:
-        lists = in_one_piece(column)
-        if lists.values.null_count:
-            raise ValueError("a value of the state is null")
-        values, edges = items.read(lists.values), lists.offsets.to_pylist()
-        return [values[edges[at] : edges[at + 1]] for at in range(len(lists))]
-
-    def write(values: Sequence[Any]) -> pa.Array:
-        edges = [0]
-        for each in values:
-            edges.append(edges[-1] + len(each))
-        flat = items.write([value for each in values for value in each])
-        return pa.ListArray.from_arrays(pa.array(edges, pa.int32()), flat, type=type_)
-
-    return Part(type_, read, write)
+def _list(items: pa.DataType) -> Part:
+    type_ = pa.list_(pa.field("item", items, nullable=False))
+    write = partial(write_runs, type_=type_, write=partial(column_of, type_=items))
+    return Part(type_, partial(read_runs, read=comparable), write)
 
 
 COUNT: Final = _part(pa.int64())

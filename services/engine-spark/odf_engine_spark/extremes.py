@@ -1,13 +1,15 @@
 """The least and the greatest of values, which are added one by one, and taken back (see `accumulators`)."""
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from odf_engine_spark.accumulators import check
 from odf_engine_spark.plain import Plain
+from odf_engine_spark.runs import Run
 
+_NOTES: Final = 16  # more of them than twice the values, and this many, are counted
 _FEW: Final = 32  # new values are put in their places one by one if the others are as many times more
 
 
@@ -31,41 +33,64 @@ class Extreme:
 
 @dataclass(slots=True)
 class Values:
-    """The least value, or the greatest, with every other one, so that any may be taken back."""
+    """The least value, or the greatest, with every other one, so that any may be taken back.
+
+    What was added is only noted, as long as nothing is taken back: so the cost of a request is that of its records.
+    When notes come to outnumber the values they are counted; when that is depends on the values' sequence alone.
+    """
 
     is_max: bool
-    counts: dict[Plain, int] = field(default_factory=dict)
+    best: Plain = None
+    values: Run = field(default_factory=Run)  # ascending, each once
+    times: Run = field(default_factory=Run)  # how often each is there
+    notes: Run = field(default_factory=Run)  # added since those were counted
+    counts: dict[Plain, int] | None = None  # instead of `values` and `times`, once they were looked at
     ordered: list[Plain] = field(default_factory=list)  # ascending; some may be gone
     new: list[Plain] = field(default_factory=list)  # not among the ordered yet
-    best: Plain = None
 
     def add(self, value: Plain) -> None:
-        if value in self.counts:
-            self.counts[value] += 1
-            return
-        self.counts[value] = 1
-        self.new.append(value)
         if self.best is None or (value > self.best if self.is_max else value < self.best):  # type: ignore[operator]
             self.best = value
+        self.notes.more.append(value)
+        if len(self.notes) > _NOTES + 2 * len(self.values if self.counts is None else self.counts):
+            self._counted()
 
     def take(self, value: Plain) -> None:
-        count = self.counts.get(value, 0)
+        counts = self._counted()
+        count = counts.get(value, 0)
         if count > 1:
-            self.counts[value] = count - 1
+            counts[value] = count - 1
         elif count:
-            del self.counts[value]
+            del counts[value]
             if value == self.best:
-                self.best = self._next()
+                self.best = self._next(counts)
 
-    def _next(self) -> Plain:
+    def _counted(self) -> dict[Plain, int]:
+        """Return how often each value is there, and note no more of them."""
+        is_first, counts = self.counts is None, self.counts
+        if counts is None:
+            self.ordered = list(self.values.plain())
+            counts = self.counts = _counts(self.ordered, self.times.plain())
+        for value in self.notes.plain():
+            if value in counts:
+                counts[value] += 1
+            else:
+                counts[value] = 1
+                self.new.append(value)
+        self.notes = Run()
+        if is_first and counts:
+            check(self.best == (max(counts) if self.is_max else min(counts)))  # type: ignore[type-var]
+        return counts
+
+    def _next(self, counts: Mapping[Plain, int]) -> Plain:
         if len(self.new) * _FEW > len(self.ordered):
-            self.ordered = sorted(self.counts)  # type: ignore[type-var]
+            self.ordered = sorted(counts)  # type: ignore[type-var]
         else:
             for value in self.new:
                 insort(self.ordered, value)  # type: ignore[type-var]
         self.new = []
         place = -1 if self.is_max else 0
-        while self.ordered and self.ordered[place] not in self.counts:
+        while self.ordered and self.ordered[place] not in counts:
             self.ordered.pop(place)
         return self.ordered[place] if self.ordered else None
 
@@ -73,12 +98,24 @@ class Values:
         return self.best
 
     def state(self) -> tuple[object, ...]:
+        if self.counts is None:
+            return self.best, self.values, self.times, self.notes
         values = sorted(self.counts)  # type: ignore[type-var]
-        return values, [self.counts[value] for value in values]
+        return self.best, Run(more=values), Run(more=[self.counts[value] for value in values]), self.notes
 
 
-def load_values(is_max: bool, values: Sequence[Plain] = (), counts: Sequence[int] = ()) -> Values:  # noqa: FBT001 — bound by kind
+def load_values(is_max: bool, *state: object) -> Values:  # noqa: FBT001 - bound by kind
     """Return what `Values.state` gave, empty without a state."""
-    check(len(values) == len(counts) and min(counts, default=1) > 0 and list(values) == sorted(set(values)))  # type: ignore[type-var]
-    best = None if not values else values[-1] if is_max else values[0]
-    return Values(is_max, dict(zip(values, counts, strict=True)), list(values), [], best)
+    if not state:
+        return Values(is_max)
+    best, *runs = state
+    values, times, notes = (run for run in runs if isinstance(run, Run))
+    check(len(values) == len(times) and (best is None) == (not len(values) and not len(notes)))
+    assert best is None or isinstance(best, int | float | str | bytes)
+    return Values(is_max, best, values, times, notes)
+
+
+def _counts(values: Sequence[Plain], times: Sequence[Plain]) -> dict[Plain, int]:
+    counts = {value: int(count or 0) for value, count in zip(values, times, strict=True)}
+    check(min(counts.values(), default=1) > 0 and list(values) == sorted(counts))  # type: ignore[type-var]
+    return counts

@@ -113,6 +113,21 @@ def test_totals_that_do_not_fit_are_refused(
         grouped(given, None, keys=0, aggregates=[Aggregate(kind, result)])  # type: ignore[arg-type]
 
 
+def test_what_min_and_max_keep_is_not_looked_at_until_something_is_taken_back() -> None:
+    step = partial(grouped, keys=1, aggregates=[Aggregate("max", BIGINT)])
+    types, rows = [pa.string(), BIGINT], [(A, "k", at % 40) for at in range(200)]
+    _, state = step(changes(types, rows), None)
+    unordered = state.set_column(
+        3, state.schema.field(3), pa.array([[*range(39, -1, -1)]], state.schema.field(3).type)
+    )
+    out, _ = step(changes(types, [(A, "k", 50)]), unordered)
+    assert plain(out) == [(FROM, "k", 39), (TO, "k", 50)]
+    out, state = step(changes(types, [(A, "k", 50), (R, "k", 50), (R, "k", 50)]), state)
+    assert plain(out) == [(FROM, "k", 39), (TO, "k", 50), (FROM, "k", 50), (TO, "k", 39)]
+    with pytest.raises(ValueError, match="contradicts itself"):
+        step(changes(types, [(R, "k", 39)]), unordered)
+
+
 def test_types_that_do_not_fit_are_refused() -> None:
     for type_, aggregate in (
         (pa.string(), Aggregate("sum", BIGINT)),
@@ -255,8 +270,9 @@ def test_any_batches_give_what_counting_again_gives_and_one_state(seed: int) -> 
 def test_a_hostile_state_is_refused() -> None:
     aggregates = [Aggregate("sum", DOUBLE), Aggregate("max", pa.string()), Aggregate("count", BIGINT)]
     step = partial(grouped, keys=1, aggregates=aggregates)
+    types = [pa.string(), DOUBLE, pa.string(), BIGINT]
     given = changes(
-        [pa.string(), DOUBLE, pa.string(), BIGINT], [(A, "k", 1.5, "x", 1), (A, "k", 2.5, "y", 1)]
+        types, [(A, "k", 1.5, "x", 1), (A, "k", 2.5, "y", 1), (A, "k", 4.5, "z", 1), (R, "k", 4.5, "z", 1)]
     )
     _, state = step(given, None)
 
@@ -272,9 +288,11 @@ def test_a_hostile_state_is_refused() -> None:
         *(broken(2, value) for value in (-1, 0, None)),
         *(broken(4, value) for value in (b"x", b"\x00\x00\x00", b"\xff\xff\x01", bytes(400))),
         broken(5, -1),
-        *(broken(9, value) for value in (["y", "x"], ["x", "x"], ["x"], [])),
-        *(broken(10, value) for value in ([1, 0], [1, -1], [1, 1, 1])),
-        broken(11, -1),
+        *(broken(9, value) for value in ("zz", None)),
+        *(broken(10, value) for value in (["y", "x"], ["y", "y"], ["y"], [], None)),
+        *(broken(11, value) for value in ([1, 0], [1, -1], [1, 1, 1], None)),
+        broken(12, ["zz"]),
+        broken(13, -1),
     ]
     for table in hostile:
         with pytest.raises(ValueError, match=r".") as caught:
