@@ -1,0 +1,60 @@
+"""Whether the JVM answers, over one that does so when it is told to."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from odf_engine_spark import pulse
+from odf_engine_spark.pulse import WELL, Pulse
+
+PATIENCE = 60.0  # seconds
+
+
+class Machine:
+    """A JVM that answers while `answers` is set; `asked` is set with each question."""
+
+    def __init__(self) -> None:
+        self.answers, self.asked = threading.Event(), threading.Event()
+        self.is_there = True
+        time = SimpleNamespace(nanoTime=self._answer)
+        self.jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=time)))
+
+    def is_alive(self) -> bool:
+        return self.is_there
+
+    def _answer(self) -> int:
+        self.asked.set()
+        assert self.answers.wait(PATIENCE)
+        return 0
+
+
+def test_a_machine_that_does_not_answer_is_not_well_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "SECONDS", 0.01)
+    machine, time, stop = Machine(), [0.0], threading.Event()
+    spark: Any = machine
+    watched = Pulse(spark, now=lambda: time[0])
+    asking = threading.Thread(target=watched.run, args=(stop,))
+    asking.start()
+    assert machine.asked.wait(PATIENCE)
+    assert watched.is_well()
+    time[0] = WELL + 1
+    assert not watched.is_well()
+    assert watched.silence == WELL + 1
+    machine.asked.clear()
+    machine.answers.set()
+    assert machine.asked.wait(PATIENCE), "the first question was answered, and the next one asked"
+    assert watched.is_well()
+    stop.set()
+    asking.join(PATIENCE)
+    assert not asking.is_alive()
+
+
+def test_nobody_asks_a_machine_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "SECONDS", 0.0)
+    machine = Machine()
+    machine.is_there = False
+    spark: Any = machine
+    Pulse(spark).run(threading.Event())
+    assert not machine.asked.is_set()
