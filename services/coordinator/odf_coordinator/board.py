@@ -13,7 +13,10 @@ WINDOW: Final = 60.0  # seconds over which throughput is counted
 
 
 class Row(TypedDict):
-    """A dataset as JSON; `lag` counts messages that wait in its sources."""
+    """A dataset as JSON; `lag` counts messages that wait in its sources.
+
+    `stage` is what the engine does for a derivative, with `rows` of `total` done.
+    """
 
     dataset_id: str
     alias: str
@@ -22,6 +25,9 @@ class Row(TypedDict):
     watermark: str | None
     records_per_second: float
     lag: int
+    stage: str | None
+    rows: int
+    total: int
 
 
 @dataclass(slots=True)
@@ -32,6 +38,7 @@ class _Dataset:
     last_offset: int | None = None
     watermark: str | None = None
     lags: dict[str, int] = field(default_factory=dict)
+    work: bus.TransformProgress = field(default_factory=bus.TransformProgress)
     growth: deque[tuple[float, int]] = field(default_factory=deque)  # when, and how many records came
 
 
@@ -53,6 +60,8 @@ class Board:
                 progress = message.ingest_progress
                 dataset = self._datasets.setdefault(message.dataset_id, _Dataset())
                 dataset.lags[progress.source_name] = progress.lag
+            case "transform_progress":
+                self._datasets.setdefault(message.dataset_id, _Dataset()).work = message.transform_progress
             case _:
                 pass
 
@@ -67,6 +76,7 @@ class Board:
         dataset.head = str(Multihash.from_bytes(body.head))
         dataset.sequence_number = body.sequence_number
         dataset.last_offset = last
+        dataset.work = bus.TransformProgress()
         dataset.watermark = str(Timestamp(body.watermark)) if body.HasField("watermark") else None
 
     def rows(self, now: float) -> Iterator[Row]:
@@ -84,6 +94,9 @@ class Board:
                 watermark=dataset.watermark,
                 records_per_second=round(sum(count for _, count in dataset.growth) / WINDOW, 3),
                 lag=sum(dataset.lags.values()),
+                stage=dataset.work.stage or None,
+                rows=dataset.work.rows,
+                total=dataset.work.total,
             )
 
 

@@ -6,6 +6,7 @@ older ones need not be sent, and none is lost for good since a start announces a
 
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, Protocol
 
 import structlog
@@ -15,6 +16,7 @@ from odf_common.codec.bus import Envelope, envelope
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS
+from odf_common.ports.engine import EngineProgress
 from odf_common.ports.store import Catalog
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.messages import committed
@@ -56,6 +58,12 @@ class Publisher:
             self._waiting.pop(dataset, None)
         self._bus.send(NOTIFICATIONS, envelope(dataset, bus.DatasetRemoved(alias=alias)))
         self._bus.flush()
+
+    def working(self, dataset: DatasetId, now: EngineProgress) -> None:
+        """Tell what the engine does for a derivative; nobody waits for that, and none of it has to arrive."""
+        body = bus.TransformProgress(stage=now.stage, rows=now.rows, total=now.total)
+        with suppress(Unavailable):
+            self._bus.send(NOTIFICATIONS, envelope(dataset, body, may_ignore=True))
 
     def run(self, stop: threading.Event) -> None:
         """Send what waits until told to stop."""

@@ -32,6 +32,7 @@ from odf_coordinator.scheduler import Scheduler
 from odf_coordinator.servicer import Parts, register
 from odf_coordinator.slices import Slices
 from odf_coordinator.transformer import Transformer
+from odf_coordinator.underway import Underway
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +47,12 @@ def build(env: Environment) -> Service:
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
     ownership = Ownership(datasets=datasets, keys=keys, tell=committer.tell)
     transformer = Transformer(
-        datasets=datasets, committer=committer, engine=env.engine, blobs=env.blobs, clock=env.clock
+        datasets=datasets,
+        committer=committer,
+        engine=env.engine,
+        blobs=env.blobs,
+        clock=env.clock,
+        underway=Underway(publisher.working),
     )
     scheduler = Scheduler(datasets=datasets, transformer=transformer, is_ours=ownership.is_ours)
     committer.listen(publisher.announce)

@@ -1,9 +1,11 @@
 """Transforms at work: the last that the engine said of each, and how many rows it dropped as too late."""
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import prometheus_client
@@ -17,23 +19,42 @@ LATE: Final = prometheus_client.Counter(
 )
 
 
+SHORT: Final = 1.0  # seconds
+Tell = Callable[[DatasetId, EngineProgress], None]
+Clock = Callable[[], float]  # seconds
+
+
 class Work:
     """One transform at the engine."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[EngineProgress], None], clock: Clock) -> None:
         """Begin with nothing heard."""
         self.now = EngineProgress()
+        self._tell = tell
+        self._clock = clock
+        self._begun = clock()
+        self._is_told = False
 
     def note(self, now: EngineProgress) -> None:
-        """Take in a report."""
+        """Take in a report; it is passed on if the transform is not one of the many short ones."""
         self.now = now
+        if self._clock() - self._begun >= SHORT:
+            self._is_told = True
+            self._tell(now)
+
+    def end(self) -> None:
+        """Tell that it is over, if others were told that it goes on."""
+        if self._is_told:
+            self._tell(EngineProgress())
 
 
 class Underway:
     """What is known of transforms, by dataset; since this process began."""
 
-    def __init__(self) -> None:
-        """Begin with none at work."""
+    def __init__(self, tell: Tell = lambda *_: None, clock: Clock = time.monotonic) -> None:
+        """Begin with none at work; what is not `SHORT` is passed on to `tell`."""
+        self._tell = tell
+        self._clock = clock
         self._guard = threading.Lock()
         self._at_work: dict[DatasetId, Work] = {}
         self._late: Counter[DatasetId] = Counter()
@@ -41,7 +62,7 @@ class Underway:
     @contextmanager
     def at_work(self, dataset: DatasetId) -> Iterator[Work]:
         """Give a place for the engine's reports, which is there while the block runs."""
-        work = Work()
+        work = Work(partial(self._tell, dataset), self._clock)
         with self._guard:
             self._at_work[dataset] = work
         try:
@@ -49,6 +70,7 @@ class Underway:
         finally:
             with self._guard:
                 self._at_work.pop(dataset, None)
+            work.end()
 
     def committed(self, known: Known, work: Work) -> None:
         """Count what a transform dropped, now that it will not be repeated."""

@@ -1,4 +1,6 @@
-from odf_common.codec.bus import envelope
+import pytest
+
+from odf_common.codec.bus import Body, envelope
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.keys import generate
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
@@ -31,7 +33,22 @@ def test_a_row_has_what_was_said_last() -> None:
         "watermark": "1970-01-01T00:00:00Z",
         "records_per_second": round(10 / 60, 3),
         "lag": 7,
+        "stage": None,
+        "rows": 0,
+        "total": 0,
     }
+
+
+@pytest.mark.parametrize("end", [bus.TransformProgress(), committed(9, number=2)])
+def test_a_row_has_what_the_engine_does_until_that_ends(end: Body) -> None:
+    board = Board()
+    board.committed(str(DATASET), committed(None), now=None)
+    board.see(envelope(DATASET, bus.TransformProgress(stage="computing", rows=3, total=5)), 100.0)
+    (row,) = board.rows(100.0)
+    assert (row["stage"], row["rows"], row["total"]) == ("computing", 3, 5)
+    board.see(envelope(DATASET, end), 101.0)
+    (row,) = board.rows(101.0)
+    assert (row["stage"], row["rows"], row["total"]) == (None, 0, 0)
 
 
 def test_throughput_is_that_of_the_last_minute() -> None:

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from odf_common.errors import Unavailable
+from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.engine import EngineProgress
+from odf_common.proto.odf.bus.v1.bus_pb2 import TransformProgress
+from odf_common.testing.builders import a_dataset
 from odf_coordinator.pulling import Pulled
 from odf_coordinator.testing import Coordinator
+from odf_coordinator.underway import SHORT, Underway
 
 COUNTING = EngineProgress(stage="computing", rows=3, total=5)
 DONE = EngineProgress(stage="writing", rows=5, total=5, late=2)
@@ -59,3 +63,27 @@ def test_what_came_too_late_is_counted_once_the_step_is_committed(pushed: Coordi
     pushed.work()
     assert pushed.scheduler.underway.late(known.id) == 2
     assert pushed.scheduler.underway.of(known.id) is None
+
+
+def test_what_takes_longer_is_passed_on_until_it_ends() -> None:
+    time, told, dataset = [0.0], [], a_dataset()
+    underway = Underway(lambda _, now: told.append(now), clock=lambda: time[0])
+    with underway.at_work(dataset) as short:
+        short.note(COUNTING)
+        short.note(DONE)
+    assert told == []
+    with underway.at_work(dataset) as long:
+        long.note(EngineProgress())
+        time[0] = SHORT
+        long.note(COUNTING)
+        assert underway.of(dataset) == COUNTING
+    assert told == [COUNTING, EngineProgress()]
+    assert underway.of(dataset) is None
+
+
+def test_what_the_engine_does_is_said_on_the_bus(pushed: Coordinator) -> None:
+    known = pushed.find("cities.copy")
+    pushed.publisher.working(known.id, COUNTING)
+    topic, said = pushed.bus.sent[-1]
+    assert (topic, said.dataset_id) == (NOTIFICATIONS, str(known.id))
+    assert said.transform_progress == TransformProgress(stage="computing", rows=3, total=5)

@@ -8,7 +8,8 @@ wrong.
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Final, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
 from uuid import uuid4
 
 import structlog
@@ -34,6 +35,14 @@ class Call(Protocol):
         """Have it called when the call ends; False when it has ended already."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(Generic[T]):
+    """How far a request is; with the last one `done`, which has its result or what it raised."""
+
+    now: EngineProgress
+    done: Future[T] | None = None
+
+
 class Requests:
     """Runs requests on a session."""
 
@@ -54,8 +63,8 @@ class Requests:
         # Callbacks come on gRPC's own thread, which a JVM that hangs must not stop.
         self._endings = ThreadPoolExecutor(1, thread_name_prefix="endings")
 
-    def reports(self, call: Call, work: Callable[[Progress], T]) -> Iterator[EngineProgress | Future[T]]:
-        """Yield reports, the first at once, and the finished work last."""
+    def reports(self, call: Call, work: Callable[[Progress], T]) -> Iterator[Report[T]]:
+        """Yield reports, the first at once, the last with the finished work."""
         progress = Progress()
         name = f"request-{uuid4()}"  # Spark remembers for ever which names it shall run no more
         future = self._pool.submit(self._run, name, progress, work)
@@ -67,18 +76,17 @@ class Requests:
 
         if not call.add_callback(end):
             end()
-        yield progress.now
+        yield Report(now=progress.now)
         while not wait([future], timeout=SECONDS).done:
             if self._is_well():
-                yield progress.now
-        yield progress.now
-        yield future
+                yield Report(now=progress.now)
+        yield Report(now=progress.now, done=future)
 
     def result(self, call: Call, work: Callable[[Progress], T]) -> T:
         """Return the work's result, or raise what it raised."""
         for each in self.reports(call, work):
-            if isinstance(each, Future):
-                return each.result()
+            if each.done is not None:
+                return each.done.result()
         raise AssertionError("the work comes last")
 
     def _run(self, name: str, progress: Progress, work: Callable[[Progress], T]) -> T:

@@ -2,7 +2,6 @@
 
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
@@ -27,7 +26,7 @@ from odf_common.metadata.engine import (
     TransformResponseRoot,
 )
 from odf_common.metadata.steps import TransformSql
-from odf_common.ports.engine import EngineNotAvailable, EngineProgress, MigrateInput
+from odf_common.ports.engine import EngineNotAvailable, MigrateInput
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.adhoc import run_query, run_raw, tables_in
 from odf_engine_spark.dialect import read_text
@@ -86,12 +85,10 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
                     message=str(error), backtrace=_noted("transform", error, reports)
                 )
 
-        now = EngineProgress()
         for each in self._requests.reports(context, work):
-            now = now if isinstance(each, Future) else each
-            value = each.result() if isinstance(each, Future) else TransformResponseProgress()
+            value = TransformResponseProgress() if each.done is None else each.done.result()
             raw = encode_message(TransformResponseRoot(value=value))
-            yield engine_pb2.TransformResponse(flatbuffer=raw, progress=progress(now))
+            yield engine_pb2.TransformResponse(flatbuffer=raw, progress=progress(each.now))
 
     def ExecuteRawQuery(  # noqa: N802 - gRPC's name
         self, request: engine_pb2.RawQueryRequest, context: grpc.ServicerContext
@@ -112,12 +109,10 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
                     message=str(error), backtrace=_noted("raw query", error, reports)
                 )
 
-        now = EngineProgress()
         for each in self._requests.reports(context, work):
-            now = now if isinstance(each, Future) else each
-            value = each.result() if isinstance(each, Future) else RawQueryResponseProgress()
+            value = RawQueryResponseProgress() if each.done is None else each.done.result()
             raw = encode_message(RawQueryResponseRoot(value=value))
-            yield engine_pb2.RawQueryResponse(flatbuffer=raw, progress=progress(now))
+            yield engine_pb2.RawQueryResponse(flatbuffer=raw, progress=progress(each.now))
 
     def ValidateQuery(  # noqa: N802 - gRPC's name
         self, request: engine_pb2.ValidateQueryRequest, context: grpc.ServicerContext
@@ -139,10 +134,10 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         """Answer an ad-hoc query as an Arrow IPC stream in chunks; raises `InvalidQuery`."""
         asked = tables_of(request)
         for each in self._requests.reports(context, lambda _: run_query(self._spark, request.sql, asked)):
-            if not isinstance(each, Future):
+            if each.done is None:
                 yield engine_pb2.ArrowChunk()
                 continue
-            result = each.result()
+            result = each.done.result()
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, result.schema) as stream:
                 stream.write_table(result)

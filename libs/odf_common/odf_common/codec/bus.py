@@ -15,6 +15,7 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import (
     IngestProgress,
     Propose,
     Refused,
+    TransformProgress,
     Verified,
     VerifyHead,
 )
@@ -31,6 +32,7 @@ Body: TypeAlias = (
     | Verified
     | DatasetRemoved
     | IngestProgress
+    | TransformProgress
 )
 
 _FIELDS: Final = {

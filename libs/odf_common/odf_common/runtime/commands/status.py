@@ -46,7 +46,7 @@ def _print_tables(node: Node, datasets: list[dict[str, Any]]) -> None:
     ]
     print_rows(rows, "table")
     if datasets:
-        columns = ("alias", "last_offset", "watermark", "records_per_second", "lag", "head")
+        columns = ("alias", "last_offset", "watermark", "records_per_second", "lag", "stage", "head")
         print_rows(datasets, "table", columns=columns)
 
 
