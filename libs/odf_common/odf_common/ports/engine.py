@@ -25,13 +25,6 @@ class EngineNotAvailable(Refused):
 
     reason: str = "EngineNotAvailable"
 
-    def advice(self) -> str:
-        """Return both ways on."""
-        return (
-            "run it where that version is installed; to go on with the one that is here, commit the SetTransform again "
-            "without a version"
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryTable:
