@@ -52,9 +52,11 @@ class Identity:
         """Return if a transform may run here; raises `EngineNotAvailable` if it names another engine or version."""
         if transform.engine.lower() != ENGINE or transform.version not in (None, self.version):
             wanted = " ".join(part for part in (transform.engine, transform.version) if part)
-            raise EngineNotAvailable(
-                text=f"the transform is for {wanted}, the engine here is {ENGINE} {self.version}"
+            text = (
+                f"the transform is for {wanted}, the engine here is {ENGINE} {self.version}: use a node that has the "
+                "former, or commit the SetTransform again without a version to go on with the latter"
             )
+            raise EngineNotAvailable(text=text)
 
 
 def identity_of(spark: Spark) -> Identity:

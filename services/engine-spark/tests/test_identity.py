@@ -93,7 +93,7 @@ def test_a_transform_that_asks_for_another_engine_is_told_both(
         engine.execute_transform(late.request([0], [1], tmp_path / "data", tmp_path / "checkpoint"))
     assert str(transform.version or transform.engine) in str(caught.value)
     assert told in str(caught.value)
-    assert "commit the SetTransform again" in caught.value.advice()
+    assert "commit the SetTransform again" in str(caught.value)
     assert not (tmp_path / "data").exists()
 
 
