@@ -5,6 +5,7 @@ ordered by their bytes.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,7 @@ _LARGEST: Final = np.iinfo(np.int64).max
 _BITS: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 
-def normalized(column: pa.ChunkedArray) -> pa.Array:
+def normalized(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """Return a column in one piece with one zero and one NaN, as Spark makes its keys."""
     return _normalized(in_one_piece(column))
 
@@ -39,20 +40,13 @@ def equality_codes(columns: Sequence[pa.Array], rows: int) -> Numbers:
     return codes
 
 
-def order_codes(column: pa.ChunkedArray, *, is_ascending: bool, nulls_first: bool) -> Numbers:
+def order_codes(column: pa.ChunkedArray | pa.Array, *, is_ascending: bool, nulls_first: bool) -> Numbers:
     """Return a number a row, 0 and up, that orders as ORDER BY does; `InvalidQuery` for types without order."""
     values = normalized(column)
-    values = float_order(values) if kind.is_floating(values.type) else values
-    values = values.cast(pa.int8()) if kind.is_boolean(values.type) else values
-    try:
-        encoded = values.dictionary_encode("mask")
-        order = np.asarray(pc.sort_indices(encoded.dictionary))
-    except pa.ArrowException as error:
-        raise InvalidQuery(text=f"{column.type} has no order here: order by its parts") from error
-    ranks = np.empty(len(order) + 1, dtype=np.int64)
-    ranks[order] = np.arange(1, len(order) + 1) if is_ascending else np.arange(len(order), 0, -1)
-    ranks[-1] = 0 if nulls_first else len(order) + 1
-    return np.asarray(ranks[np.asarray(encoded.indices.fill_null(len(order)))])
+    codes = _order(values)
+    last = codes.max(initial=0)
+    codes = codes if is_ascending else last - codes
+    return np.asarray(np.where(np.asarray(values.is_null()), 0 if nulls_first else last + 2, codes + 1))
 
 
 def combined(major: Numbers, minor: Numbers) -> Numbers:
@@ -114,3 +108,27 @@ def _equality(values: pa.Array) -> Numbers:
     if values.type in _BITS:
         values = values.view(_BITS[values.type])
     return np.asarray(values.dictionary_encode("encode").indices).astype(np.int64)
+
+
+def _order(values: pa.Array) -> Numbers:
+    """Return a number a row that orders those which are not null, ascending; inside of them nulls come first."""
+    if kind.is_struct(values.type):
+        codes = np.zeros(len(values), dtype=np.int64)
+        for part in values.flatten():
+            codes = combined(codes, order_codes(part, is_ascending=True, nulls_first=True))
+        return codes
+    if kind.is_list(values.type):
+        parts = order_codes(values.values, is_ascending=True, nulls_first=True).tolist()
+        rows = [tuple(parts[start:end]) for start, end in pairwise(values.offsets.to_pylist())]
+        places = {row: place for place, row in enumerate(sorted(set(rows)))}
+        return np.array([places[row] for row in rows], dtype=np.int64)
+    values = float_order(values) if kind.is_floating(values.type) else values
+    values = values.cast(pa.int8()) if kind.is_boolean(values.type) else values
+    try:
+        encoded = values.dictionary_encode("mask")
+        order = np.asarray(pc.sort_indices(encoded.dictionary))
+    except pa.ArrowException as error:
+        raise InvalidQuery(text=f"{values.type} has no order here: order by its parts") from error
+    ranks = np.zeros(len(order) + 1, dtype=np.int64)
+    ranks[order] = np.arange(len(order))
+    return np.asarray(ranks[np.asarray(encoded.indices.fill_null(0))])

@@ -111,11 +111,13 @@ def load_values(is_max: bool, *state: object) -> Values:  # noqa: FBT001 - bound
     best, *runs = state
     values, times, notes = (run for run in runs if isinstance(run, Run))
     check(len(values) == len(times) and (best is None) == (not len(values) and not len(notes)))
-    assert best is None or isinstance(best, int | float | str | bytes)
+    assert best is None or isinstance(best, int | float | str | bytes | tuple)
     return Values(is_max, best, values, times, notes)
 
 
 def _counts(values: Sequence[Plain], times: Sequence[Plain]) -> dict[Plain, int]:
-    counts = {value: int(count or 0) for value, count in zip(values, times, strict=True)}
+    counts = {
+        value: count if isinstance(count, int) else 0 for value, count in zip(values, times, strict=True)
+    }
     check(min(counts.values(), default=1) > 0 and list(values) == sorted(counts))  # type: ignore[type-var]
     return counts

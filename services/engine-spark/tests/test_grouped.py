@@ -88,6 +88,26 @@ def test_structs_are_keys() -> None:
     assert [row[1:] for row in plain(out)][-1] == ({"start": 1, "end": 2}, 2)
 
 
+def test_the_greatest_struct_and_list_survive_retractions() -> None:
+    latest, tags = pa.struct([("at", BIGINT), ("x", DOUBLE)]), pa.list_(pa.field("element", pa.string()))
+    step = partial(grouped, keys=1, aggregates=[Aggregate("max", latest), Aggregate("min", tags)])
+    one, two, three = {"at": 1, "x": None}, {"at": 1, "x": -0.5}, {"at": 2, "x": math.nan}
+    rows: list[Row] = [
+        (A, "k", one, ["b"]),
+        (A, "k", two, ["a", None]),
+        (A, "k", three, []),
+        (A, "k", None, None),
+    ]
+    out, state = step(changes([pa.string(), latest, tags], rows), None)
+    assert str([row[2:] for row in plain(out) if row[0] != FROM]) == str(
+        [(one, ["b"]), (two, ["a", None]), (three, [])]
+    )
+    out, state = step(changes([pa.string(), latest, tags], [(R, *rows[2][1:])]), state)
+    assert plain(out)[1] == (TO, "k", two, ["a", None])
+    out, _ = step(changes([pa.string(), latest, tags], [(R, *rows[1][1:])]), state)
+    assert plain(out)[1] == (TO, "k", one, ["b"])
+
+
 def test_the_average_of_decimals_is_rounded_half_up() -> None:
     step = partial(grouped, keys=0, aggregates=[Aggregate("avg", pa.decimal128(7, 5))])
     rows = [(A, Decimal("0.1")), (A, Decimal("0.0")), (A, Decimal("0.1"))]
@@ -131,7 +151,7 @@ def test_what_min_and_max_keep_is_not_looked_at_until_something_is_taken_back() 
 def test_types_that_do_not_fit_are_refused() -> None:
     for type_, aggregate in (
         (pa.string(), Aggregate("sum", BIGINT)),
-        (pa.struct([("a", BIGINT)]), Aggregate("max", pa.struct([("a", BIGINT)]))),
+        (pa.struct([("a", BIGINT)]), Aggregate("avg", DOUBLE)),
         (pa.decimal128(5, 2), Aggregate("sum", pa.decimal128(15, 3))),
     ):
         with pytest.raises(InvalidQuery, match="here"):

@@ -94,6 +94,11 @@ def test_order_is_that_of_spark(*, is_ascending: bool, nulls_first: bool) -> Non
         (pa.string(), ["", "B", "a", "ä", "\uffee", "𝄞"]),
         (pa.bool_(), [False, True]),
         (pa.binary(), [b"\x01", b"\xff"]),
+        (pa.list_(pa.int64()), [[], [None], [None, 3], [-1], [-1, 2], [5]]),
+        (
+            pa.struct([("a", pa.int64()), ("b", pa.string())]),
+            [{"a": None, "b": "z"}, {"a": 1, "b": None}, {"a": 1, "b": ""}],
+        ),
     ):
         values = [*ascending, None]
         random.Random(5).shuffle(values)
@@ -110,7 +115,7 @@ def test_order_is_that_of_spark(*, is_ascending: bool, nulls_first: bool) -> Non
 
 def test_types_without_order_and_states_of_other_columns_are_refused() -> None:
     with pytest.raises(InvalidQuery, match="no order"):
-        ranked(changes([pa.list_(pa.int64())], []), None, partition=[], order=[Order(0)], limit=1)
+        ranked(changes([pa.map_(pa.string(), pa.int64())], []), None, partition=[], order=[Order(0)], limit=1)
     _, state = best(changes(SCORES, MATCHES), None)
     for hostile in (state.select([0, 1]), state.rename_columns(["0", "1", "x"]), state.drop_columns(["2"])):
         with pytest.raises(ValueError, match="other columns"):
