@@ -1,15 +1,15 @@
 """The first rows of each partition, `row_number() <= limit`, as a changelog keyed by partition and place (RFC-015)."""
 
-from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from odf_engine_spark.changelog import Numbers
-from odf_engine_spark.changes import TAKES_AWAY, Altered, Changes, canonical, positional, steps
+from odf_engine_spark.changes import FROM, TAKES_AWAY, Altered, Changes, canonical, positional, steps
 from odf_engine_spark.codes import (
     combined,
     compact,
@@ -19,6 +19,12 @@ from odf_engine_spark.codes import (
     normalized,
     order_codes,
 )
+from odf_engine_spark.places import Places
+
+Flags = npt.NDArray[np.bool_]
+FIRST: Final = pa.field(
+    "first", pa.bool_(), nullable=False
+)  # in the state: whether a row is in the first places
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,72 +36,66 @@ class Order:
     nulls_first: bool = True
 
 
-@dataclass(slots=True)
-class _Places:
-    """A partition: the rows in the first places, and the others, by a number that orders as they do."""
-
-    limit: int
-    first: list[int]
-    others: list[int] = field(default_factory=list)  # a heap; some may be gone
-    gone: set[int] = field(default_factory=set)
-
-    def add(self, key: int) -> None:
-        if len(self.first) < self.limit:
-            insort(self.first, key)
-        elif self.limit and key < self.first[-1]:
-            insort(self.first, key)
-            heappush(self.others, self.first.pop())
-        else:
-            heappush(self.others, key)
-
-    def take(self, key: int) -> None:
-        at = bisect_left(self.first, key)
-        if at == len(self.first) or self.first[at] != key:
-            self.gone.add(key)
-            return
-        del self.first[at]
-        while self.others:
-            following = heappop(self.others)
-            if following not in self.gone:
-                self.first.append(following)
-                return
-            self.gone.discard(following)
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Ranking:
-    """Partitions that change, and what came out: a row's number and its place."""
+    """Rows that were there, `old` of them, then new ones; the partitions that change, and what came out."""
 
-    total: int  # of the rows
-    keys: list[int]  # a row's number among all, by order and arrival; the remainder by `total` is the row
-    partitions: list[int]
-    shown: list[int]  # rows of one number look the same
-    places: dict[int, _Places]
+    rows: pa.Table
+    old: int
+    partitions: Numbers
+    keys: Numbers  # rows by order and arrival; the remainder by their number is the row
+    places: dict[int, Places]
     limit: int
     out: Altered = field(default_factory=Altered)
-    numbers: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)  # places of what came out
 
-    def of(self, partition: int) -> _Places:
-        """Return a partition, new if it has no rows."""
-        found = self.places.get(partition)
-        if found is None:
-            found = self.places[partition] = _Places(self.limit, [])
-        return found
+    def apply(self, changed: Numbers) -> Flags:
+        """Apply each change and put out what it did; return which rows are there in the end."""
+        operations = changed.tolist()
+        partitions, keys = self.partitions[self.old :].tolist(), self.keys[self.old :].tolist()
+        codes, standing = _standing(self.rows, changed, self.old)
+        kept = np.ones(len(self.rows), dtype=bool)
+        for start, end in steps(operations):
+            before: dict[int, list[int]] = {}
+            for at in range(start, end):
+                places = self.places.setdefault(partitions[at], Places(self.limit))
+                before.setdefault(partitions[at], places.first.copy())
+                stands = standing.get(codes[at]) if codes else None
+                if operations[at] not in TAKES_AWAY:
+                    places.add(keys[at])
+                    if stands is not None:
+                        stands.append(self.old + at)
+                    continue
+                kept[self.old + at] = False
+                if stands:
+                    taken = stands.pop()
+                    kept[taken] = False
+                    places.take(int(self.keys[taken]))
+            for partition, first in before.items():
+                self._show(first, self.places[partition].first)
+        return kept
 
-    def show(self, before: Sequence[int], after: Sequence[int]) -> None:
+    def _show(self, before: Sequence[int], after: Sequence[int]) -> None:
         """Put out how the first places differ, in ascending order."""
+        total = len(self.rows)
         for at in range(max(len(before), len(after))):
             if at >= len(before):
-                self.out.add(after[at] % self.total)
+                self.out.add(after[at] % total)
                 self.numbers.append(at + 1)
             elif at >= len(after):
-                self.out.take(before[at] % self.total)
+                self.out.take(before[at] % total)
                 self.numbers.append(at + 1)
             elif before[at] != after[at]:
-                old, new = before[at] % self.total, after[at] % self.total
-                if self.shown[old] != self.shown[new]:
-                    self.out.correct(old, new)
-                    self.numbers.extend((at + 1, at + 1))
+                self.out.correct(before[at] % total, after[at] % total)
+                self.numbers.extend((at + 1, at + 1))
+
+    def is_first(self, flags: Flags) -> Flags:
+        """Return which rows are in the first places; `flags` has it for partitions that have not changed."""
+        changed = np.array(list(self.places), dtype=np.int64)
+        flags = flags & ~is_among(self.partitions, changed)
+        rows = [key % len(self.rows) for places in self.places.values() for key in places.first]
+        flags[np.array(rows, dtype=np.int64)] = True
+        return flags
 
 
 def ranked(
@@ -110,49 +110,69 @@ def ranked(
     """Return how the first `limit` rows of each partition change, and the new state: every row, as it came.
 
     Results have the first `outputs` columns, all by default, and the place, int32, from 1. Of equal rows the earlier
-    has the lower place. A retraction takes away the latest row that is equal in all columns, or does nothing. Raises
-    `ValueError` for a state that is none, `InvalidQuery` for types without order.
+    has the lower place. A retraction takes away the latest row that is equal in all columns, or does nothing. As
+    long as nothing is taken away only the first rows are looked at. Raises `ValueError` for a state that is none,
+    `InvalidQuery` for types without order.
     """
     new = positional(changes.records.columns)
-    old = new.schema.empty_table() if state is None else state
-    if old.schema != new.schema:
-        raise ValueError(f"a state of other columns: {old.schema.names}")
-    rows = pa.concat_tables([old, new])
-    total, shown = len(rows), len(new.columns) if outputs is None else outputs
-    partitions = compact(equality_codes([normalized(rows.column(at)) for at in partition], total))
-    keys = np.zeros(total, dtype=np.int64)
-    for each in order:
-        codes = order_codes(
-            rows.column(each.column), is_ascending=each.is_ascending, nulls_first=each.nulls_first
-        )
-        keys = combined(keys, codes)
-    keys = compact(keys) * max(total, 1) + np.arange(total)
+    old, flags = _checked(state, new.schema)
+    takes = np.isin(changes.operations, list(TAKES_AWAY)).any()
+    pool = np.arange(len(old)) if takes else np.flatnonzero(flags)
+    rows = pa.concat_tables([old if takes else old.take(pa.array(pool)), new])
+    partitions = compact(equality_codes([normalized(rows.column(at)) for at in partition], len(rows)))
+    ranks = _ranks(rows, order)
     ranking = _Ranking(
-        total=total,
-        keys=keys.tolist(),
-        partitions=partitions.tolist(),
-        shown=equality_codes([in_one_piece(column) for column in rows.columns[:shown]], total).tolist(),
-        places=_known(partitions, keys, len(old), limit),
+        rows=rows,
+        old=len(pool),
+        partitions=partitions,
+        keys=ranks * max(len(rows), 1) + np.arange(len(rows)),
+        places=_known(partitions, ranks, len(pool), limit),
         limit=limit,
     )
-    kept = _rank(ranking, rows, changes.operations, len(old))
-    found = rows.select(range(shown)).take(pa.array(ranking.out.rows, pa.int64()))
-    columns = [*found.columns, pa.array(ranking.numbers, pa.int32())]
-    out = Changes(records=positional(columns), operations=np.array(ranking.out.operations, dtype=np.int64))
-    return out, canonical(rows.filter(pa.array(kept, pa.bool_())))
+    held = np.append(flags[pool], np.zeros(len(new), dtype=bool))
+    if (ranking.is_first(held) != held).any():
+        raise ValueError("the first places of the state are not those of its rows")
+    kept = ranking.apply(changes.operations)
+    held = ranking.is_first(held)
+    flags[pool], stays = held[: len(pool)], np.ones(len(old), dtype=bool)
+    stays[pool] = kept[: len(pool)]
+    everything = pa.concat_tables([old, canonical(new)])
+    everything = everything.append_column(FIRST, pa.array(np.append(flags, held[len(pool) :])))
+    if takes:
+        everything = everything.filter(pa.array(np.append(stays, kept[len(pool) :])))
+    return _results(ranking, len(new.columns) if outputs is None else outputs), everything.combine_chunks()
 
 
-def _known(partitions: Numbers, keys: Numbers, old: int, limit: int) -> dict[int, _Places]:
+def _checked(state: pa.Table | None, schema: pa.Schema) -> tuple[pa.Table, Flags]:
+    """Return the rows of a state, none for None, and which of them are in the first places."""
+    if state is None:
+        return schema.empty_table(), np.zeros(0, dtype=bool)
+    if state.schema != schema.append(FIRST) or state.column(FIRST.name).null_count:
+        raise ValueError(f"a state of other columns: {state.schema.names}")
+    return state.drop_columns([FIRST.name]), np.array(state.column(FIRST.name), dtype=bool)
+
+
+def _ranks(rows: pa.Table, order: Sequence[Order]) -> Numbers:
+    ranks = np.zeros(len(rows), dtype=np.int64)
+    for each in order:
+        column = rows.column(each.column)
+        ranks = combined(
+            ranks, order_codes(column, is_ascending=each.is_ascending, nulls_first=each.nulls_first)
+        )
+    return compact(ranks)
+
+
+def _known(partitions: Numbers, ranks: Numbers, old: int, limit: int) -> dict[int, Places]:
     """Return the partitions that change, with the rows that they have."""
     touched = np.flatnonzero(is_among(partitions[:old], partitions[old:]))
-    touched = touched[np.lexsort((keys[touched], partitions[touched]))]
+    touched = touched[np.argsort(combined(partitions[touched], ranks[touched]), kind="stable")]
     found, edges = np.unique(partitions[touched], return_index=True)
-    ordered, ends = keys[touched].tolist(), [*edges.tolist(), len(touched)][1:]
-    known = {}
-    for partition, start, end in zip(found.tolist(), edges.tolist(), ends, strict=True):
+    keys = (ranks * len(ranks) + np.arange(len(ranks)))[touched].tolist()
+    known, ends = {}, [*edges.tolist(), len(touched)][1:]
+    for each, start, end in zip(found.tolist(), edges.tolist(), ends, strict=True):
         middle = min(start + limit, end)
         # What is sorted is a heap.
-        known[partition] = _Places(limit, ordered[start:middle], ordered[middle:end])
+        known[each] = Places(limit, keys[start:middle], keys[middle:end])
     return known
 
 
@@ -166,30 +186,16 @@ def _standing(rows: pa.Table, operations: Numbers, old: int) -> tuple[list[int],
     held = np.flatnonzero(np.isin(codes[:old], codes[old:][takes]))
     for row, code in zip(held.tolist(), codes[held].tolist(), strict=True):
         known[code].append(row)
-    return codes.tolist(), known
+    return codes[old:].tolist(), known
 
 
-def _rank(ranking: _Ranking, rows: pa.Table, changed: Numbers, old: int) -> list[bool]:
-    """Apply each change and show what it did; return which rows are there in the end."""
-    operations = changed.tolist()
-    codes, standing = _standing(rows, changed, old)
-    kept = [True] * len(rows)
-    for start, end in steps(operations):
-        before: dict[int, list[int]] = {}
-        for row in range(old + start, old + end):
-            partition = ranking.partitions[row]
-            places = ranking.of(partition)
-            before.setdefault(partition, places.first.copy())
-            if operations[row - old] not in TAKES_AWAY:
-                places.add(ranking.keys[row])
-                if codes and codes[row] in standing:
-                    standing[codes[row]].append(row)
-                continue
-            kept[row] = False
-            if standing[codes[row]]:
-                taken = standing[codes[row]].pop()
-                kept[taken] = False
-                places.take(ranking.keys[taken])
-        for partition, first in before.items():
-            ranking.show(first, ranking.places[partition].first)
-    return kept
+def _results(ranking: _Ranking, outputs: int) -> Changes:
+    """Return what came out, without corrections that nobody sees."""
+    operations = np.array(ranking.out.operations, dtype=np.int64)
+    found = ranking.rows.select(range(outputs)).take(pa.array(ranking.out.rows, pa.int64()))
+    codes = equality_codes([in_one_piece(column) for column in found.columns], len(operations))
+    is_same = np.append((operations[:-1] == FROM) & (codes[:-1] == codes[1:]), False)[: len(operations)]
+    is_same[1:] |= is_same[:-1].copy()
+    columns = [*found.columns, pa.array(ranking.numbers, pa.int32())]
+    records = positional(columns).filter(pa.array(~is_same))
+    return Changes(records=records, operations=operations[~is_same])

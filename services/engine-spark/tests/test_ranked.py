@@ -117,9 +117,34 @@ def test_types_without_order_and_states_of_other_columns_are_refused() -> None:
     with pytest.raises(InvalidQuery, match="no order"):
         ranked(changes([pa.map_(pa.string(), pa.int64())], []), None, partition=[], order=[Order(0)], limit=1)
     _, state = best(changes(SCORES, MATCHES), None)
-    for hostile in (state.select([0, 1]), state.rename_columns(["0", "1", "x"]), state.drop_columns(["2"])):
+    others = (
+        state.select([0, 1, 3]),
+        state.rename_columns(["0", "1", "x", "first"]),
+        state.drop_columns(["first"]),
+    )
+    for hostile in others:
         with pytest.raises(ValueError, match="other columns"):
             best(changes(SCORES, []), hostile)
+
+
+@pytest.mark.parametrize(
+    ("flags", "op"), [([True] * 6, A), ([False] * 6, R), ([True, True, *[False] * 4], R)]
+)
+def test_a_state_whose_first_rows_are_not_the_first_is_refused(flags: list[bool], op: int) -> None:
+    _, state = best(changes(SCORES, MATCHES), None)
+    assert state.column("first").to_pylist() == [True, False, False, False, False, True]
+    hostile = state.set_column(3, state.schema.field(3), pa.array(flags))
+    with pytest.raises(ValueError, match="first places"):
+        best(changes(SCORES, [(op, *MATCHES[0][1:])]), hostile)
+
+
+def test_rows_that_only_come_are_held_against_the_first_places_alone() -> None:
+    _, state = best(changes(SCORES, MATCHES), None)
+    low = state.column(2).to_pylist()[:1] + [10**6] * 4 + state.column(2).to_pylist()[5:]
+    out, _ = best(
+        changes(SCORES, [(A, "t4", "Bob", 105)]), state.set_column(2, state.schema.field(2), pa.array(low))
+    )
+    assert plain(out) == [(FROM, "t1", "Alice", 100, 2), (TO, "t4", "Bob", 105, 2)]
 
 
 def test_what_lies_behind_nulls_is_not_in_the_state() -> None:
