@@ -1,11 +1,12 @@
 """Changelogs made of plain rows, for tests of the incremental operators."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from odf_engine_spark.changes import Changes
+from odf_engine_spark.changes import TAKES_AWAY, Changes
 
 Row = tuple[object, ...]
 
@@ -21,6 +22,18 @@ def plain(out: Changes) -> list[Row]:
     """Return changes as rows of (op, *values)."""
     columns = [column.to_pylist() for column in out.records.columns]
     return list(zip(out.operations.tolist(), *columns, strict=True))
+
+
+def standing(rows: Iterable[Row]) -> Counter[Row]:
+    """Return the records that hold after these changes; each that goes has to be there."""
+    there: Counter[Row] = Counter()
+    for operation, *record in rows:
+        if operation not in TAKES_AWAY:
+            there[tuple(record)] += 1
+            continue
+        assert there[tuple(record)] > 0, record
+        there[tuple(record)] -= 1
+    return +there
 
 
 def packed(table: pa.Table) -> bytes:

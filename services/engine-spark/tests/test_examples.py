@@ -19,6 +19,7 @@ from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.changes import APPEND, FROM, RETRACT, TO
 from odf_engine_spark.testing import HOUR, Block, Derivative
+from odf_engine_spark.testing_changes import standing
 from odf_engine_spark.testing_manifests import derive, plain_rows, root_schema, snapshots, transform_of
 from odf_engine_spark.transform import Transforms
 
@@ -59,18 +60,6 @@ def pulled(derivative: Derivative, source: random.Random) -> Rows:
     for until in [*zip(*cuts, strict=True), ends]:
         derivative.pull(*until)
     return plain_rows(pa.concat_tables(derivative.tables))
-
-
-def standing(rows: Rows) -> Counter[tuple[object, ...]]:
-    """Return the records that hold in the end; each that goes was there."""
-    there: Counter[tuple[object, ...]] = Counter()
-    for operation, *record in rows:
-        if operation in (APPEND, TO):
-            there[tuple(record)] += 1
-        else:
-            assert there[tuple(record)] > 0
-            there[tuple(record)] -= 1
-    return +there
 
 
 def lines(file: Path, schema: pa.Schema) -> Rows:
