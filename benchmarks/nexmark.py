@@ -25,7 +25,7 @@ from odf_engine_spark.testing_nexmark import nexmark
 from odf_engine_spark.transform import Transforms
 
 EXAMPLE: Final = Path(__file__).parents[1] / "examples" / "nexmark"
-QUERIES: Final = ("q0", "q1", "q2", "q3", "q5", "q7", "q8", "q11")
+QUERIES: Final = ("q0", "q1", "q2", "q3", "q5", "q7", "q8", "q11", "q17", "q18", "q19")
 EVENTS: Final = 40_000
 BLOCKS: Final = 8
 WARM_UP: Final = 2  # blocks with records, before any query is measured
