@@ -59,10 +59,20 @@ class Spark:
         """Return a plan made ready to run; raises Spark's `AnalysisException`."""
         return self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.java, plan)
 
+    def feeding(self) -> "Spark":
+        """Return a new session whose relations stay in Arrow's form until a task reads them, however small."""
+        session = self.session.newSession()
+        session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0b")
+        return Spark(session)
+
     def relation(self, records: pa.Table) -> Java:
         """Return records as a leaf of a plan; columns have Spark's own types already. They pass through memory only."""
         with os.fdopen(os.memfd_create("records"), "wb") as sink:
             with pa.ipc.new_stream(sink, records.schema) as stream:
+                if not len(
+                    records
+                ):  # a table without records has no batch; Spark makes less of none than of an empty one
+                    stream.write_batch(pa.RecordBatch.from_pylist([], records.schema))
                 stream.write_table(records)
             sink.flush()
             functions = self.jvm.org.apache.spark.sql.api.python.PythonSQLUtils

@@ -56,6 +56,7 @@ class Plans:
     """Makes plans in one isolated session."""
 
     spark: Spark
+    feeding: Spark
     leaves: dict[int, tuple[str, Java]] = field(default_factory=dict)
     _numbers: "count[int]" = field(default_factory=count)
 
@@ -83,7 +84,7 @@ class Plans:
         more = items(relation.output())
         together = self.spark.seq([*columns, *more])
         self.leaves[more[-1].exprId().id()] = (stream, together)
-        return Part(self._relation(together, relation.data()), names)
+        return Part(self._logical.LocalRelation(together, relation.data(), False, self._none), names)  # noqa: FBT003 - Scala's
 
     def columns_for(self, schema: pa.Schema) -> list[Java]:
         """Return new columns of these types."""
@@ -203,16 +204,29 @@ class Plans:
             return Slot(plan, stream=stream, columns=together)
         return Slot(plan, tuple(self.slots(child) for child in children))
 
-    def filled(self, slot: Slot, leaves: Mapping[str, Java]) -> Java:
-        """Return the plan over these records."""
+    def over(self, slot: Slot, records: Mapping[str, pa.Table]) -> Java:
+        """Return the plan over the records of its streams."""
+        return self._filled(slot, {name: self._rows(table) for name, table in records.items()})
+
+    def _rows(self, records: pa.Table) -> Java:
+        """Return records as an RDD of one partition: chunks of a table would each become one."""
+        rows = self.feeding.relation(records.combine_chunks()).rdd()
+        return rows.toJavaRDD().coalesce(1).rdd()
+
+    def _filled(self, slot: Slot, leaves: Mapping[str, Java]) -> Java:
         if slot.stream is not None:
-            return self._relation(slot.columns, leaves[slot.stream])
+            return self._leaf(slot.columns, leaves[slot.stream])
         return slot.node.withNewChildren(
-            self.spark.seq([self.filled(child, leaves) for child in slot.children])
+            self.spark.seq([self._filled(child, leaves) for child in slot.children])
         )
 
-    def _relation(self, columns: Java, data: Java) -> Java:
-        return self._logical.LocalRelation(columns, data, False, self._none)  # noqa: FBT003 - Scala's
+    def _leaf(self, columns: Java, records: Java) -> Java:
+        """Return records under columns: one partition, which Spark knows to be one, so that nothing is exchanged."""
+        jvm, none = self.spark.jvm, self._none
+        one = getattr(getattr(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition$"), _MODULE)
+        rows = jvm.org.apache.spark.sql.execution.LogicalRDD
+        no, unordered = False, self.spark.seq([])
+        return rows(columns, records, one, unordered, no, none, self.spark.java, none, none, no)
 
 
 def items(sequence: Java) -> list[Java]:

@@ -114,7 +114,7 @@ def _compiled(
     if analysed.late is not None:
         check_late(node)
     of_time = node.flow.known.get(dict(columns)[vocab.event_time_column])
-    compiler = Compiler(Plans(spark), cut)
+    compiler = Compiler(Plans(spark, spark.feeding()), cut)
     last = compiler.last(node, analysed.plan, [column for _, column in columns], vocab.event_time_column)
     last = replace(last, late=analysed.late or 0)
     prepared = Prepared(

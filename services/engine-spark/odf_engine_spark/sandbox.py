@@ -34,7 +34,7 @@ _ROWS_AND_WINDOWS: Final = _names_in(
 _ANYTHING_READ_ONLY: Final = _ROWS_AND_WINDOWS | _names_in(
     "LogicalRelation OneRowRelation Sort GlobalLimit LocalLimit LimitAll Offset Distinct Deduplicate Window Expand "
     "Except Intersect LateralJoin Range ResolvedHint Sample WithCTE CTERelationDef CTERelationRef "
-    "Unpivot"
+    "Unpivot LogicalRDD"
 )
 _SUBQUERIES: Final = _names_in("ScalarSubquery Exists ListQuery InSubquery LateralSubquery")
 _CALLS_CODE: Final = _names_in(

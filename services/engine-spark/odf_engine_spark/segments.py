@@ -92,8 +92,7 @@ class Segment:
         """Return the rows over these records, and their hidden column."""
         spark = self.plans.spark
         try:
-            leaves = {name: spark.relation(table).data() for name, table in records.items()}
-            table = spark.collect(spark.frame(self.plans.filled(self.slot, leaves)))
+            table = spark.collect(spark.frame(self.plans.over(self.slot, records)))
         except FAULTS as error:
             raise query_fault(error) from error
         hidden = table.column(table.num_columns - 1)

@@ -46,9 +46,12 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.maxPartitionBytes": "8g",
-    "spark.sql.autoBroadcastJoinThreshold": "64m",
+    # One plan whatever the size: everything is in one partition, and nothing is exchanged or sent around.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.defaultSizeInBytes": "1000000",
+    "spark.sql.maxSinglePartitionBytes": "9000000000000000000b",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
-    "spark.sql.execution.arrow.localRelationThreshold": "2000000000b",
+    "spark.sql.execution.arrow.localRelationThreshold": "64kb",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
     # Doors to the outside
     "spark.sql.runSQLOnFiles": "false",
