@@ -1,7 +1,7 @@
 """From a plan and what it does (`nodes`) to segments that Spark runs; steps that keep state cut it (`cuts`)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -9,6 +9,7 @@ import pyarrow as pa
 from odf_engine_spark.flow import Flow
 from odf_engine_spark.joins import join_kind
 from odf_engine_spark.jvm import Java
+from odf_engine_spark.matching import matching_of
 from odf_engine_spark.node import Node
 from odf_engine_spark.plans import COMPLETE, LATE, RECORDS, ROW, UNTIL, WAITING, Part, Plans, items
 from odf_engine_spark.segments import Segment
@@ -53,7 +54,7 @@ class Compiler:
             first = [column for column in chosen if column.name() == event_time]
             others = [column for column in chosen if column.name() != event_time]
             part = self.in_order(part, [*first, *others])
-        return self.segment("", node.flow, part, chosen)
+        return replace(self.segment("", node.flow, part, chosen), matching=matching_of(node))
 
     def segment(self, name: str, flow: Flow, part: Part, columns: Sequence[Java]) -> Segment:
         """Return a segment whose plan gives these columns and the hidden one."""

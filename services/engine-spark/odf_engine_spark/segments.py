@@ -18,6 +18,7 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.changelog import Numbers, Thresholds, carried_operations, netted
 from odf_engine_spark.faults import FAULTS, query_fault
 from odf_engine_spark.flow import Flow, Lateness
+from odf_engine_spark.matching import Matching
 from odf_engine_spark.plans import COMPLETE, LATE, ROW, UNTIL, Plans, Slot
 from odf_engine_spark.progress import Progress
 from odf_engine_spark.times import FOREVER
@@ -81,6 +82,7 @@ class Segment:
     flow: Flow
     schema: pa.Schema
     waits: bool
+    matching: Matching | None = None
     late: int = 0  # how long after a window's end records still correct it
     is_of_versions: bool = False  # a corrected record was valid until the correction's time
 
@@ -127,6 +129,8 @@ class Segment:
         fed, now = self.intake(step), step.frontier.now
         if now is None or not any(len(table) for table in fed.values()) or not self._is_due(step.frontier):
             return nothing(self.schema)
+        if self.matching is not None and step.frontier.before is not None:
+            fed = self.matching.recent(fed, step.frontier.before)
         step.progress.report("windows", total=sum(len(table) for table in fed.values()))
         table, hidden = self.collect(fed)
         complete = np.asarray(hidden.fill_null(ALWAYS)).astype(np.int64)

@@ -124,7 +124,7 @@ def nexmark(
 
     `late` more bids come a minute after their time. A last block without records closes all windows.
     """
-    source = Random(seed)  # noqa: S311 - no secret: the same stream each time
+    source = Random(seed)
     writer = _Writer(source=source, gap=gap, jitter=jitter)
     made: dict[str, list[Block]] = {"persons": [], "auctions": [], "bids": []}
     tardy: list[tuple[object, ...]] = []

@@ -2,8 +2,9 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidInput, InvalidQuery
@@ -327,3 +328,35 @@ def test_one_group_without_a_key(derive: Make) -> None:
     assert total.pull().new_watermark is None
     one, two = (1, 1, 1.0), (2, 2, 2.0)
     assert total.rows() == [(A, *one), (FROM, *one), (TO, *two), (FROM, *two), (TO, *one)]
+
+
+def test_a_join_without_bounds_looks_at_old_rows_only_for_new_partners(
+    derive: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odf_engine_spark.segments import Segment
+
+    seen: list[int] = []
+    collect = Segment.collect
+
+    def counted(segment: Segment, records: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
+        seen.append(sum(len(table) for table in records.values()))
+        return collect(segment, records)
+
+    monkeypatch.setattr(Segment, "collect", counted)
+    query = (
+        "SELECT greatest(f.time_hour, w.time_hour) AS event_time, flight, temp FROM flights f "
+        "JOIN weather w ON f.origin = w.origin AND f.flight > 0"
+    )
+    many = [flight(n, origin="A" if n % 10 else "B", number=n) for n in range(1, 101)]
+    joined = derive(
+        sql(query),
+        flights=[Block(rows=many, watermark=HOUR), Block(watermark=3 * HOUR)],
+        weather=[
+            Block(rows=[reading(1, 1.0, "A")], watermark=HOUR),
+            Block(rows=[reading(2 * HOUR, 2.0, "B")], watermark=3 * HOUR),
+        ],
+    )
+    joined.pull(1, 1)
+    joined.pull(2, 2)
+    assert len(joined.rows()) == 100
+    assert seen == [101, 11]
