@@ -32,7 +32,7 @@ from rows import Plain, Row, row_of
 
 from odf_common.testing.embedded import EmbeddedNode
 
-ALONE: Final[tuple[str, ...]] = ("hashing", "chain", "engine", "nexmark")
+ALONE: Final[tuple[str, ...]] = ("hashing", "chain", "engine", "transactions", "nexmark")
 WITH_NODE: Final[tuple[str, ...]] = ("ingest_topic", "ingest_file", "small_commits", "integrity", "appends")
 NAMES: Final = (*ALONE, *WITH_NODE)
 RESULTS: Final = Path(__file__).with_name("results.json")

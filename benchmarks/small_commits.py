@@ -4,7 +4,6 @@ A commit makes three files durable in this order: the slice, the block, the head
 folder with its new name. The limit does just that on the same disk, and nothing else.
 """
 
-import os
 import tempfile
 import time
 import uuid
@@ -13,6 +12,7 @@ from typing import Final
 
 import numpy as np
 from departures import APPEND, messages
+from durable import durable
 from node_under_test import BenchedNode
 from rows import Row, held_against
 
@@ -40,7 +40,7 @@ def run(node: BenchedNode) -> list[Row]:
             _push(ingest, "commits", record)
         for start in range(WARM, WARM + COMMITS, TURN):
             ours += [_push(ingest, "commits", record) for record in messages()[start : start + TURN]]
-            limit += [_durable(Path(folder)) for _ in range(TURN)]
+            limit += [durable(Path(folder), SIZES) for _ in range(TURN)]
     return [_row(ours, limit, 50), _row(ours, limit, 99)]
 
 
@@ -58,19 +58,3 @@ def _push(ingest: IngestStub, name: str, record: bytes) -> float:
     seconds = time.perf_counter() - begun
     assert (reply.records, reply.already) == (1, False), reply
     return seconds
-
-
-def _durable(home: Path) -> float:
-    begun = time.perf_counter()
-    for name, size in SIZES.items():
-        folder = home / name
-        folder.mkdir(exist_ok=True)
-        pending = folder / "pending"
-        with pending.open("wb", buffering=0) as file:
-            file.write(bytes(size))
-            os.fsync(file.fileno())
-        pending.replace(folder / ("head" if name == "refs" else uuid.uuid4().hex))
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(handle)
-        os.close(handle)
-    return time.perf_counter() - begun

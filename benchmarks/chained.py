@@ -1,0 +1,218 @@
+"""A root of departures and a derivative of it, in a folder: the coordinator's own parts, without Kafka and Redis.
+
+Each block of the root has `RECORDS` departures of one hour, from half past to half past, and a watermark at the full
+hour between: so each closes a window, which began in the block before, and leaves half its records for the next.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.chain.events import add_data_event
+from odf_common.data.columns import with_system_columns
+from odf_common.data.ddl import ddl_to_schema
+from odf_common.data.schema import schema_to_event
+from odf_common.data.slices import slice_schema, write_slice
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.engine import Engine
+from odf_common.ports.store import ObjectKind
+from odf_common.runtime.environment import FreeLocks, SystemClock
+from odf_common.runtime.states import ChainStates, NoStateCache
+from odf_coordinator.adding import Adding
+from odf_coordinator.committer import Committer
+from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.drafts import Manifest
+from odf_coordinator.keys import KeyFolder, Owners
+from odf_coordinator.outcomes import require_committed
+from odf_coordinator.publisher import Publisher
+from odf_coordinator.testing import FakeBus, FakeTopics
+from odf_coordinator.transformer import Step, Transformer
+
+RECORDS: Final = 1_000  # a transaction
+HOUR: Final = 3_600_000  # ms
+CARRIERS: Final = 16
+COLUMNS: Final = (
+    "time_hour TIMESTAMP(3)",
+    "carrier STRING",
+    "flight INT",
+    "origin STRING",
+    "dest STRING",
+    "dep_delay DOUBLE",
+)
+_ROOT: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {{kind: NdJson, schema: [{columns}]}}
+      merge: {{kind: Append}}
+    - kind: SetVocab
+      eventTimeColumn: time_hour
+"""
+_DERIVATIVE: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{{datasetRef: {root}, alias: flights}}]
+      transform:
+        kind: Sql
+        engine: spark
+        query: "{query}"
+"""
+
+
+def departures(block: int) -> pa.Table:
+    """Return the records of the root's block of this number, without system columns."""
+    start = block * HOUR + HOUR // 2
+    numbers = range(RECORDS)
+    return pa.table(
+        {
+            "time_hour": [start + n * HOUR // RECORDS for n in numbers],
+            "carrier": [f"C{n % CARRIERS}" for n in numbers],
+            "flight": list(numbers),
+            "origin": [("JFK", "LGA", "EWR")[n % 3] for n in numbers],
+            "dest": ["LAX"] * RECORDS,
+            "dep_delay": [float(n % 120) for n in numbers],
+        },
+        schema=ddl_to_schema(COLUMNS),
+    )
+
+
+def watermark(block: int) -> int:
+    """Return up to when the root is complete after a block, ms."""
+    return (block + 1) * HOUR
+
+
+class Coordinator:
+    """The parts of a coordinator that add datasets, commit and transform."""
+
+    def __init__(self, home: Path, engine: Engine) -> None:
+        """Keep everything in a folder."""
+        self.blobs, refs, catalog = LocalBlobStore(home), LocalRefStore(home), LocalCatalog(home)
+        states = ChainStates(self.blobs, refs, NoStateCache())
+        keys = KeyFolder(home / "keys")
+        self.clock = SystemClock()
+        self.datasets = Datasets(catalog=catalog, states=states, blobs=self.blobs, refs=refs)
+        self.committer = Committer(
+            blobs=self.blobs,
+            refs=refs,
+            states=states,
+            locks=FreeLocks(),
+            require_owned=Owners(keys=keys, catalog=catalog).require,
+        )
+        self.adding = Adding(
+            datasets=self.datasets,
+            committer=self.committer,
+            publisher=Publisher(bus=FakeBus(), catalog=catalog),
+            topics=FakeTopics(),
+            engine=engine,
+            clock=self.clock,
+            keys=keys,
+        )
+        self.transformer = Transformer(
+            datasets=self.datasets,
+            committer=self.committer,
+            engine=engine,
+            blobs=self.blobs,
+            clock=self.clock,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Pair:
+    """A root and its derivative; `blocks` have been pushed."""
+
+    coordinator: Coordinator
+    root: DatasetId
+    derived: DatasetId
+    blocks: int = 0
+
+    def push(self) -> None:
+        """Commit the root's next block."""
+        parts, known = self.coordinator, self._known(self.root)
+        outcome = parts.committer.commit(
+            known.id,
+            expected_head=known.state.head,
+            events=self._events(known),
+            system_time=parts.clock.now(),
+        )
+        require_committed(known.id, outcome)
+        self.blocks += 1
+
+    def transform(self) -> tuple[float, Step]:
+        """Take the derivative on; returns the seconds from asking until its block is committed."""
+        transformer = self.coordinator.transformer
+        begun = time.perf_counter()
+        known = self._known(self.derived)
+        plan = transformer.plan(known)
+        assert plan is not None, "something was pushed"
+        step = transformer.perform(known, plan)
+        seconds = time.perf_counter() - begun
+        assert step is not None, "each push gives records"
+        return seconds, step
+
+    def _known(self, dataset: DatasetId) -> Known:
+        known = self.coordinator.datasets.by_id(dataset)
+        assert known is not None, "datasets are added and stay"
+        return known
+
+    def _events(self, known: Known) -> list[KnownEvent]:
+        blobs, state = self.coordinator.blobs, known.state
+        table = with_system_columns(
+            departures(self.blocks),
+            ops=None,
+            first_offset=state.next_offset,
+            system_time=self.coordinator.clock.now(),
+            vocab=state.vocabulary,
+            signed=False,
+        )
+        scratch = blobs.scratch()
+        file = scratch / "slice"
+        written = write_slice(table, file)
+        schema = slice_schema(file)
+        blobs.put_file(known.id, ObjectKind.DATA, written.physical_hash, file)
+        scratch.rmdir()
+        data = DataSlice(
+            logical_hash=written.logical_hash,
+            physical_hash=written.physical_hash,
+            offset_interval=OffsetInterval(start=state.next_offset, end=state.next_offset + RECORDS - 1),
+            size=written.size,
+        )
+        reached = Timestamp.from_ms(watermark(self.blocks))
+        event = add_data_event(state, new_data=data, watermark=reached, source_state=None)
+        assert event is not None
+        return [event] if state.schema is not None else [schema_to_event(schema), event]
+
+
+def add(coordinator: Coordinator, name: str, query: str) -> Pair:
+    """Make a root and a derivative of it; `query` reads `flights`."""
+    root = _ROOT.format(name=f"{name}.root", columns=", ".join(COLUMNS))
+    derived = _DERIVATIVE.format(name=name, root=f"{name}.root", query=query)
+    coordinator.adding.add(
+        [
+            Manifest(name="root.yaml", text=root.encode()),
+            Manifest(name="derived.yaml", text=derived.encode()),
+        ],
+        is_replacing=False,
+    )
+    return found(coordinator, name)
+
+
+def found(coordinator: Coordinator, name: str) -> Pair:
+    """Return a root and its derivative that were added, their states folded."""
+    find = coordinator.datasets.find
+    return Pair(coordinator=coordinator, root=find(f"{name}.root").id, derived=find(name).id)
