@@ -4,7 +4,7 @@ What is measured is the time from asking for the transform until its block is co
 gRPC, what it wrote read back and hashed, four files made durable. Beside each fifth stand the same query by Spark alone
 over the same records, `sql(…).toArrow()` in the same warm JVM over a table that it already holds, and as many files of
 such sizes made durable. The root's own commits are not timed. Each transaction closes a window. Spark alone exchanges
-records by key before it aggregates them; the engine tells it that there is one partition, so a ratio below 1 is possible.
+records by key before it aggregates them; the engine tells it that they are in one partition, so a ratio may be below 1.
 
 A first call goes to another engine that has just started, in a process of its own: the derivative was added while this
 one ran, so that its query is new to the other.
@@ -129,9 +129,9 @@ def through(pair: Pair, spark: Spark, folder: Path, count: int) -> Times:
 
 def _records(kind: str, block: int) -> pa.Table:
     """Return what a query runs over once a block is there: its records, or those of the window it closes."""
-    if kind == "row-wise" or block == 0:
+    if kind == "row-wise":
         return departures(block)
-    records = pa.concat_tables([departures(block - 1), departures(block)])
+    records = pa.concat_tables([departures(each) for each in range(max(block - 1, 0), block + 1)])
     moments = records.column("time_hour").cast(pa.int64())
     return records.filter(pc.equal(pc.divide(moments, HOUR), block))
 
