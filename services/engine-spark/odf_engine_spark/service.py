@@ -45,10 +45,13 @@ def build(env: Environment) -> Service:
 
 
 def build_worker(env: Environment) -> Service:
-    """Return the service once its session is warm and it is its turn; ends the process if that never comes."""
+    """Return the service once its session is warm and it is its turn; ends the process if that never comes.
+
+    The JVM is watched from the start: a worker that has lost it ends, so that the keeper does not count on it.
+    """
     service = build(env)
     try:
-        await_turn(socket.socket(fileno=sys.stdin.fileno()))
+        await_turn(socket.socket(fileno=sys.stdin.fileno()), meanwhile=service.background)
     except NotWanted:
         os._exit(0)
     return service

@@ -1,7 +1,8 @@
 """A second engine, warm and waiting, that takes over when the one that serves ends.
 
 A keeper runs workers, each with a JVM of its own. Worker and keeper speak over the worker's standard input, a socket:
-the worker says when it is warm, the keeper when it may serve. A keeper that ends takes its workers with it. Where no
+the worker says when it is warm, the keeper when it may serve. A worker whose JVM has ended or hangs ends too, also
+while it waits: the keeper sees no more of it than its process. A keeper that ends takes its workers with it. Where no
 spare is ready the keeper ends as the worker did, and is started anew by whoever started it.
 """
 
@@ -113,14 +114,22 @@ def keep(
     return 0 if stop.is_set() else code
 
 
-def await_turn(line: socket.socket) -> None:
-    """Say that this worker is warm, and return when it may serve; raises `NotWanted`."""
+def await_turn(line: socket.socket, *, meanwhile: tuple[Callable[[threading.Event], None], ...] = ()) -> None:
+    """Say that this worker is warm, and return when it may serve; raises `NotWanted`.
+
+    Each of `meanwhile` runs in a thread while this waits, and is told to stop then.
+    """
     line.settimeout(None)
+    stop = threading.Event()
+    for work in meanwhile:
+        threading.Thread(target=work, args=(stop,), daemon=True).start()
     try:
         line.send(READY)
         said = line.recv(1)
     except ConnectionError:
         said = b""
+    finally:
+        stop.set()  # nobody waits for them: one may ask a JVM that hangs
     if said != GO:
         raise NotWanted
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine_spark.spare import Worker, keep
+from odf_engine_spark.service import LOST
+from odf_engine_spark.spare import GO, READY, Worker, await_turn, keep
 
 PATIENCE = 60.0  # seconds
 WORKER = """
@@ -24,6 +26,31 @@ if line.recv(1) == b"g":
     time.sleep(600)
 """
 COLD = "import time; time.sleep(600)"
+# The engine's own worker over a process that is no JVM, but ends with its standard input as one does; it writes down
+# the process, and every question that it is asked. Names in capitals are set by the test.
+WATCHING = """
+import os, subprocess, sys, time
+from types import SimpleNamespace
+from odf_engine_spark import pulse, service
+from odf_engine_spark.jvm import Spark
+def answer():
+    with open(sys.argv[1] + ".asked", "a") as file:
+        file.write("?")
+    time.sleep(THINKS)
+def start(master):
+    machine = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    with open(f"{sys.argv[1]}.{os.getpid()}", "w") as file:
+        file.write(f"{machine.pid}\\n")
+    time = SimpleNamespace(nanoTime=answer)
+    jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=time)))
+    context = SimpleNamespace(_gateway=SimpleNamespace(proc=machine))
+    return Spark(SimpleNamespace(sparkContext=context, _jvm=jvm, stop=machine.kill))
+service.start, service.HUNG, pulse.SECONDS = start, HUNG, 0.01
+service.build_worker(SimpleNamespace(settings=SimpleNamespace(spark_master="", signed_columns=False, engine="")))
+with open(sys.argv[1], "a") as file:
+    file.write(f"{os.getpid()}\\n")
+time.sleep(600)
+"""
 
 
 class Keeper:
@@ -56,6 +83,14 @@ class Keeper:
         """Return who has served, the last one last."""
         return [int(line) for line in self.served.read_text().splitlines()] if self.served.exists() else []
 
+    def machine_of(self, worker: Worker) -> int:
+        """Return the process that stands for a worker's JVM."""
+        return int(self.served.with_name(f"served.{worker.process.pid}").read_text())
+
+    def was_asked(self) -> bool:
+        """Tell whether a worker has asked its JVM whether it is there."""
+        return self.served.with_name("served.asked").exists()
+
     def end(self) -> None:
         self.stop.set()
         self._thread.join(PATIENCE)
@@ -71,6 +106,11 @@ def keeper(folder: Path, *texts: str, after: float = 0.0) -> Iterator[Keeper]:
         yield kept
     finally:
         kept.end()
+
+
+def watching(*, hung: float = 3600.0, thinks: float = 0.0) -> str:
+    """Return a worker that ends after so many silent seconds of its JVM, which takes so many to answer."""
+    return WATCHING.replace("THINKS", str(thinks)).replace("= start, HUNG", f"= start, {hung}")
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -106,6 +146,51 @@ def test_a_spare_that_ends_is_replaced(tmp_path: Path) -> None:
         os.kill(kept.started[1].process.pid, signal.SIGKILL)
         until(lambda: len(kept.started) == 3)
         assert kept.started[0].process.poll() is None
+
+
+def test_a_spare_that_has_lost_its_machine_ends_and_another_one_serves(tmp_path: Path) -> None:
+    with keeper(tmp_path, WORKER, watching()) as kept:
+        until(lambda: len(kept.started) == 2 and kept.started[1].is_ready)
+        first, lost = kept.started
+        os.kill(kept.machine_of(lost), signal.SIGKILL)
+        until(lambda: len(kept.started) == 3 and kept.started[2].is_ready)
+        assert lost.process.returncode == LOST
+        os.kill(first.process.pid, signal.SIGKILL)
+        until(lambda: kept.serving() == [first.process.pid, kept.started[2].process.pid])
+
+
+def test_a_spare_whose_machine_hangs_ends(tmp_path: Path) -> None:
+    with keeper(tmp_path, WORKER, watching(hung=0.0, thinks=600.0)) as kept:
+        until(lambda: len(kept.started) == 3)
+        assert kept.started[1].process.returncode == LOST
+
+
+def test_a_spare_asks_its_machine_while_it_waits_and_then_serves(tmp_path: Path) -> None:
+    with keeper(tmp_path, WORKER, watching()) as kept:
+        until(lambda: len(kept.started) == 2 and kept.started[1].is_ready and kept.was_asked())
+        first, second = kept.started
+        os.kill(first.process.pid, signal.SIGKILL)
+        until(lambda: kept.serving() == [first.process.pid, second.process.pid])
+
+
+def test_what_a_worker_does_while_it_waits_stops_when_it_may_serve() -> None:
+    keepers, workers = socket.socketpair()
+    begun, ended = threading.Event(), threading.Event()
+
+    def watch(stop: threading.Event) -> None:
+        begun.set()
+        if stop.wait(PATIENCE):
+            ended.set()
+
+    with keepers, workers:
+        waiting = threading.Thread(target=lambda: await_turn(workers, meanwhile=(watch,)))
+        waiting.start()
+        assert keepers.recv(1) == READY
+        assert begun.wait(PATIENCE)
+        assert not ended.is_set()
+        keepers.send(GO)
+        waiting.join(PATIENCE)
+        assert ended.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("text", [COLD, WORKER.replace("time.sleep(600)", "while True: pass")])
