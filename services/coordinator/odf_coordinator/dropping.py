@@ -10,8 +10,10 @@ import structlog
 
 from odf_common.chain.chain import iterate
 from odf_common.chain.divergence import Line
-from odf_common.errors import NotFound, Refused
-from odf_common.metadata.events import AddData, ExecuteTransform
+from odf_common.errors import InvalidQuery, NotFound, Refused
+from odf_common.metadata.events import AddData, ExecuteTransform, SetTransform
+from odf_common.metadata.steps import Transform
+from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import BlobReader, ObjectKind
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
@@ -48,20 +50,25 @@ class Dropping:
 
     datasets: Datasets
     committer: Committer
+    engine: Engine
 
     def drop(self, ref: str) -> Dropped:
-        """Remove the slices and checkpoints of a derivative of ours whose inputs have all that it saw.
+        """Remove the slices and checkpoints of a derivative of ours that this node can make again.
 
-        Raises `Refused` for a root, for a copy, and where an input could not give again what it gave.
+        Raises `Refused` for a root, for a copy, where an input could not give again what it gave, and where a transform
+        of the chain was computed by an engine that is not here; `Unavailable` when the engine cannot be asked.
         """
         known = self.datasets.find(ref)
         if not known.is_derivative:
             text = f"{known.alias} is a root: its data is derived of nothing, and could not be made again"
             raise Refused(reason="DataNotDerived", text=text)
         self.committer.require_owned(known.id)
-        self._require_inputs(known)
+        self._require_engine(known)  # not under the lock: a busy engine answers late
         with self.committer.exclusively(known.id):
-            known = self.datasets.find(ref)
+            asked, known = known, self.datasets.find(ref)
+            if known.state.transform != asked.state.transform:
+                self._require_engine(known)
+            self._require_inputs(known)
             removed = list(self._remove(known))
         log.info("data dropped", dataset=known.alias, objects=len(removed))
         return Dropped(
@@ -84,6 +91,23 @@ class Dropping:
                     "its data could not be made again"
                 )
                 raise Refused(reason="DataNotDerived", text=text)
+
+    def _require_engine(self, known: Known) -> None:
+        """Return if the engine that is here is the one of each transform whose results the chain has."""
+        seen: set[tuple[str, str | None]] = set()
+        for transform in _transforms(self.datasets, known):
+            name = (transform.engine.lower(), transform.version)
+            if name in seen:
+                continue
+            seen.add(name)
+            try:
+                self.engine.validate(transform, {}, {}, known.state.vocabulary)
+            except (
+                EngineNotAvailable,
+                InvalidQuery,
+            ) as error:  # another version need not even read the query
+                text = f"the data of {known.alias} could not be made again here: {error}"
+                raise Refused(reason="DataNotDerived", text=text) from error
 
     def _remove(self, known: Known) -> Iterator[ObjectRef]:
         """Yield what was there and is removed; the newest is gone for good before any other."""
@@ -131,3 +155,16 @@ def _objects(datasets: Datasets, known: Known) -> Iterator[tuple[ObjectRef, ...]
     for _, decoded, _ in iterate(datasets.reader(known.id), known.state.head):
         if isinstance(decoded.block.event, AddData | ExecuteTransform):
             yield tuple(objects_of(decoded.block.event))
+
+
+def _transforms(datasets: Datasets, known: Known) -> Iterator[Transform]:
+    """Yield the transforms of a chain that computed any of its objects, newest first."""
+    has_results = False
+    for _, decoded, _ in iterate(datasets.reader(known.id), known.state.head):
+        event = decoded.block.event
+        if isinstance(event, ExecuteTransform):
+            has_results = has_results or any(objects_of(event))
+        elif isinstance(event, SetTransform):
+            if has_results:
+                yield event.transform
+            has_results = False

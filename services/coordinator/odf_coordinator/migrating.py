@@ -23,6 +23,7 @@ from odf_common.ports.engine import Engine
 from odf_common.runtime.migration import migrate_request
 from odf_common.runtime.replay import request_files
 from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.dropping import why_missing
 from odf_coordinator.written import examine, store
 
 log = structlog.get_logger(__name__)
@@ -40,7 +41,8 @@ class Migrating:
     ) -> tuple[KnownEvent, ...]:
         """Return the events with those of a migration among them, whose objects are stored, where one is needed.
 
-        Raises `InvalidQuery` with the engine's words when the state cannot be carried over; then nothing is stored.
+        Raises `InvalidQuery` with the engine's words when the state cannot be carried over, and `DataDropped` when that
+        state was dropped; then nothing is stored.
         """
         new = next((event for event in events if isinstance(event, SetTransform)), None)
         old = known.state.transform
@@ -49,6 +51,8 @@ class Migrating:
         scratch = self.datasets.blobs.scratch()
         try:
             made = self._migrated(known.state, old, new, system_time, scratch)
+        except NotFound as error:
+            raise why_missing(self.datasets, (known,), error) from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         if made is None:

@@ -129,5 +129,5 @@ def _parts(adding: Adding, importer: Importer, scheduler: Scheduler, ingest: Ing
             rebuilding=Rebuilding(datasets=datasets, engine=adding.engine),
         ),
         scheduler=scheduler,
-        dropping=Dropping(datasets=datasets, committer=adding.committer),
+        dropping=Dropping(datasets=datasets, committer=adding.committer, engine=adding.engine),
     )

@@ -150,7 +150,7 @@ class Coordinator:
             adding=self.adding,
             keys=self.keys,
         )
-        self.dropping = Dropping(datasets=self.datasets, committer=self.committer)
+        self.dropping = Dropping(datasets=self.datasets, committer=self.committer, engine=self.engine)
         self.reading = Reading(datasets=self.datasets, slices=Slices(self.datasets), engine=self.engine)
         self.pulling = Pulling(
             datasets=self.datasets,

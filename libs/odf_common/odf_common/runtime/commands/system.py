@@ -24,7 +24,8 @@ def command() -> None:
 def drop_data(*, dataset: str, yes: bool, output: str) -> None:
     """Delete the data slices and checkpoints of a derivative; its chain stays, and odf pull makes them again.
 
-    Refused for roots and copies, and where an input no longer has what the derivative saw of it.
+    Refused for roots and copies, where an input no longer has what the derivative saw of it, and where another engine,
+    or another version of it, computed the data.
 
     \b
     Example:

@@ -1,0 +1,128 @@
+"""Data of derivatives that the engine which is here did not compute: it is kept, since it could not be made again."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from odf_common.errors import InvalidQuery, Refused
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.steps import Transform
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.ports.engine import Past, ValidatedQuery
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.dropping import DataDropped
+from odf_coordinator.testing import Coordinator, PassingEngine
+
+
+@pytest.fixture
+def versioned(tmp_path: Path, root: str, derivative: str) -> Coordinator:
+    """A derivative with data that version one of the engine computed."""
+    engine = PassingEngine()
+    engine.version = "one"
+    node = Coordinator(home=tmp_path, engine=engine)
+    node.add(root, derivative)
+    node.push("cities", "Oslo")
+    node.work()
+    return node
+
+
+def slices(node: Coordinator) -> set[Multihash]:
+    return set(node.blobs.names(node.find("cities.copy").id, ObjectKind.DATA))
+
+
+def commit_again(node: Coordinator) -> None:
+    """Commit the derivative's transform without its version, so that it asks for the engine that is here."""
+    event = node.find("cities.copy").state.transform
+    assert event is not None
+    node.changing.commit_event(
+        "cities.copy", replace(event, transform=replace(event.transform, version=None))
+    )
+
+
+def test_what_the_engine_that_is_here_computed_may_be_dropped(versioned: Coordinator) -> None:
+    assert versioned.dropping.drop("cities.copy").slices == 1
+
+
+def test_what_another_engine_computed_is_kept(versioned: Coordinator) -> None:
+    before = slices(versioned)
+    versioned.engine.version = "two"
+
+    with pytest.raises(
+        Refused, match=r"cities\.copy could not be made again here: asked for one, here is two"
+    ):
+        versioned.dropping.drop("cities.copy")
+
+    assert slices(versioned) == before
+    commit_again(versioned)
+    assert versioned.find("cities.copy").state.transform is not None
+    with pytest.raises(Refused, match="asked for one, here is two"):
+        versioned.dropping.drop("cities.copy")
+
+
+def test_a_transform_that_computed_nothing_is_not_asked_for(
+    tmp_path: Path, root: str, derivative: str
+) -> None:
+    engine = PassingEngine()
+    engine.version = "one"
+    node = Coordinator(home=tmp_path, engine=engine)
+    node.add(root, derivative)
+    engine.version = "two"
+    commit_again(node)
+    node.push("cities", "Oslo")
+    node.work()
+
+    assert node.dropping.drop("cities.copy").slices == 1
+
+
+def test_a_query_that_the_engine_here_cannot_read_is_kept(
+    versioned: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise InvalidQuery(text="syntax error")
+
+    monkeypatch.setattr(versioned.engine, "validate", refuse)
+
+    with pytest.raises(Refused, match="could not be made again here: syntax error"):
+        versioned.dropping.drop("cities.copy")
+
+    assert slices(versioned)
+
+
+def test_an_engine_that_changes_while_it_is_asked_is_asked_again(versioned: Coordinator) -> None:
+    class Upgraded(PassingEngine):
+        version = "one"
+
+        def validate(
+            self,
+            transform: Transform,
+            inputs: Mapping[str, pa.Schema],
+            vocabs: Mapping[str, DatasetVocabulary],
+            output_vocab: DatasetVocabulary,
+            past: Past | None = None,
+        ) -> ValidatedQuery:
+            answer = super().validate(transform, inputs, vocabs, output_vocab, past)
+            if self.version == "one":
+                self.version = versioned.engine.version = "two"
+                commit_again(versioned)
+            return answer
+
+    dropping = replace(versioned.dropping, engine=Upgraded())
+
+    with pytest.raises(Refused, match="asked for one, here is two"):
+        dropping.drop("cities.copy")
+
+    assert slices(versioned)
+
+
+def test_a_new_query_on_dropped_data_says_that_it_was_dropped(versioned: Coordinator) -> None:
+    versioned.dropping.drop("cities.copy")
+    versioned.engine.version = "two"
+    before = versioned.find("cities.copy").state
+
+    with pytest.raises(DataDropped, match=r"`odf pull cities\.copy` makes it again"):
+        commit_again(versioned)
+
+    assert versioned.find("cities.copy").state == before
