@@ -182,14 +182,15 @@ def _coalesced(value: Tree, flow: Flow) -> Time | Frame | None:
 
 def _greatest(value: Tree, flow: Flow) -> Time | None:
     """Return what is known of the latest time of a join's sides: it says when the row is complete."""
-    spans = []
-    for side in flow.sides:
-        found = [time_of(each, side) for each in value.children]
-        first = next((each for each in found if each is not None), None)
-        if first is None:
-            return None
-        spans.append(first.span)
-    return Time(span=latest(tuple(spans))) if spans else None
+    spans = [
+        found.span
+        for side in flow.sides
+        for each in value.children
+        if (found := time_of(each, side)) is not None
+    ]
+    has_all_sides = all(any(time_of(each, side) for each in value.children) for side in flow.sides)
+    is_time = all(any(time_of(each, side) for side in flow.sides) for each in value.children)
+    return Time(span=latest(tuple(spans))) if spans and has_all_sides and is_time else None
 
 
 def using(node: Tree, flow: Flow) -> Flow:

@@ -11,7 +11,7 @@ from odf_engine_spark.joins import join_kind
 from odf_engine_spark.jvm import Java
 from odf_engine_spark.matching import matching_of
 from odf_engine_spark.node import Node
-from odf_engine_spark.plans import COMPLETE, LATE, RECORDS, ROW, UNTIL, WAITING, Part, Plans, items
+from odf_engine_spark.plans import ARRIVED, COMPLETE, LATE, RECORDS, ROW, UNTIL, WAITING, Part, Plans, items
 from odf_engine_spark.segments import Segment
 from odf_engine_spark.stages import Stage
 
@@ -74,10 +74,14 @@ class Compiler:
             waits=hidden == COMPLETE,
         )
 
-    def in_order(self, part: Part, columns: Sequence[Java], orders: Sequence[Java] = ()) -> Part:
-        """Return the rows in total order: as they become complete, then by all columns."""
+    def in_order(
+        self, part: Part, columns: Sequence[Java], orders: Sequence[Java] = (), *, by_arrival: bool = False
+    ) -> Part:
+        """Return the rows in total order: as they become complete, as they came if they tell, then by all columns."""
         plans = self.plans
         by = [plans.ascending(plans.column(part.plan, part.hidden[COMPLETE])), *orders]
+        if by_arrival and ARRIVED in part.hidden:
+            by.append(plans.ascending(plans.column(part.plan, part.hidden[ARRIVED])))
         by += [plans.ascending(column) for column in columns if column.dataType().typeName() != "map"]
         return Part(plans.ordered(by, part.plan), part.hidden)
 

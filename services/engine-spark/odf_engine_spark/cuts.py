@@ -142,13 +142,13 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     name, complete = plans.fresh("__odf_key"), plans.fresh(COMPLETE)
     probe = plans.with_key(part.plan, order[0], name)
     text = f"unix_micros(CAST({name} AS TIMESTAMP)) + {node.behind}L"
-    part = Part(plans.with_column(probe, complete, text), {COMPLETE: complete})
+    part = Part(plans.with_column(probe, complete, text), {**part.hidden, COMPLETE: complete})
     functions = [window_function(column) for column in items(plan.windowExpressions())]
     arguments = [_argument(compiler, each) for each in functions]
     columns, keys = items(below.output()), items(plan.partitionSpec())
-    values = (*columns, *keys, order[0], *arguments)
+    values = (*columns, *keys, *order, *arguments)
     orders = items(plan.orderSpec())[1:]
-    part = Part(compiler.in_order(part, columns, orders).plan, part.hidden)
+    part = compiler.in_order(part, columns, orders, by_arrival=len(node.children[0].flow.streams) == 1)
     given = [plans.alias(value, f"c{at}") for at, value in enumerate(values)]
     types = list(plans.schema(plan))[len(columns) :]
     assert node.over is not None
@@ -159,14 +159,14 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     segment = compiler.segment(
         f"{node.stream}<", replace(node.children[0].flow, waits=True), Part(made, part.hidden), own
     )
-    first = len(columns) + len(keys) + 1
+    first = len(columns) + len(keys) + len(order)
     compiler.stages.append(
         Running(
             stream=node.stream,
             segment=segment,
             outputs=len(columns),
             keys=tuple(range(len(columns), len(columns) + len(keys))),
-            peers=first - 1,
+            peers=tuple(range(first - len(order), first)),
             calls=tuple(
                 _calls(functions, [each.type for each in types], first, len(columns), node.over.ranges)
             ),
@@ -185,7 +185,8 @@ def _session(compiler: Compiler, node: Node, plan: Java) -> None:
     aggregate = plans.aggregate(
         keys, [*columns, plans.alias(collected, members), plans.alias(keys[node.key], name)], part.plan
     )
-    ended = compiler.with_complete(aggregate, name, keys[node.key], 0)
+    # A record exactly at a session's end still belongs to it, and is not late by a watermark there.
+    ended = compiler.with_complete(aggregate, name, keys[node.key], 1)
     own = items(plan.output())
     ended = compiler.in_order(ended, own)
     segment = compiler.segment(
@@ -221,7 +222,9 @@ def _as_of(compiler: Compiler, node: Node, plan: Java) -> None:
                 phase=flow.phase + int(node.waits[0]),
                 reach={stream: reach + node.waits[0] for stream, reach in flow.reach.items()},
             )
-        part = compiler.in_order(Part(timed, hidden), columns)
+        part = compiler.in_order(
+            Part(timed, hidden), columns, by_arrival=at == 1 and len(child.flow.streams) == 1
+        )
         own = [*columns, plans.column(part.plan, micros)]
         segment = compiler.segment(f"{node.stream}{'<>'[at]}", flow, part, own)
         sides.append((columns, replace(segment, is_of_versions=at == 1)))

@@ -19,6 +19,7 @@ _NAME: Final = r"(?:`[^`]+`|[A-Za-z_]\w*)"
 _AS_OF: Final = re.compile(
     r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*|/\*.*?\*/|"
     rf"(?P<table>{_NAME})(?P<gap>\s+)FOR\s+SYSTEM_TIME\s+AS\s+OF\s+(?P<time>{_NAME}(?:\.{_NAME})?)"
+    r"(?P<call>\s*\()?"
     rf"(?P<alias>\s+(?:AS\s+)?(?!(?:ON|USING|WHERE|JOIN|LEFT|INNER|GROUP|UNION|HAVING)\b){_NAME})?",
     re.IGNORECASE | re.DOTALL,
 )
@@ -42,6 +43,10 @@ def read_text(sql: str, temporal: Sequence[TemporalTable]) -> Text:
         table, time = found["table"], found["time"]
         if table is None:
             return found[0]
+        if found["call"]:
+            raise InvalidQuery(
+                text=f"FOR SYSTEM_TIME AS OF {time}(…): take a column; compute it in a step before"
+            )
         bare = table.strip("`")
         name = f"{bare}@{time.replace('`', '')}"
         tables[name.lower()] = AsOf(table=bare, time=time, key=keys.get(bare.lower(), ()))

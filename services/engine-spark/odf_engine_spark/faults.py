@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
 from odf_common.errors import InvalidQuery
 
@@ -26,7 +26,8 @@ def query_fault(error: Exception) -> InvalidQuery:
     """Return Spark's error as the user's fault; raises `EngineFault` where it is not."""
     state, text = _said(error)
     text = _STACK.sub("", text.strip())
-    if state is None or state.startswith(_INTERNAL):
+    is_users = isinstance(error, IllegalArgumentException)  # such as a window of a month: it has no state
+    if not is_users and (state is None or state.startswith(_INTERNAL)):
         raise EngineFault(text[:LIMIT]) from error
     if isinstance(error, AnalysisException):
         text = text.split(";\n", 1)[0]

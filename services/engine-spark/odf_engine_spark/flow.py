@@ -180,6 +180,8 @@ def joined(
     reach_right = {n: r + max(0.0, -least, waits_left - least) for n, r in right.reach.items()}
     here = _moved(left.known, max(0.0, least), max(0.0, most))
     there = _moved(right.known, max(0.0, -most), max(0.0, -least))
+    maybe_here = _moved(left.maybe, max(0.0, least), max(0.0, most))
+    maybe_there = _moved(right.maybe, max(0.0, -most), max(0.0, -least))
     flow = Flow(
         streams=left.streams | right.streams,
         waits=True,
@@ -192,17 +194,17 @@ def joined(
     match kind:
         case "Inner":
             sides = (*(left.sides or (left.known,)), *(right.sides or (right.known,)))
-            maybe = {**left.maybe, **right.maybe}
+            maybe = {**maybe_here, **maybe_there}
             return replace(flow, known={**here, **there}, maybe=maybe, sides=sides), 0, 0
         case "LeftOuter":
-            flow = replace(flow, known=here, maybe={**left.maybe, **there})
+            flow = replace(flow, known=here, maybe={**maybe_here, **maybe_there, **there})
         case "RightOuter":
-            flow = replace(flow, known=there, maybe={**right.maybe, **here})
+            flow = replace(flow, known=there, maybe={**maybe_here, **maybe_there, **here})
         case "FullOuter":
             is_full = not left.maybe and not right.maybe
             flow = replace(flow, maybe={**here, **there}, is_full=is_full)
         case _:
-            flow = replace(flow, known=here, system=left.system)
+            flow = replace(flow, known=here, maybe=maybe_here, system=left.system)
     return flow, waits_left, waits_right
 
 

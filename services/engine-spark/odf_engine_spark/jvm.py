@@ -65,15 +65,18 @@ class Spark:
         session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0b")
         return Spark(session)
 
-    def relation(self, records: pa.Table) -> Java:
-        """Return records as a leaf of a plan; columns have Spark's own types already. They pass through memory only."""
+    def relation(self, records: pa.Table, at_a_time: int | None = None) -> Java:
+        """Return records as a leaf of a plan; columns have Spark's own types already. They pass through memory only.
+
+        With `at_a_time` each so many records are a batch of Arrow's.
+        """
         with os.fdopen(os.memfd_create("records"), "wb") as sink:
             with pa.ipc.new_stream(sink, records.schema) as stream:
                 if not len(
                     records
                 ):  # a table without records has no batch; Spark makes less of none than of an empty one
                     stream.write_batch(pa.RecordBatch.from_pylist([], records.schema))
-                stream.write_table(records)
+                stream.write_table(records, max_chunksize=at_a_time)
             sink.flush()
             functions = self.jvm.org.apache.spark.sql.api.python.PythonSQLUtils
             batches = functions.readArrowStreamFromFile(f"/proc/{os.getpid()}/fd/{sink.fileno()}")

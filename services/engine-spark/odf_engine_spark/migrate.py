@@ -50,9 +50,11 @@ def check_carried(old: Prepared, new: Prepared, names: Mapping[str, str]) -> Non
     if len(old.stages) != len(new.stages) or not all(
         _same_stage(one, other, names) for one, other in zip(old.stages, new.stages, strict=True)
     ):
-        raise _lost("what its groups, places or versions are made of has changed")
+        raise _lost("GROUP BY, row_number(), running OVER and AS OF go on only unchanged")
     if (old.last.flow.takes_back or old.last.late) and not _same_segment(old.last, new.last, names):
-        raise _lost("it would have to take back records that the other query has put out")
+        raise _lost(
+            "GROUP BY, row_number() and LATE go on only unchanged, since records that are out may be taken back"
+        )
     if new.last.waits and not old.last.waits:
         raise _lost("it needs records that the other query has not kept")
     if old.last.waits and not new.last.waits:

@@ -111,7 +111,7 @@ class _Reader:
         if column.kind == "AttributeReference" and limit.kind == "Literal":
             value = str(limit.fields["value"])
             if value.lstrip("-").isdigit():
-                most = int(value) - (condition.kind == "LessThan")
+                most = max(int(value) - (condition.kind == "LessThan"), 0)
                 self.bounds[column.id] = min(most, self.bounds.get(column.id, most))
 
     def _project(self, tree: Tree) -> Node:
@@ -165,7 +165,7 @@ class _Reader:
             )
         key = tree.part("groupingExpressions")[at]
         # A session may have begun any time before it is complete.
-        spans = (Span(gap, FOREVER), Span(0, 0))
+        spans = (Span(gap + 1, FOREVER), Span(1, 1))
         edges = {
             column.id: Time(span=spans[edge])
             for column in columns

@@ -2,7 +2,8 @@
 
 The user's text is never turned into other text: its *analysed* plan is taken apart and put together again around the
 places where state is kept. Hidden columns travel with the rows: a record's number in the request (`ROW`), or when a
-row is complete (`COMPLETE`, microseconds) and between which watermarks it counts (`LATE`, `UNTIL`).
+row is complete (`COMPLETE`, microseconds), between which watermarks it counts (`LATE`, `UNTIL`), and its place in the
+stream (`ARRIVED`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +23,11 @@ ROW: Final = "__odf_row"
 COMPLETE: Final = "__odf_complete"
 LATE: Final = "__odf_late"
 UNTIL: Final = "__odf_until"
+ARRIVED: Final = "__odf_arrived"
 RECORDS: Final = (ROW,)  # hidden in plans that act on each record
-WAITING: Final = (COMPLETE, LATE, UNTIL)  # hidden in plans whose rows wait to be complete
+WAITING: Final = (COMPLETE, LATE, UNTIL, ARRIVED)  # hidden in plans whose rows wait to be complete
+BATCH: Final = 1024  # records between two looks of Spark's whether a task is still wanted
+FEW: Final = 8  # the same where a record may become millions
 _MODULE: Final = "MODULE$"
 
 
@@ -57,6 +61,7 @@ class Plans:
 
     spark: Spark
     feeding: Spark
+    batch: int = BATCH
     leaves: dict[int, tuple[str, Java]] = field(default_factory=dict)
     _numbers: "count[int]" = field(default_factory=count)
 
@@ -209,9 +214,8 @@ class Plans:
         return self._filled(slot, {name: self._rows(table) for name, table in records.items()})
 
     def _rows(self, records: pa.Table) -> Java:
-        """Return records as an RDD of one partition: chunks of a table would each become one."""
-        rows = self.feeding.relation(records.combine_chunks()).rdd()
-        return rows.toJavaRDD().coalesce(1).rdd()
+        """Return records as an RDD of one partition: batches would each become one."""
+        return self.feeding.relation(records.combine_chunks(), self.batch).rdd().toJavaRDD().coalesce(1).rdd()
 
     def _filled(self, slot: Slot, leaves: Mapping[str, Java]) -> Java:
         if slot.stream is not None:

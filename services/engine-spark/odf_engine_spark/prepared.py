@@ -17,7 +17,7 @@ from odf_engine_spark.faults import FAULTS, query_fault
 from odf_engine_spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.late import check_late, keys_of
 from odf_engine_spark.nodes import shape_of
-from odf_engine_spark.plans import Plans
+from odf_engine_spark.plans import BATCH, FEW, Plans
 from odf_engine_spark.sandbox import check_transform, check_written
 from odf_engine_spark.segments import Segment
 from odf_engine_spark.stages import Stage
@@ -26,6 +26,7 @@ from odf_engine_spark.tree import Tree
 from odf_engine_spark.types import output_schema_of, spark_schema_of
 
 ENGINES: Final = ("spark",)
+RESERVED: Final = "__odf_"  # begins the names of hidden columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,12 @@ def prepare(
     warm: Spark, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
 ) -> Prepared:
     """Check a transform against its inputs; raises `InvalidQuery` or `InvalidInput`."""
+    for each in inputs:
+        for name in each.schema.names:
+            if name.lower().startswith(RESERVED):
+                raise InvalidQuery(
+                    text=f"{each.name} has a column {name}: names that begin with {RESERVED} are the engine's"
+                )
     spark = warm.isolated()
     schemas = {each.name: spark_schema_of(each.schema) for each in inputs}
     try:
@@ -114,7 +121,8 @@ def _compiled(
     if analysed.late is not None:
         check_late(node)
     of_time = node.flow.known.get(dict(columns)[vocab.event_time_column])
-    compiler = Compiler(Plans(spark, spark.feeding()), cut)
+    batch = FEW if any(part.kind == "Generate" for part in tree.walk()) else BATCH
+    compiler = Compiler(Plans(spark, spark.feeding(), batch), cut)
     last = compiler.last(node, analysed.plan, [column for _, column in columns], vocab.event_time_column)
     last = replace(last, late=analysed.late or 0)
     prepared = Prepared(

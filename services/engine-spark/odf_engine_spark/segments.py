@@ -19,7 +19,7 @@ from odf_engine_spark.changelog import Numbers, Thresholds, carried_operations, 
 from odf_engine_spark.faults import FAULTS, query_fault
 from odf_engine_spark.flow import Flow, Lateness
 from odf_engine_spark.matching import Matching
-from odf_engine_spark.plans import COMPLETE, LATE, ROW, UNTIL, Plans, Slot
+from odf_engine_spark.plans import ARRIVED, COMPLETE, LATE, ROW, UNTIL, Plans, Slot
 from odf_engine_spark.progress import Progress
 from odf_engine_spark.times import FOREVER
 
@@ -93,6 +93,8 @@ class Segment:
     def collect(self, records: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
         """Return the rows over these records, and their hidden column."""
         spark = self.plans.spark
+        if self.waits:
+            records = {name: _as_they_came(table) for name, table in records.items()}
         try:
             table = spark.collect(spark.frame(self.plans.over(self.slot, records)))
         except FAULTS as error:
@@ -201,9 +203,16 @@ def last_ends(times: Numbers, rule: Lateness) -> Numbers:
     return np.floor_divide(times, rule.slide) * rule.slide + rule.size
 
 
+def _as_they_came(table: pa.Table) -> pa.Table:
+    if COMPLETE not in table.column_names:
+        return table
+    return table.append_column(ARRIVED, pa.array(np.arange(len(table), dtype=np.int64)))
+
+
 def _without_corrected(delta: Delta) -> Delta:
-    """Return a stream without the first halves of corrections: what they say was valid stays so until the second."""
-    stays = delta.operations != int(Operation.CORRECT_FROM)
+    """Return a stream without the first halves of corrections to a later time: until then they were valid."""
+    moves = np.append(np.diff(delta.complete) != 0, True)
+    stays = (delta.operations != int(Operation.CORRECT_FROM)) | ~moves
     return replace(
         delta,
         records=delta.records.filter(pa.array(stays)),

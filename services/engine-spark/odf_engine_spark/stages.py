@@ -15,6 +15,7 @@ from odf_engine_spark.aggregates import Aggregate
 from odf_engine_spark.as_of import as_of
 from odf_engine_spark.changelog import Numbers
 from odf_engine_spark.changes import Changes
+from odf_engine_spark.codes import equality_codes, normalized
 from odf_engine_spark.grouped import grouped
 from odf_engine_spark.plans import COMPLETE, ROW
 from odf_engine_spark.ranked import Order, ranked
@@ -105,7 +106,7 @@ class Running:
     segment: Segment
     outputs: int
     keys: tuple[int, ...]
-    peers: int
+    peers: tuple[int, ...]
     calls: tuple[Call, ...]
 
     def run(self, step: Step) -> Delta:
@@ -113,10 +114,14 @@ class Running:
         given = self.segment.run(step)
         step.progress.report("running", total=len(given.records))
         columns: dict[int, pa.ChunkedArray] = dict(enumerate(given.records.columns[: self.outputs]))
+        ties = [normalized(given.records.column(at)) for at in self.peers]
+        peers = pa.array(equality_codes(ties, len(given.records)), pa.int64())
         for number, call in enumerate(self.calls):
             place = f"{self.stream}.{number}"
-            used = [*self.keys, self.peers, *call.arguments]
-            chosen = [given.records.column(at) for at in used]
+            keys, arguments = (
+                [given.records.column(at) for at in places] for places in (self.keys, call.arguments)
+            )
+            chosen = [*keys, pa.chunked_array([peers]), *arguments]
             table = pa.Table.from_arrays(chosen, names=[str(at) for at in range(len(chosen))])
             try:
                 values, step.new[place] = running(

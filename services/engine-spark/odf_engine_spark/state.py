@@ -76,6 +76,8 @@ def _state(table: pa.Table) -> State:
     if len(inputs) + len(tables) != len(rows):
         raise ValueError("an input or a table stands there twice")
     known = metadata.get(b"watermark", b"")
+    if known and not -(1 << 63) <= int(known) < 1 << 63:
+        raise ValueError("a watermark beyond all times")
     return State(watermark=int(known) if known else None, inputs=inputs, tables=tables)
 
 

@@ -120,6 +120,22 @@ KINDS: Final[Mapping[str, Steps]] = {
         ("SELECT event_time, origin, total, place FROM "
         "(SELECT *, row_number() OVER (ORDER BY total DESC) AS place FROM g) WHERE place < 3"),
     ],
+    "windows of the greatest time": [
+        ("g", "SELECT greatest(time_hour, time_hour + INTERVAL 20 MINUTES) AS g, origin FROM flights"),
+        "SELECT window.start AS event_time, origin, count(*) AS n FROM g GROUP BY window(g, '10 minutes'), origin",
+    ],
+    "windows over two joins": [
+        (
+            "j",
+            f"SELECT coalesce(w.time_hour, f.time_hour) AS t, f.origin, f.time_hour AS ft FROM flights f LEFT JOIN weather w ON {NEAR}",
+        ),
+        (
+            "k",
+            ("SELECT j.t, j.origin FROM j JOIN flights g ON g.origin = j.origin AND g.time_hour BETWEEN j.ft AND "
+            "j.ft + INTERVAL 20 MINUTES"),
+        ),
+        "SELECT window.start AS event_time, origin, count(*) AS n FROM k GROUP BY window(t, '10 minutes'), origin",
+    ],
     "distinct": ["SELECT DISTINCT time_hour AS event_time, origin FROM flights"],
     "the greatest of windows": [
         ("b", f"SELECT window, origin, count(*) AS n FROM flights {SLIDING}"),

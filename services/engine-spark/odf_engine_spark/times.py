@@ -25,7 +25,11 @@ _UNITS: Final[Mapping[str, int]] = {
     "day": DAY,
     "week": 7 * DAY,
 }
-_LONGEST: Final[Mapping[str, int]] = {"month": 31 * DAY, "quarter": 92 * DAY, "year": 366 * DAY}
+_LONGEST: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("month", "mon", "mm"), 31 * DAY),
+    "quarter": 92 * DAY,
+    **dict.fromkeys(("year", "yyyy", "yy"), 366 * DAY),
+}
 _INTERVAL: Final = re.compile(r"\s*([+-]?\d+)\s+([a-z]+?)s?(?=\s|$)", re.IGNORECASE)
 
 
@@ -56,6 +60,10 @@ class Time:
     span: Span
     period: int = 1
     is_raw: bool = False
+
+    def step(self, size: int) -> int:
+        """Return how far apart the values at least are inside a range of `size` that begins at a multiple of it."""
+        return self.period if size % self.period == 0 else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +124,7 @@ def _cast(value: Tree, inner: Time | Frame | None) -> Time | None:
         case "timestamp":
             return inner
         case "date":
-            return replace(inner, span=inner.span.widened(most=DAY - 1), period=DAY)
+            return replace(inner, span=inner.span.widened(most=DAY - inner.step(DAY)), period=DAY)
         case _:
             return None
 
@@ -139,7 +147,9 @@ def _truncated(value: Tree, known: Known) -> Time | None:
         return None
     is_even = name in _UNITS and name != "week"  # weeks begin on Mondays, months are uneven
     return Time(
-        span=base.span.widened(most=size - 1), period=size if is_even else DAY, is_raw=base.is_raw and is_even
+        span=base.span.widened(most=size - base.step(size)),
+        period=size if is_even else DAY,
+        is_raw=base.is_raw and is_even,
     )
 
 
@@ -200,7 +210,7 @@ def made_window(struct: Tree, known: Known) -> Frame | None:
     size = _length(struct)
     if size % slide:
         raise InvalidQuery(text="a window's length has to be a multiple of what it slides by")
-    end = Span(base.span.least - size, base.span.most - 1)
+    end = Span(base.span.least - size, base.span.most - base.step(slide))
     return Frame(end=end, size=size, slide=slide, is_raw=base.is_raw)
 
 

@@ -90,6 +90,8 @@ REFUSED = {
     f"SELECT f.{T} FROM flights f FULL JOIN weather FOR SYSTEM_TIME AS OF f.time_hour AS w ON f.origin = w.origin": "not FullOuter",
     f"SELECT f.{T} FROM flights f JOIN weather FOR SYSTEM_TIME AS OF f.flight AS w ON f.origin = w.origin": "column of event time",
     f"SELECT f.{T} FROM flights f JOIN weather FOR SYSTEM_TIME AS OF f.time_hour AS w ON f.flight > w.temp": "equal columns",
+    f"SELECT f.{T} FROM flights f JOIN weather FOR SYSTEM_TIME AS OF date_trunc('hour', f.time_hour) AS w ON f.origin = w.origin": "compute it in a step before",
+    "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, '1 month')": "month",
     f"SELECT f.{T} FROM flights f JOIN prices FOR SYSTEM_TIME AS OF f.time_hour AS w ON f.flight = w.temp": "no table prices",
 }  # fmt: skip
 

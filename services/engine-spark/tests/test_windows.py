@@ -360,3 +360,72 @@ def test_a_join_without_bounds_looks_at_old_rows_only_for_new_partners(
     joined.pull(2, 2)
     assert len(joined.rows()) == 100
     assert seen == [101, 11]
+
+
+def test_a_record_exactly_at_a_session_s_end_belongs_to_it(derive: Make) -> None:
+    query = "SELECT session_window.end AS event_time, count(*) AS n FROM flights GROUP BY session_window(time_hour, '10 minutes')"
+    blocks = [
+        Block(rows=[flight(0)], watermark=10 * MINUTE),
+        Block(rows=[flight(10 * MINUTE)], watermark=20 * MINUTE + 1),
+    ]
+    stepwise, whole = derive(sql(query), flights=blocks), derive(sql(query), flights=blocks)
+    stepwise.pull(1)
+    assert stepwise.rows() == []
+    stepwise.pull(2)
+    whole.pull()
+    assert stepwise.rows() == whole.rows() == [(A, 20 * MINUTE, 2)]
+
+
+def test_peers_of_a_running_sum_are_equal_in_all_that_orders_them(derive: Make) -> None:
+    query = (
+        "SELECT time_hour AS event_time, flight, sum(dep_delay) OVER w AS s, count(*) OVER w AS n FROM flights "
+        "WINDOW w AS (PARTITION BY origin ORDER BY time_hour, flight DESC)"
+    )
+    rows = [flight(1, 1.0, number=1), flight(1, 2.0, number=2), flight(1, 4.0, number=2), flight(2, 8.0)]
+    running = derive(sql(query), flights=[Block(rows=rows, watermark=HOUR)])
+    running.pull()
+    assert [row[2:] for row in running.rows()] == [(2, 6.0, 2), (2, 6.0, 2), (1, 7.0, 3), (1, 15.0, 4)]
+
+
+@pytest.mark.parametrize("table", ["weather", "p"])
+def test_of_versions_at_one_time_the_last_to_come_holds(derive: Make, table: str) -> None:
+    step = ("p", "SELECT time_hour, origin, temp FROM weather")
+    query = f"SELECT f.time_hour AS event_time, w.temp FROM flights f JOIN {table} FOR SYSTEM_TIME AS OF f.time_hour AS w ON f.origin = w.origin"
+    weather = [
+        reading(10, 50.0),
+        reading(10, 50.0, op=FROM),
+        reading(10, 20.0, op=TO),
+        reading(11, 9.0),
+        reading(11, 5.0),
+    ]
+    joined = derive(
+        sql(step, query),
+        flights=[Block(rows=[flight(10), flight(15)], watermark=HOUR)],
+        weather=[Block(rows=weather, watermark=HOUR)],
+    )
+    joined.pull()
+    assert joined.rows() == [(A, 10, 20.0), (A, 15, 5.0)]
+
+
+@pytest.mark.parametrize(
+    "day", ["date_trunc('day', date_trunc('hour', time_hour))", "CAST(date_trunc('hour', time_hour) AS DATE)"]
+)
+def test_times_may_be_truncated_again(derive: Make, day: str) -> None:
+    query = f"SELECT {day} AS event_time, count(*) AS n FROM flights GROUP BY {day}"
+    daily = derive(sql(query), flights=[Block(rows=[flight(1), flight(2 * HOUR)], watermark=24 * HOUR)])
+    daily.pull()
+    assert [row[2] for row in daily.rows()] == [2]
+
+
+def test_a_watermark_beyond_all_times_in_a_checkpoint_is_refused(derive: Make) -> None:
+    hourly = derive(sql(COUNTS), flights=[Block(rows=[flight(1)], watermark=HOUR), Block(watermark=2 * HOUR)])
+    hourly.pull(1)
+    assert hourly.checkpoint is not None
+    raw = hourly.checkpoint.read_bytes()
+    with pa.ipc.open_stream(raw) as stream:
+        table = stream.read_all()
+    metadata = {**(table.schema.metadata or {}), b"watermark": b"1" + b"0" * 30}
+    with pa.ipc.new_stream(hourly.checkpoint, table.schema.with_metadata(metadata)) as stream:
+        stream.write_table(table.replace_schema_metadata(metadata))
+    with pytest.raises(InvalidInput, match="beyond all times"):
+        hourly.pull(2)
