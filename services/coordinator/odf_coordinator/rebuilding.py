@@ -7,19 +7,21 @@ store finds it by their hash. Nothing is committed.
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
 from odf_common.chain.chain import blocks_between
 from odf_common.chain.events import later
 from odf_common.errors import NotFound, VerificationFailed
-from odf_common.metadata.events import DataSlice
+from odf_common.metadata.events import DataSlice, ExecuteTransform
 from odf_common.ports.engine import Engine
 from odf_common.runtime.replay import Replaying, Stored
+from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
-from odf_coordinator.dropping import has_all, is_dropped, why_missing
-from odf_coordinator.objects import objects_of
-from odf_coordinator.written import examine, store
+from odf_coordinator.dropping import DataDropped, has_all, is_dropped, why_missing
+from odf_coordinator.objects import CheckpointMissing, objects_of, require_checkpoint
+from odf_coordinator.written import Written, examine, store
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +52,7 @@ class Rebuilding:
     """Makes dropped data again."""
 
     datasets: Datasets
+    committer: Committer
     engine: Engine
 
     def is_needed(self, known: Known) -> bool:
@@ -60,7 +63,7 @@ class Rebuilding:
         """Replay the transforms whose objects are missing, oldest first; yields how many were.
 
         Raises `RebuildDiffers`, then what came before is stored; `DataDropped` for an input whose data was dropped
-        too; and whatever a replay raises.
+        too, and where this data was dropped again meanwhile; and whatever a replay raises.
         """
         datasets = self.datasets
         replaying = Replaying(
@@ -95,12 +98,22 @@ class Rebuilding:
                         sequence_number=stored.block.sequence_number,
                         text=f"{what}: declared {declared}, replay gives {actual}",
                     )
-            store(self.datasets.blobs, known.id, written, scratch)
+            self._store(known, event, written, scratch)
         except NotFound as error:
             inputs = (self.datasets.by_id(step.dataset_id) for step in stored.event.query_inputs)
             raise why_missing(self.datasets, (one for one in inputs if one is not None), error) from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+    def _store(self, known: Known, event: ExecuteTransform, written: Written, scratch: Path) -> None:
+        """Store what was made, unless the data was dropped meanwhile: the newest must not be here without the rest."""
+        blobs = self.datasets.blobs
+        with self.committer.exclusively(known.id):
+            try:
+                require_checkpoint(blobs, known.id, event)
+            except CheckpointMissing as error:
+                raise DataDropped(what=known.alias) from error
+            store(blobs, known.id, written, scratch)
 
 
 def _of_slices(declared: DataSlice | None, actual: DataSlice | None) -> Iterator[tuple[str, object, object]]:

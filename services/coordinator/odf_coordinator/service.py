@@ -126,7 +126,7 @@ def _parts(adding: Adding, importer: Importer, scheduler: Scheduler, ingest: Ing
             ingest=ingest,
             keys=keys,
             diverged=Diverged(datasets=datasets, adding=adding, keys=keys),
-            rebuilding=Rebuilding(datasets=datasets, engine=adding.engine),
+            rebuilding=Rebuilding(datasets=datasets, committer=adding.committer, engine=adding.engine),
         ),
         scheduler=scheduler,
         dropping=Dropping(datasets=datasets, committer=adding.committer, engine=adding.engine),

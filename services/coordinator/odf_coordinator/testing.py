@@ -159,7 +159,7 @@ class Coordinator:
             ingest=self.ingest,
             keys=self.keys,
             diverged=Diverged(datasets=self.datasets, adding=self.adding, keys=self.keys),
-            rebuilding=Rebuilding(datasets=self.datasets, engine=self.engine),
+            rebuilding=Rebuilding(datasets=self.datasets, committer=self.committer, engine=self.engine),
         )
 
     def new_committer(

@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -20,7 +20,7 @@ from odf_coordinator.dropping import DataDropped, is_dropped
 from odf_coordinator.objects import ObjectRef, objects_of
 from odf_coordinator.outcomes import Refused as RefusedOutcome
 from odf_coordinator.pulling import Pulled
-from odf_coordinator.rebuilding import RebuildDiffers, Rebuilding
+from odf_coordinator.rebuilding import RebuildDiffers
 from odf_coordinator.testing import Coordinator, PassingEngine
 
 Objects = dict[tuple[ObjectKind, Multihash], bytes]
@@ -236,7 +236,7 @@ def test_what_comes_otherwise_is_not_stored_and_names_the_block(story: Story, wh
     known = story.node.find("cities.copy")
     links = iterate(story.node.datasets.reader(known.id), known.state.head)
     first = [(name, decoded.block) for name, decoded, _ in links if list(objects_of(decoded.block.event))][-1]
-    rebuilding = Rebuilding(datasets=story.node.datasets, engine=Differing(what))
+    rebuilding = replace(story.node.pulling.rebuilding, engine=Differing(what))
 
     with pytest.raises(RebuildDiffers, match=f"cannot be made again: {what}: declared") as caught:
         list(rebuilding.rebuild(known))

@@ -1,0 +1,96 @@
+"""Data that is dropped while something else is done to its derivative."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from odf_common.chain.chain import iterate
+from odf_common.errors import Refused
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.ports.engine import OnProgress
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.dropping import DataDropped, is_dropped
+from odf_coordinator.testing import Coordinator, PassingEngine
+
+
+@pytest.fixture
+def filled(node: Coordinator, root: str, derivative: str) -> Coordinator:
+    """A derivative of two steps."""
+    node.add(root, derivative)
+    for minute, city in enumerate(("Oslo", "Rome")):
+        node.push("cities", city, minute=minute)
+        node.work()
+    return node
+
+
+def test_data_dropped_while_its_newest_is_made_again_stays_dropped(filled: Coordinator) -> None:
+    class DroppingAtTheEnd(PassingEngine):
+        def execute_transform(
+            self, request: TransformRequest, on_progress: OnProgress | None = None
+        ) -> TransformResponseSuccess:
+            answer = super().execute_transform(request, on_progress)
+            if request.next_offset == 1:
+                filled.dropping.drop("cities.copy")
+            return answer
+
+    filled.dropping.drop("cities.copy")
+    known = filled.find("cities.copy")
+    rebuilding = replace(filled.pulling.rebuilding, engine=DroppingAtTheEnd())
+
+    with pytest.raises(DataDropped, match=r"the data of cities\.copy is not here"):
+        list(rebuilding.rebuild(known))
+
+    assert is_dropped(filled.datasets, known)
+    assert not list(filled.blobs.names(known.id, ObjectKind.DATA))
+    assert list(filled.pulling.rebuilding.rebuild(known)) == [1, 2]
+
+
+def test_what_is_made_again_is_stored_under_the_lock(
+    filled: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled.dropping.drop("cities.copy")
+    known = filled.find("cities.copy")
+    held: list[DatasetId] = []
+    exclusively, put_file = filled.committer.exclusively, filled.blobs.put_file
+
+    @contextmanager
+    def noted(dataset: DatasetId) -> Iterator[None]:
+        with exclusively(dataset):
+            held.append(dataset)
+            yield
+            held.remove(dataset)
+
+    def put(*arguments: object) -> None:
+        assert held == [known.id]
+        put_file(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(filled.committer, "exclusively", noted)
+    monkeypatch.setattr(filled.blobs, "put_file", put)
+
+    assert list(filled.pulling.rebuilding.rebuild(known)) == [1, 2]
+
+
+def test_an_input_that_is_reset_before_the_lock_is_had_is_seen(
+    filled: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = filled.find("cities.copy")
+    exclusively = filled.committer.exclusively
+
+    @contextmanager
+    def late(dataset: DatasetId) -> Iterator[None]:
+        if dataset == known.id:
+            root = filled.find("cities")
+            links = list(iterate(filled.datasets.reader(root.id), root.state.head))
+            filled.changing.reset("cities", links[1][0], is_forced=True)
+        with exclusively(dataset):
+            yield
+
+    monkeypatch.setattr(filled.committer, "exclusively", late)
+
+    with pytest.raises(Refused, match="no longer has block"):
+        filled.dropping.drop("cities.copy")
+
+    assert list(filled.blobs.names(known.id, ObjectKind.DATA))
