@@ -7,6 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from odf_engine_spark.jvm import Spark
 from odf_engine_spark.session import start
 from odf_engine_spark.testing import FLIGHTS, MINUTE, VOCAB, WEATHER, Chain, Derivative, sql
@@ -36,11 +38,12 @@ def digests(spark: Spark, folder: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.timeout(900)  # all kinds, twice, once in a cold JVM
 def test_neither_cores_nor_temperature_matter(spark: Spark, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     here = digests(spark, tmp_path / "here")
     there = subprocess.run(
-        [sys.executable, __file__, "local[1]"], check=True, capture_output=True, text=True, timeout=500
+        [sys.executable, __file__, "local[1]"], check=True, capture_output=True, text=True, timeout=800
     )
     assert json.loads(there.stdout.splitlines()[-1]) == here
 
