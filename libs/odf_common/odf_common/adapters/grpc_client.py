@@ -27,7 +27,6 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", LIMIT),
     ("grpc.max_send_message_length", LIMIT),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
 )

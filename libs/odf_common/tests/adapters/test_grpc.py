@@ -1,3 +1,4 @@
+import socket
 from collections.abc import Callable, Iterator
 
 import grpc
@@ -133,6 +134,16 @@ def test_large_messages_pass(served: Served) -> None:
 def test_a_server_that_is_not_there_is_unavailable() -> None:
     with channel("127.0.0.1:1") as open_channel, pytest.raises(Unavailable), calling("ingest"):
         ingest_pb2_grpc.IngestStub(open_channel).Push(iter([]), timeout=5)
+
+
+def test_a_server_too_busy_to_greet_at_once_is_waited_for() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as busy,
+        channel(f"127.0.0.1:{busy.getsockname()[1]}") as open_channel,
+        pytest.raises(Unavailable, match="no answer in time"),
+        calling("ingest"),
+    ):
+        ingest_pb2_grpc.IngestStub(open_channel).Push(iter([]), timeout=1)
 
 
 def test_an_address_that_is_taken_is_unavailable(served: Served) -> None:
