@@ -1,6 +1,7 @@
 """Data of derivatives that is let go, since it can be made again of the inputs: slices and checkpoints, never blocks.
 
-Nothing notes that it was dropped: objects go newest first and come back newest last, so the newest tell.
+Objects go newest first and come back newest last, so the newest tell whether all is here. That it was let go, and not
+lost, is noted before (`runtime/drops.py`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from odf_common.metadata.events import AddData, ExecuteTransform, SetTransform
 from odf_common.metadata.steps import Transform
 from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import BlobReader, ObjectKind
+from odf_common.runtime.drops import dropped_line, note_drop
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.objects import ObjectRef, objects_of
@@ -69,6 +71,7 @@ class Dropping:
             if known.state.transform != asked.state.transform:
                 self._require_engine(known)
             self._require_inputs(known)
+            note_drop(self.datasets.blobs, known.id, known.state.head)
             removed = list(self._remove(known))
         log.info("data dropped", dataset=known.alias, objects=len(removed))
         return Dropped(
@@ -125,6 +128,12 @@ class Dropping:
             for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):
                 blobs.remove(known.id, kind, [one.name for one in there if one.kind is kind])
             yield from there
+
+
+def was_dropped(datasets: Datasets, known: Known) -> bool:
+    """Tell whether a derivative's data was let go, and has not come back."""
+    line = dropped_line(datasets.blobs, known.id)
+    return line is not None and is_dropped(datasets, known)
 
 
 def is_dropped(datasets: Datasets, known: Known) -> bool:

@@ -16,6 +16,7 @@ from odf_common.chain.events import later
 from odf_common.errors import NotFound, VerificationFailed
 from odf_common.metadata.events import DataSlice, ExecuteTransform
 from odf_common.ports.engine import Engine
+from odf_common.runtime.drops import forget_drop
 from odf_common.runtime.replay import Replaying, Stored
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
@@ -77,6 +78,9 @@ class Rebuilding:
                 self._one(known, replaying, stored)
                 done += 1
                 yield done
+        with self.committer.exclusively(known.id):
+            if not is_dropped(datasets, known):  # again, meanwhile
+                forget_drop(datasets.blobs, known.id)
         log.info("data made again", dataset=known.alias, transforms=done)
 
     def _one(self, known: Known, replaying: Replaying, stored: Stored) -> None:

@@ -24,7 +24,7 @@ from odf_coordinator.adding import Adding
 from odf_coordinator.changing import Changing
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.drafts import Manifest
-from odf_coordinator.dropping import Dropping
+from odf_coordinator.dropping import Dropping, was_dropped
 from odf_coordinator.handlers import known_event
 from odf_coordinator.pulling import Pulled, Pulling
 from odf_coordinator.reading import Reading, ipc_chunks
@@ -81,7 +81,7 @@ class Servicer(CoordinatorServicer):
         """Return one dataset, with the size of its data."""
         known = self._parts.datasets.find_at(request.ref)
         size = sum(one.size for one in self._parts.reading.slices.all(known))
-        return summary(known, problem=self._parts.scheduler.problem(known.id), data_size=size)
+        return self._summary(known, data_size=size)
 
     def Log(self, request: wire.LogRequest, context: grpc.ServicerContext) -> Iterator[wire.BlockItem]:  # noqa: N802
         """Iterate over blocks, newest first."""
@@ -192,8 +192,13 @@ class Servicer(CoordinatorServicer):
         compared = self._parts.references.compare(request.left, request.right)
         return encode_comparison(compared.relation, compared.common)
 
-    def _summary(self, known: Known) -> wire.DatasetSummary:
-        return summary(known, problem=self._parts.scheduler.problem(known.id))
+    def _summary(self, known: Known, *, data_size: int = 0) -> wire.DatasetSummary:
+        return summary(
+            known,
+            problem=self._parts.scheduler.problem(known.id),
+            data_size=data_size,
+            is_dropped=was_dropped(self._parts.datasets, known),
+        )
 
 
 def register(server: grpc.Server, parts: Parts) -> tuple[str, ...]:

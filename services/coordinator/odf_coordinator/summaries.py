@@ -7,7 +7,9 @@ from odf_coordinator.datasets import Known, Unreadable
 from odf_coordinator.references import Reference
 
 
-def summary(known: Known, *, problem: str = "", data_size: int = 0) -> wire.DatasetSummary:
+def summary(
+    known: Known, *, problem: str = "", data_size: int = 0, is_dropped: bool = False
+) -> wire.DatasetSummary:
     """Return a dataset as the answer to a question."""
     state = known.state
     return wire.DatasetSummary(
@@ -23,6 +25,7 @@ def summary(known: Known, *, problem: str = "", data_size: int = 0) -> wire.Data
         problem=problem,
         data_size=data_size,
         inputs=[str(one) for one in known.inputs()],
+        dropped=is_dropped,
     )
 
 

@@ -1,12 +1,15 @@
 """`odf reset`, `odf pull --reset-derivatives` and `odf system drop-data` against a coordinator that answers over gRPC."""
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import click
 import pytest
 
+from odf_common.runtime.node import Node, write_node
 from odf_coordinator.testing import Coordinator
 
 Odf = Callable[..., int]
@@ -64,11 +67,37 @@ def test_data_is_dropped_told_and_made_again(
     assert (dropped["dataset"], dropped["slices"], dropped["checkpoints"]) == ("cities.copy", 2, 2)
     assert dropped["bytes"] > 0
 
+    assert dropped_of(odf, capsys) == {"cities": False, "cities.copy": True}
     assert odf("tail", "cities.copy") == 1
     assert "`odf pull cities.copy` makes it again" in capsys.readouterr().err
     assert odf("pull", "cities.copy", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "rebuilt"
     assert odf("tail", "cities.copy") == 0
+    capsys.readouterr()
+    assert dropped_of(odf, capsys) == {"cities": False, "cities.copy": False}
+
+
+def dropped_of(odf: Odf, capsys: pytest.CaptureFixture[str]) -> dict[str, bool]:
+    assert odf("list", "-o", "json") == 0
+    return {row["alias"]: row["dropped"] for row in json.loads(capsys.readouterr().out)}
+
+
+def test_the_status_tells_of_dropped_data_and_of_what_stands_still(
+    odf: Odf, worked: Coordinator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = os.environ["ODF_COORDINATOR_GRPC"]
+    write_node(Node(home=tmp_path, pid=os.getpid(), grpc={"coordinator": address}))
+    worked.dropping.drop("cities.copy")
+    worked.push("cities", "Lima", minute=2)
+    copy = worked.find("cities.copy").id
+    worked.scheduler.wait(copy, worked.scheduler.request(copy), 30)
+
+    assert odf("status", "-o", "json") == 0
+
+    rows = {row["alias"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
+    assert (rows["cities"]["dropped"], rows["cities"]["problem"]) == (False, None)
+    assert rows["cities.copy"]["dropped"]
+    assert "`odf pull cities.copy`" in rows["cities.copy"]["problem"]
 
 
 def test_dropping_asks_first_and_refuses_roots(

@@ -16,7 +16,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.dropping import DataDropped, is_dropped
+from odf_coordinator.dropping import DataDropped, is_dropped, was_dropped
 from odf_coordinator.objects import ObjectRef, objects_of
 from odf_coordinator.outcomes import Refused as RefusedOutcome
 from odf_coordinator.pulling import Pulled
@@ -128,6 +128,22 @@ def test_a_rebuild_that_was_cut_off_goes_on(story: Story) -> None:
 
     assert story.objects("cities.copy") == before
     assert not rebuilding.is_needed(story.node.find("cities.copy"))
+
+
+def test_what_was_dropped_is_told_from_what_was_lost(story: Story) -> None:
+    node, known = story.node, story.node.find("cities.copy")
+    kept = story.objects("cities.copy")
+    assert not was_dropped(node.datasets, known)
+    node.dropping.drop("cities.copy")
+    assert was_dropped(node.datasets, known)
+    story.pull("cities.copy")
+    assert not was_dropped(node.datasets, known)
+
+    for kind, name in kept:
+        node.blobs.remove(known.id, kind, [name])
+
+    assert is_dropped(node.datasets, known)
+    assert not was_dropped(node.datasets, known)
 
 
 def test_the_newest_go_before_the_others(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.engine import EngineNotAvailable
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replay import Replaying, Stored
+from odf_verifier.dropped import dropped_input
 from odf_verifier.integrity import Link
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target
@@ -87,6 +88,10 @@ class Replay:
         except InvalidQuery as error:
             return problem(Damage.REPLAY_REFUSED, str(error))
         except (NotFound, InputMismatch, ChainBroken) as error:
+            name = dropped_input(self._env, stored.event) if isinstance(error, NotFound) else None
+            if name is not None:
+                text = f"cannot be replayed: the data of {name} was dropped; `odf pull {name}` makes it again"
+                return problem(Damage.INPUT_DROPPED, text)
             return problem(Damage.INPUT_MISSING, f"an input is not here as the transform saw it: {error}")
         else:
             for damaged, text in _differences(stored.event, stored.state, response, scratch):

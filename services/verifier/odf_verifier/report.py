@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from odf_common.hashing.multihash import Multihash
 
@@ -29,6 +30,12 @@ class Damage(StrEnum):
     REPLAY_MISMATCH = "replay-mismatch"
     REPLAY_REFUSED = "replay-refused"
     ENGINE_NOT_AVAILABLE = "engine-not-available"
+    DATA_DROPPED = "data-dropped"
+    INPUT_DROPPED = "input-dropped"
+
+
+# What keeps a verification from its end, and is nobody's fault.
+UNDECIDED: Final = frozenset({Damage.ENGINE_NOT_AVAILABLE, Damage.DATA_DROPPED, Damage.INPUT_DROPPED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

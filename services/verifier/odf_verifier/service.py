@@ -78,7 +78,7 @@ def _message(target: Target, item: Step | Verdict) -> pb.VerifyItem:
         return pb.VerifyItem(progress=step)
     verdict = pb.Verdict(
         dataset=target.name,
-        verdict="valid" if item.is_valid else "not-replayable" if item.is_undecided else "invalid",
+        verdict=item.word,
         problems=[_problem(problem) for problem in item.problems],
         blocks=item.tally.blocks,
         bytes=item.tally.bytes,

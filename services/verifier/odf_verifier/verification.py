@@ -13,9 +13,10 @@ from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.ref_names import HEAD
 from odf_common.runtime.environment import Environment
+from odf_verifier.dropped import without_dropped
 from odf_verifier.integrity import Depth, Link, check_chain, check_objects
 from odf_verifier.replay import Replay
-from odf_verifier.report import Damage, Problem, Tally
+from odf_verifier.report import UNDECIDED, Damage, Problem, Tally
 from odf_verifier.signatures import check_signatures
 from odf_verifier.targets import Target
 from odf_verifier.verified import Verified
@@ -59,8 +60,18 @@ class Verdict:
 
     @property
     def is_undecided(self) -> bool:
-        """Tell whether nothing is wrong as far as could be seen: transforms ask for an engine that is not here."""
-        return bool(self.problems) and all(one.kind is Damage.ENGINE_NOT_AVAILABLE for one in self.problems)
+        """Tell whether nothing is wrong as far as could be seen: data was dropped, or an engine is not here."""
+        return bool(self.problems) and all(one.kind in UNDECIDED for one in self.problems)
+
+    @property
+    def word(self) -> str:
+        """Return the verdict in a word."""
+        if self.is_valid:
+            return "valid"
+        if not self.is_undecided:
+            return "invalid"
+        is_dropped = any(one.kind is Damage.DATA_DROPPED for one in self.problems)
+        return "dropped" if is_dropped else "not-replayable"
 
 
 class Verifier:
@@ -87,6 +98,7 @@ class Verifier:
             problems.append(problem)
             yield from _drained(steps)
         yield from _drained(steps)
+        problems = without_dropped(self._env.blobs, target, problems)
         if scope.replay and target.is_local and not problems:
             for item in self._replayed(target, scope, links, since):
                 if isinstance(item, Problem):

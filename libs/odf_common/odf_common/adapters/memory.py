@@ -71,6 +71,7 @@ class MemoryBlobStore(BlobStore):
     def __init__(self, refs: MemoryRefStore | None = None) -> None:
         """Start empty; deleting a dataset also drops its heads in `refs`."""
         self._objects: dict[DatasetId, dict[_Key, bytes]] = {}
+        self._notes: dict[tuple[DatasetId, str], str] = {}
         self._refs = refs
         self._folder = Path(tempfile.mkdtemp(prefix="odf-memory-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -113,6 +114,17 @@ class MemoryBlobStore(BlobStore):
             self._objects.get(dataset, {}).pop((kind, name), None)
             (self._folder / dataset.folder / kind.value / str(name)).unlink(missing_ok=True)
 
+    def note(self, dataset: DatasetId, name: str) -> str | None:
+        """Return what was noted, None where nothing was."""
+        return self._notes.get((dataset, name))
+
+    def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
+        """Keep a note, or drop it."""
+        if text is None:
+            self._notes.pop((dataset, name), None)
+        else:
+            self._notes[dataset, name] = text
+
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a copy in the temporary folder; raises `NotFound`."""
         content = self.read(dataset, kind, name)
@@ -135,6 +147,8 @@ class MemoryBlobStore(BlobStore):
         if self._refs is not None:
             self._refs.forget(dataset)
         self._objects.pop(dataset, None)
+        for key in [key for key in self._notes if key[0] == dataset]:
+            del self._notes[key]
         shutil.rmtree(self._folder / dataset.folder, ignore_errors=True)
 
 

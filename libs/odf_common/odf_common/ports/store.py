@@ -60,6 +60,12 @@ class BlobStore(BlobReader, Protocol):
     def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
         """Remove objects; when it returns they are gone for good. Nothing happens for those that are not there."""
 
+    def note(self, dataset: DatasetId, name: str) -> str | None:
+        """Return what this node noted of a dataset under this name, None where it noted nothing."""
+
+    def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
+        """Note something, durably, or with None take it away; it is no part of the dataset, and goes with it."""
+
     def scratch(self) -> Path:
         """Return a new empty folder from which `put_file` is a rename; the caller removes it."""
 

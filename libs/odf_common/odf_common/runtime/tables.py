@@ -27,6 +27,7 @@ def summary_row(summary: DatasetSummary) -> dict[str, object]:
         "watermark": Timestamp(summary.watermark) if summary.HasField("watermark") else None,
         "updated": Timestamp(summary.system_time) if is_read else None,
         "problem": summary.problem or None,
+        "dropped": summary.dropped if is_read else None,
         "id": summary.dataset_id,
         "head": summary.head or None,
         "pushTopics": dict(summary.push_topics),

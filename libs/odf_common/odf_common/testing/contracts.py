@@ -109,6 +109,20 @@ class BlobStoreContract:
         blobs.put(a_dataset(), ObjectKind.DATA, a_hash(1), CONTENT)
         assert blobs.read(a_dataset(), ObjectKind.DATA, a_hash(1)) == CONTENT
 
+    def test_notes_are_kept_until_they_are_taken_away(self, blobs: BlobStore) -> None:
+        """They belong to one dataset, and go with it."""
+        blobs.put(a_dataset(1), ObjectKind.BLOCK, NAME, CONTENT)
+        blobs.set_note(a_dataset(1), "one", None)
+        for text in ("first", "second"):
+            blobs.set_note(a_dataset(1), "one", text)
+        blobs.set_note(a_dataset(1), "two", "other")
+        noted = [blobs.note(a_dataset(of), name) for of, name in ((1, "one"), (1, "two"), (2, "one"))]
+        assert noted == ["second", "other", None]
+        blobs.set_note(a_dataset(1), "one", None)
+        assert blobs.note(a_dataset(1), "one") is None
+        blobs.delete_dataset(a_dataset(1))
+        assert blobs.note(a_dataset(1), "two") is None
+
     def test_a_deleted_dataset_is_gone_and_may_come_back(self, blobs: BlobStore) -> None:
         """Deleting what is not there does nothing."""
         blobs.put(a_dataset(1), ObjectKind.BLOCK, NAME, CONTENT)

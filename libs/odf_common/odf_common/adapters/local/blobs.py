@@ -75,6 +75,21 @@ class LocalBlobStore(BlobStore):
         if folder.is_dir():
             durable.sync_folder(folder)
 
+    def note(self, dataset: DatasetId, name: str) -> str | None:
+        """Return what was noted, None where nothing was."""
+        try:
+            return layout.note_file(self._home, dataset, name).read_text(errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
+        """Write a note, durably, or take it away."""
+        file = layout.note_file(self._home, dataset, name)
+        if text is not None:
+            durable.write(file, text.encode())
+        elif file.exists():
+            durable.remove(file)
+
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return the file itself; raises `NotFound`."""
         file = self._file(dataset, kind, name)

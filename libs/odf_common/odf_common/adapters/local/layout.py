@@ -22,6 +22,11 @@ def ref_file(home: Path, dataset: DatasetId, ref: str) -> Path:
     return dataset_folder(home, dataset) / "refs" / ref
 
 
+def note_file(home: Path, dataset: DatasetId, name: str) -> Path:
+    """Return the file of a note of this node."""
+    return dataset_folder(home, dataset) / "notes" / name
+
+
 def lock_file(home: Path, dataset: DatasetId) -> Path:
     """Return the dataset's lock; it lies outside, for it outlives the dataset."""
     return home / "locks" / dataset.folder

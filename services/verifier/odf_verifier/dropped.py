@@ -1,0 +1,43 @@
+"""Data that was let go on purpose is not damage: what is missing is held against the node's own note of that."""
+
+from collections.abc import Iterable
+
+from odf_common.identity.ref_names import split_ref
+from odf_common.metadata.events import ExecuteTransform
+from odf_common.ports.store import BlobStore, ObjectKind
+from odf_common.runtime.drops import dropped_line
+from odf_common.runtime.environment import Environment
+from odf_verifier.report import Damage, Problem
+from odf_verifier.targets import Target
+
+
+def without_dropped(blobs: BlobStore, target: Target, problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems, one in the place of all that name objects which were dropped."""
+    found = list(problems)
+    if not target.is_local or all(one.kind is not Damage.OBJECT_MISSING for one in found):
+        return found  # a folder's own notes are somebody else's word
+    line = dropped_line(blobs, target.dataset)
+    if line is None:
+        return found
+    rest = [
+        one
+        for one in found
+        if one.kind is not Damage.OBJECT_MISSING or one.block is None or not line.holds(one.block)
+    ]
+    if len(rest) == len(found):
+        return found
+    text = f"its data was dropped; `odf pull {split_ref(target.name)[0]}` makes it again"
+    return [*rest, Problem(kind=Damage.DATA_DROPPED, text=text)]
+
+
+def dropped_input(env: Environment, event: ExecuteTransform) -> str | None:
+    """Return the name of an input whose data that a transform read was dropped, None where there is none."""
+    for step in event.query_inputs:
+        entry = env.catalog.by_id(step.dataset_id)
+        block = step.new_block_hash
+        if entry is None or block is None or not env.blobs.has(step.dataset_id, ObjectKind.BLOCK, block):
+            continue
+        line = dropped_line(env.blobs, step.dataset_id)
+        if line is not None and line.holds(block):
+            return entry.alias
+    return None
