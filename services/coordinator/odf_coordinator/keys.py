@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from odf_common.adapters.local.keys import keep_dataset_key
+from odf_common.adapters.local.keys import has_dataset_key, keep_dataset_key
 from odf_common.errors import Refused
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey
@@ -36,7 +36,7 @@ class KeyFolder:
 
     def has(self, dataset: DatasetId) -> bool:
         """Tell whether the dataset was made here, or its key was brought here."""
-        return self._path(dataset).exists()
+        return has_dataset_key(self.folder, dataset)
 
     def remove(self, dataset: DatasetId) -> None:
         """Forget a key; nothing happens when there is none."""

@@ -27,6 +27,7 @@ class Damage(StrEnum):
     CHECKPOINT_HASH_MISMATCH = "checkpoint-hash-mismatch"
     SIGNATURE_INVALID = "signature-invalid"
     INPUT_MISSING = "input-missing"
+    INPUT_DIVERGED = "input-diverged"
     REPLAY_MISMATCH = "replay-mismatch"
     REPLAY_REFUSED = "replay-refused"
     ENGINE_NOT_AVAILABLE = "engine-not-available"

@@ -69,11 +69,12 @@ def _resolve(env: Environment, ref: str, *, recursive: bool) -> Iterator[Target]
     if recursive:
         block = env.refs.head(entry.dataset_id, name)
         if block is not None:
-            yield from _inputs(env, _state(env, entry.dataset_id, name, block), {entry.dataset_id})
+            yield from _inputs(env, state_of(env, entry.dataset_id, name, block), {entry.dataset_id})
     yield of_entry(env, entry, name)
 
 
-def _state(env: Environment, dataset: DatasetId, ref: str, block: Multihash) -> ChainState:
+def state_of(env: Environment, dataset: DatasetId, ref: str, block: Multihash) -> ChainState:
+    """Return the state of a dataset of this node at the block where a reference of it is."""
     return (env.states.at if ref == HEAD else env.states.aside)(dataset, block)
 
 

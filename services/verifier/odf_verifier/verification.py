@@ -13,12 +13,13 @@ from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.ref_names import HEAD
 from odf_common.runtime.environment import Environment
+from odf_verifier.diverged import diverged_inputs
 from odf_verifier.dropped import without_dropped
 from odf_verifier.integrity import Depth, Link, check_chain, check_objects
 from odf_verifier.replay import Replay
 from odf_verifier.report import UNDECIDED, Damage, Problem, Tally
 from odf_verifier.signatures import check_signatures
-from odf_verifier.targets import Target
+from odf_verifier.targets import Target, state_of
 from odf_verifier.verified import Verified
 
 log = structlog.stdlib.get_logger(__name__)
@@ -89,6 +90,7 @@ class Verifier:
         links, problems = check_chain(target, since=since)
         problems += check_signatures(target, links)
         tally.blocks = len(links)
+        is_broken = bool(problems)
         steps: queue.SimpleQueue[Step] = queue.SimpleQueue()
 
         def progress(done: int, total: int) -> None:
@@ -107,6 +109,9 @@ class Verifier:
                     tally.transforms = item.done
                     yield item
         head = links[-1].hash if links else None if since is None else since.head
+        if scope.replay and target.is_local and not is_broken and head is not None:
+            state = state_of(self._env, target.dataset, target.ref, head)
+            problems += diverged_inputs(self._env, target, state)
         verdict = Verdict(head=head, problems=tuple(problems), tally=tally)
         if verdict.is_valid and self._is_remembered(target) and head is not None:
             phases = (INTEGRITY, REPLAY) if scope.replay else (INTEGRITY,)

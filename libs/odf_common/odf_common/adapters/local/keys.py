@@ -40,6 +40,11 @@ def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
     return key
 
 
+def has_dataset_key(folder: Path, dataset: DatasetId) -> bool:
+    """Tell whether the dataset was made here, or its key was brought here; others are copies."""
+    return (folder / dataset.folder).exists()
+
+
 def keep_dataset_key(folder: Path, key: PrivateKey) -> None:
     """Store a dataset's key, durably and whole; one that is there already stays."""
     _keep(folder / key.dataset_id.folder, key)

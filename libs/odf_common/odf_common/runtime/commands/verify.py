@@ -33,9 +33,10 @@ def command(
     """Re-read everything and compare hashes; replay every transform and compare what it makes.
 
     DATASET is a name, an id, a pattern of names in which % stands for anything, or file://… for a copy in a folder.
-    Exit status 3: something is not as declared. 1: nothing is wrong as far as could be seen, but not all could be: a
-    dataset is `dropped` where its data was, `not-replayable` where its transforms ask for an engine, or a version of
-    it, that is not here, or for data of an input that was dropped.
+    Exit status 3: something is not as declared, or a derivative has read what its input no longer has. 1: nothing is
+    wrong as far as could be seen, but not all could be: a dataset is `dropped` where its data was, `not-replayable`
+    where its transforms ask for an engine, or a version of it, that is not here, or for data of an input that was
+    dropped.
 
     \b
     Example:

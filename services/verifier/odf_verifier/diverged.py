@@ -1,0 +1,41 @@
+"""Inputs that went back: what a derivative has read of them is still stored, and so it replays, but no chain has it."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from odf_common.adapters.local.keys import has_dataset_key
+from odf_common.chain.divergence import Line
+from odf_common.chain.state import ChainState
+from odf_common.identity.ref_names import split_ref
+from odf_common.ports.store import ObjectKind
+from odf_common.runtime.environment import Environment
+from odf_verifier.report import Damage, Problem
+from odf_verifier.targets import Target
+
+
+def diverged_inputs(env: Environment, target: Target, state: ChainState) -> Iterator[Problem]:
+    """Yield a problem for each input that is here, and no longer has the last block that a chain has read of it.
+
+    Of a block that is not even stored a replay tells.
+    """
+    for done in state.input_progress:
+        dataset, block = done.dataset_id, done.last_block
+        entry = env.catalog.by_id(dataset)
+        head = env.refs.head(dataset)
+        if entry is None or head is None or block is None:
+            continue
+        if not env.blobs.has(dataset, ObjectKind.BLOCK, block):
+            continue
+        if not Line(partial(env.blobs.read, dataset, ObjectKind.BLOCK), head).holds(block):
+            text = (
+                f"it has read block {block} of {entry.alias}, which is no longer in its chain: {entry.alias} was "
+                f"reset, or went on in another way; {_advice(env, target)}"
+            )
+            yield Problem(kind=Damage.INPUT_DIVERGED, text=text)
+
+
+def _advice(env: Environment, target: Target) -> str:
+    name = split_ref(target.name)[0]
+    if has_dataset_key(env.settings.home / "keys", target.dataset):
+        return f"`odf pull --reset-derivatives {name}` takes it back to where both agree, and derives it anew"
+    return f"{name} is a copy: pull it again from where it is kept, `odf pull URL --as {name}`"
