@@ -16,6 +16,7 @@ from odf_coordinator.changing import Changing
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.diverged import Diverged
 from odf_coordinator.keys import KeyFolder
+from odf_coordinator.late import late_rows
 from odf_coordinator.overtaken import again_when_overtaken
 from odf_coordinator.rebuilding import Rebuilding
 from odf_coordinator.scheduler import Scheduler
@@ -102,14 +103,14 @@ class Pulling:
     ) -> Iterator[Pulled]:
         for known in inputs_first(chosen):
             yield Pulled(alias=known.alias, state="running", head=known.state.head)
-            late = self.scheduler.underway.late(known.id)
+            late = late_rows(self.datasets.blobs, known.id)
             try:
                 is_rebuilt = yield from self._update(known, is_wanted, is_explicit=known.id in explicit)
             except OdfError as error:
                 yield Pulled(alias=known.alias, state="failed", error=str(error), head=known.state.head)
                 continue
             outcome = self._outcome(known, is_rebuilt=is_rebuilt)
-            yield replace(outcome, new_late=self.scheduler.underway.late(known.id) - late)
+            yield replace(outcome, new_late=late_rows(self.datasets.blobs, known.id) - late)
 
     def _like(self, patterns: Sequence[str]) -> Iterator[Known]:
         """Iterate over the datasets whose names patterns cover; raises `NothingCovered`."""

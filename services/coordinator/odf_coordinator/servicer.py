@@ -26,6 +26,7 @@ from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.drafts import Manifest
 from odf_coordinator.dropping import Dropping, was_dropped
 from odf_coordinator.handlers import known_event
+from odf_coordinator.late import late_rows
 from odf_coordinator.pulling import Pulled, Pulling
 from odf_coordinator.reading import Reading, ipc_chunks
 from odf_coordinator.references import Expected, References
@@ -198,6 +199,7 @@ class Servicer(CoordinatorServicer):
             problem=self._parts.scheduler.problem(known.id),
             data_size=data_size,
             is_dropped=was_dropped(self._parts.datasets, known),
+            late=late_rows(self._parts.datasets.blobs, known.id),
         )
 
 

@@ -8,7 +8,7 @@ from odf_coordinator.references import Reference
 
 
 def summary(
-    known: Known, *, problem: str = "", data_size: int = 0, is_dropped: bool = False
+    known: Known, *, problem: str = "", data_size: int = 0, is_dropped: bool = False, late: int = 0
 ) -> wire.DatasetSummary:
     """Return a dataset as the answer to a question."""
     state = known.state
@@ -26,6 +26,7 @@ def summary(
         data_size=data_size,
         inputs=[str(one) for one in known.inputs()],
         dropped=is_dropped,
+        late=late,
     )
 
 

@@ -40,6 +40,7 @@ from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, DatasetUnknown, Known
 from odf_coordinator.diverged import InputDiverged
 from odf_coordinator.dropping import why_missing
+from odf_coordinator.late import count_late
 from odf_coordinator.outcomes import require_committed
 from odf_coordinator.underway import Underway
 from odf_coordinator.written import examine, store
@@ -160,7 +161,7 @@ class Transformer:
             state.dataset_id, expected_head=state.head, events=events, system_time=system_time
         )
         after = require_committed(state.dataset_id, outcome).state
-        self.underway.committed(known, work)
+        count_late(self.blobs, known, work.now.late)
         records = after.next_offset - state.next_offset
         log.info("transformed", dataset=known.alias, block=str(after.head), records=records)
         return Step(state=after, blocks=len(events), records=records)

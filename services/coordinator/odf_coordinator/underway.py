@@ -1,23 +1,14 @@
-"""Transforms at work: the last that the engine said of each, and how many rows it dropped as too late."""
+"""Transforms at work: the last that the engine said of each."""
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-import prometheus_client
-
 from odf_common.identity.did import DatasetId
 from odf_common.ports.engine import EngineProgress
-from odf_coordinator.datasets import Known
-
-LATE: Final = prometheus_client.Counter(
-    "odf_transform_late_records_total", "Input records that came too late for their windows.", ("dataset",)
-)
-
 
 SHORT: Final = 1.0  # seconds
 Tell = Callable[[DatasetId, EngineProgress], None]
@@ -57,7 +48,6 @@ class Underway:
         self._clock = clock
         self._guard = threading.Lock()
         self._at_work: dict[DatasetId, Work] = {}
-        self._late: Counter[DatasetId] = Counter()
 
     @contextmanager
     def at_work(self, dataset: DatasetId) -> Iterator[Work]:
@@ -72,20 +62,8 @@ class Underway:
                 self._at_work.pop(dataset, None)
             work.end()
 
-    def committed(self, known: Known, work: Work) -> None:
-        """Count what a transform dropped, now that it will not be repeated."""
-        if work.now.late:
-            with self._guard:
-                self._late[known.id] += work.now.late
-            LATE.labels(known.alias).inc(work.now.late)
-
     def of(self, dataset: DatasetId) -> EngineProgress | None:
         """Return how far a dataset's transform is, None while there is none at work."""
         with self._guard:
             work = self._at_work.get(dataset)
             return None if work is None else work.now
-
-    def late(self, dataset: DatasetId) -> int:
-        """Return how many rows came too late so far."""
-        with self._guard:
-            return self._late[dataset]

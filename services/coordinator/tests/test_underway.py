@@ -1,7 +1,8 @@
 """What is known of transforms while the engine is at them, and of rows that came too late."""
 
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,6 +11,7 @@ from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.bus.v1.bus_pb2 import TransformProgress
 from odf_common.testing.builders import a_dataset
+from odf_coordinator.late import late_rows
 from odf_coordinator.pulling import Pulled
 from odf_coordinator.testing import Coordinator
 from odf_coordinator.underway import SHORT, Underway
@@ -58,11 +60,34 @@ def test_what_came_too_late_is_counted_once_the_step_is_committed(pushed: Coordi
     pushed.engine.progress = (COUNTING, DONE)
     pushed.engine.failures = [Unavailable(what="the engine")]
     pushed.work()
-    assert pushed.scheduler.underway.late(known.id) == 0
+    assert late_rows(pushed.blobs, known.id) == 0
     pushed.now += 60
     pushed.work()
-    assert pushed.scheduler.underway.late(known.id) == 2
+    assert late_rows(pushed.blobs, known.id) == 2
     assert pushed.scheduler.underway.of(known.id) is None
+
+
+def test_what_came_too_late_adds_up_and_is_shown(
+    odf: Callable[..., int], node: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for minute in range(2):
+        node.push("cities", "Oslo", minute=minute)
+        node.engine.progress = (DONE,)
+        node.work()
+
+    assert odf("list", "-o", "json") == 0
+
+    rows = {row["alias"]: row["late"] for row in json.loads(capsys.readouterr().out)}
+    assert rows == {"cities": 0, "cities.copy": 4}
+    assert odf("list") == 0
+    head, *_ = capsys.readouterr().out.splitlines()
+    assert head.split()[-1] == "late"
+
+
+def test_a_count_that_cannot_be_read_is_none(node: Coordinator) -> None:
+    for text in ("many", "-3", "", "9" * 30):
+        node.blobs.set_note(a_dataset(), "late", text)
+        assert late_rows(node.blobs, a_dataset()) == 0
 
 
 def test_what_takes_longer_is_passed_on_until_it_ends() -> None:

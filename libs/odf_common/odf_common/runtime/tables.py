@@ -28,6 +28,7 @@ def summary_row(summary: DatasetSummary) -> dict[str, object]:
         "updated": Timestamp(summary.system_time) if is_read else None,
         "problem": summary.problem or None,
         "dropped": summary.dropped if is_read else None,
+        "late": summary.late if is_read else None,
         "id": summary.dataset_id,
         "head": summary.head or None,
         "pushTopics": dict(summary.push_topics),

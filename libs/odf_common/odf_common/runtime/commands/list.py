@@ -24,7 +24,8 @@ PATIENCE = 5  # seconds to ask the views
 def command(*, patterns: tuple[str, ...], wide: bool, output: str) -> None:
     """List datasets with records, blocks and watermark; of those with PATTERNs, the ones named like any of them.
 
-    In a pattern % stands for anything.
+    In a pattern % stands for anything. `late` counts the rows of inputs that came too late for a derivative and were
+    dropped, by the transforms of this node; one that was run again after a reset counted again.
 
     \b
     Example:
@@ -38,7 +39,7 @@ def command(*, patterns: tuple[str, ...], wide: bool, output: str) -> None:
         reply = coordinator.List(ListRequest(), timeout=ask.ANSWER)
     shown = [one for one in reply.datasets if not wanted or _is_like(wanted, one.alias)]
     rows = [summary_row(one) for one in shown]
-    columns = COLUMNS + tuple(name for name in ("dropped", "problem") if any(row[name] for row in rows))
+    columns = COLUMNS + tuple(name for name in ("late", "dropped", "problem") if any(row[name] for row in rows))
     if wide:
         live = _live(node)
         for row in rows:

@@ -51,7 +51,7 @@ def _print_tables(node: Node, datasets: list[dict[str, Any]]) -> None:
     print_rows(rows, "table")
     if datasets:
         columns: tuple[str, ...] = ("alias", "last_offset", "watermark", "records_per_second", "lag", "stage")
-        columns += tuple(name for name in ("dropped", "problem") if any(one[name] for one in datasets))
+        columns += tuple(name for name in ("late", "dropped", "problem") if any(one[name] for one in datasets))
         print_rows(datasets, "table", columns=columns)
 
 
@@ -80,8 +80,8 @@ def with_standing(
     seen: Iterable[dict[str, Any]], summaries: Iterable[DatasetSummary]
 ) -> list[dict[str, Any]]:
     """Return what the views show, with each dataset's problem, and whether it was dropped; None where not known."""
-    rows = {str(one["dataset_id"]): {**one, "dropped": None, "problem": None} for one in seen}
+    rows = {str(one["dataset_id"]): {**one, "late": None, "dropped": None, "problem": None} for one in seen}
     for one in summaries:
         row = rows.setdefault(one.dataset_id, {"dataset_id": one.dataset_id, "alias": one.alias})
-        row.update(dropped=one.dropped, problem=one.problem or None)
+        row.update(late=one.late, dropped=one.dropped, problem=one.problem or None)
     return list(rows.values())
