@@ -12,6 +12,7 @@ import structlog
 from odf_common.chain.chain import iterate
 from odf_common.chain.divergence import Line
 from odf_common.errors import InvalidQuery, NotFound, Refused
+from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, ExecuteTransform, SetTransform
 from odf_common.metadata.steps import Transform
 from odf_common.ports.engine import Engine, EngineNotAvailable
@@ -118,7 +119,7 @@ class Dropping:
         seen: set[tuple[ObjectKind, str]] = set()
         newest: list[ObjectRef] = []
         others: list[ObjectRef] = []
-        for objects in _objects(self.datasets, known):
+        for _, objects in _objects(self.datasets, known):
             new = [one for one in objects if (one.kind, str(one.name)) not in seen]
             seen.update((one.kind, str(one.name)) for one in new)
             has_data = any(one.kind is ObjectKind.DATA for one in newest)
@@ -133,17 +134,23 @@ class Dropping:
 def was_dropped(datasets: Datasets, known: Known) -> bool:
     """Tell whether a derivative's data was let go, and has not come back."""
     line = dropped_line(datasets.blobs, known.id)
-    return line is not None and is_dropped(datasets, known)
+    missing = None if line is None else _newest_missing(datasets, known)
+    return line is not None and missing is not None and line.holds(missing)
 
 
 def is_dropped(datasets: Datasets, known: Known) -> bool:
     """Tell whether a derivative's newest records or newest checkpoint are not in the store."""
-    for objects in _objects(datasets, known):
+    return _newest_missing(datasets, known) is not None
+
+
+def _newest_missing(datasets: Datasets, known: Known) -> Multihash | None:
+    """Return the block of the newest records or the newest checkpoint if those are not in the store."""
+    for block, objects in _objects(datasets, known):
         if not has_all(datasets.blobs, known, objects):
-            return True
+            return block
         if any(one.kind is ObjectKind.DATA for one in objects):
-            return False
-    return False
+            return None
+    return None
 
 
 def has_all(blobs: BlobReader, known: Known, objects: Iterable[ObjectRef]) -> bool:
@@ -159,11 +166,11 @@ def why_missing(datasets: Datasets, known: Iterable[Known], error: NotFound) -> 
     return error
 
 
-def _objects(datasets: Datasets, known: Known) -> Iterator[tuple[ObjectRef, ...]]:
-    """Yield the objects of each transform, newest first."""
-    for _, decoded, _ in iterate(datasets.reader(known.id), known.state.head):
+def _objects(datasets: Datasets, known: Known) -> Iterator[tuple[Multihash, tuple[ObjectRef, ...]]]:
+    """Yield the objects of each transform with its block, newest first."""
+    for name, decoded, _ in iterate(datasets.reader(known.id), known.state.head):
         if isinstance(decoded.block.event, AddData | ExecuteTransform):
-            yield tuple(objects_of(decoded.block.event))
+            yield name, tuple(objects_of(decoded.block.event))
 
 
 def _transforms(datasets: Datasets, known: Known) -> Iterator[Transform]:

@@ -14,8 +14,8 @@ import structlog
 from odf_common.chain.chain import blocks_between
 from odf_common.chain.events import later
 from odf_common.errors import NotFound, VerificationFailed
-from odf_common.metadata.events import DataSlice, ExecuteTransform
-from odf_common.ports.engine import Engine
+from odf_common.metadata.events import DataSlice, ExecuteTransform, SetTransform
+from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.runtime.drops import forget_drop
 from odf_common.runtime.replay import Replaying, Stored
 from odf_coordinator.committer import Committer
@@ -48,6 +48,26 @@ class RebuildDiffers(VerificationFailed):
         return "bring the data from a copy of the dataset, or delete the dataset and add it again"
 
 
+@dataclass(eq=False, kw_only=True)
+class EngineGone(EngineNotAvailable):
+    """Data that was dropped was computed by an engine that is not here any more, and no other may make it again."""
+
+    text: str = ""
+    dataset: str
+    block: str
+    engine: str
+    before: str
+
+    def __str__(self) -> str:
+        """Return who computed it, and both ways on: the same data by that engine, or other blocks by the one here."""
+        return (
+            f"the data of {self.dataset} is not here, and block {self.block} was computed by {self.engine}, which is "
+            "not here either: install that one and pull again; or derive all anew, in other blocks, with the engine "
+            f"that is here: `odf reset {self.dataset} {self.before} --force`, then `odf add --replace` with its "
+            "manifest"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilding:
     """Makes dropped data again."""
@@ -63,8 +83,8 @@ class Rebuilding:
     def rebuild(self, known: Known) -> Iterator[int]:
         """Replay the transforms whose objects are missing, oldest first; yields how many were.
 
-        Raises `RebuildDiffers`, then what came before is stored; `DataDropped` for an input whose data was dropped
-        too, and where this data was dropped again meanwhile; and whatever a replay raises.
+        Raises `RebuildDiffers` and `EngineGone`, then what came before is stored; `DataDropped` for an input whose data
+        was dropped too, and where this data was dropped again meanwhile; and whatever a replay raises.
         """
         datasets = self.datasets
         replaying = Replaying(
@@ -103,11 +123,28 @@ class Rebuilding:
                         text=f"{what}: declared {declared}, replay gives {actual}",
                     )
             self._store(known, event, written, scratch)
+        except EngineNotAvailable as error:
+            raise self._engine_gone(known, stored) from error
         except NotFound as error:
             inputs = (self.datasets.by_id(step.dataset_id) for step in stored.event.query_inputs)
             raise why_missing(self.datasets, (one for one in inputs if one is not None), error) from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+    def _engine_gone(self, known: Known, stored: Stored) -> EngineGone:
+        """Return which engine is missing, and where the chain is to be reset to be derived anew: before all queries."""
+        asked = stored.state.transform
+        assert asked is not None, "who computed a block was set before"
+        links = blocks_between(self.datasets.reader(known.id), known.state.head, None)
+        first = next(
+            decoded.block for _, decoded, _ in links if isinstance(decoded.block.event, SetTransform)
+        )
+        return EngineGone(
+            dataset=known.alias,
+            block=str(stored.block_hash),
+            engine=" ".join(part for part in (asked.transform.engine, asked.transform.version) if part),
+            before=str(first.prev_block_hash),
+        )
 
     def _store(self, known: Known, event: ExecuteTransform, written: Written, scratch: Path) -> None:
         """Store what was made, unless the data was dropped meanwhile: the newest must not be here without the rest."""

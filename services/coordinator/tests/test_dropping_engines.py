@@ -1,5 +1,6 @@
 """Data of derivatives that the engine which is here did not compute: it is kept, since it could not be made again."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from odf_common.metadata.steps import Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import Past, ValidatedQuery
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.dropping import DataDropped
+from odf_coordinator.dropping import DataDropped, is_dropped, was_dropped
+from odf_coordinator.rebuilding import EngineGone
 from odf_coordinator.testing import Coordinator, PassingEngine
 
 
@@ -115,6 +117,51 @@ def test_an_engine_that_changes_while_it_is_asked_is_asked_again(versioned: Coor
         dropping.drop("cities.copy")
 
     assert slices(versioned)
+
+
+def told(node: Coordinator) -> EngineGone:
+    """Return what a rebuild says while another engine is here."""
+    with pytest.raises(EngineGone) as caught:
+        list(node.pulling.rebuilding.rebuild(node.find("cities.copy")))
+    return caught.value
+
+
+def test_what_the_engine_that_was_there_dropped_is_made_again_by_that_one_only(
+    versioned: Coordinator,
+) -> None:
+    before = slices(versioned)
+    versioned.dropping.drop("cities.copy")
+    versioned.engine.version = "two"
+
+    said = str(told(versioned))
+
+    assert "was computed by spark one, which is not here either" in said
+    assert slices(versioned) == set()
+    versioned.engine.version = "one"
+    assert list(versioned.pulling.rebuilding.rebuild(versioned.find("cities.copy"))) == [1]
+    assert slices(versioned) == before
+
+
+def test_or_it_is_derived_anew_as_advised(versioned: Coordinator, root: str, derivative: str) -> None:
+    versioned.dropping.drop("cities.copy")
+    versioned.engine.version = "two"
+    error = told(versioned)
+    command, block = re.findall(r"`odf (reset) cities\.copy (\w+) --force`", str(error))[0]
+    assert (command, block) == ("reset", error.before)
+
+    versioned.changing.reset("cities.copy", Multihash.parse(block), is_forced=True)
+    assert [one.outcome for one in versioned.add(derivative, replace=True)] == ["replaced"]
+    versioned.work()
+
+    known = versioned.find("cities.copy")
+    assert known.state.transform is not None
+    assert known.state.transform.transform.version == "two"
+    assert versioned.reading.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo"]
+    assert not was_dropped(versioned.datasets, known)
+    # What is lost from now on is told from what was dropped before.
+    versioned.blobs.remove(known.id, ObjectKind.DATA, slices(versioned))
+    assert is_dropped(versioned.datasets, known)
+    assert not was_dropped(versioned.datasets, known)
 
 
 def test_a_new_query_on_dropped_data_says_that_it_was_dropped(versioned: Coordinator) -> None:

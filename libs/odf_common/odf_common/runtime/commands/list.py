@@ -39,7 +39,9 @@ def command(*, patterns: tuple[str, ...], wide: bool, output: str) -> None:
         reply = coordinator.List(ListRequest(), timeout=ask.ANSWER)
     shown = [one for one in reply.datasets if not wanted or _is_like(wanted, one.alias)]
     rows = [summary_row(one) for one in shown]
-    columns = COLUMNS + tuple(name for name in ("late", "dropped", "problem") if any(row[name] for row in rows))
+    columns = COLUMNS + tuple(
+        name for name in ("late", "dropped", "problem") if any(row[name] for row in rows)
+    )
     if wide:
         live = _live(node)
         for row in rows:
