@@ -97,7 +97,40 @@ def test_the_status_tells_of_dropped_data_and_of_what_stands_still(
     rows = {row["alias"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
     assert (rows["cities"]["dropped"], rows["cities"]["problem"]) == (False, None)
     assert rows["cities.copy"]["dropped"]
-    assert "`odf pull cities.copy`" in rows["cities.copy"]["problem"]
+    problem = rows["cities.copy"]["problem"]
+    assert "`odf pull cities.copy`" in problem
+    assert odf("status") == 0
+    head, _, *shown = capsys.readouterr().out.splitlines()[-4:]
+    assert head.split() == ["dataset", "records", "watermark", "records/s", "waiting", "dropped", "problem"]
+    assert shown[1].endswith("…")
+    assert odf("status", "Cities.Copy") == 0
+    assert problem in capsys.readouterr().out
+    assert odf("status", "nowhere") == 1
+    assert "dataset nowhere does not exist" in capsys.readouterr().err
+
+
+def test_a_block_to_reset_to_is_named_as_elsewhere(
+    odf: Odf, worked: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = str(worked.find("cities.copy").state.head)
+    assert odf("reset", "cities.copy", "zzzzzzzz", "--yes") == 1
+    assert "block zzzzzzzz in cities.copy does not exist" in capsys.readouterr().err
+    assert odf("reset", "cities.copy", "f1620…", "--yes") == 2
+    assert "part of a hash has to have 8 characters" in capsys.readouterr().err
+    number = worked.find("cities.copy").state.sequence_number
+    for block in (head, head[:16], head[-8:], str(number)):
+        assert odf("reset", "cities.copy", block, "--yes", "-o", "json") == 0
+        assert json.loads(capsys.readouterr().out)["head"] == head
+    assert odf("reset", "cities.copy", str(number - 1), "--yes") == 0
+    assert worked.find("cities.copy").state.sequence_number <= number
+
+
+def test_the_query_of_a_root_is_told_to_be_none(odf: Odf, capsys: pytest.CaptureFixture[str]) -> None:
+    assert odf("inspect", "query", "cities") == 1
+    assert "error: cities is a root: its records come from its sources" in capsys.readouterr().err
+    assert odf("inspect", "schema", "cities") == 1
+    assert "error: cities has no data yet, so it has no schema" in capsys.readouterr().err
+    assert odf("inspect", "query", "cities.copy") == 0
 
 
 def test_dropping_asks_first_and_refuses_roots(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS: Final = ("table", "json", "yaml")
+WIDE: Final = 60  # characters of a text in a table
 
 
 def output_option(command: F) -> F:
@@ -47,6 +48,17 @@ def print_object(value: Mapping[str, object], output: str) -> None:
         _print_table([{"field": name, "value": held} for name, held in value.items()], ("field", "value"))
     else:
         _print_plain(plain(value), output)
+
+
+def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[Mapping[str, object]]:
+    """Return rows for a table: the texts of one column end after `WIDE` characters."""
+    return [{**row, column: _short(row.get(column))} for row in rows]
+
+
+def of_dataset(name: str, error: str) -> str:
+    """Return an error with the name of its dataset before it, unless it begins with that itself."""
+    is_named = error.startswith((f"{name} ", f"{name}:", f"the data of {name} "))
+    return error if is_named else f"{name}: {error}"
 
 
 def remark(text: str) -> None:
@@ -129,6 +141,15 @@ def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -
     # A pipe has no width of its own: print as wide as it takes.
     console = Console(file=sys.stdout) if sys.stdout.isatty() else Console(file=sys.stdout, width=10_000)
     console.print(table)
+
+
+def _short(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    first = value.partition("\n")[0]
+    if first == value and len(value) <= WIDE:
+        return value
+    return first[: WIDE - 1].rstrip() + "…"
 
 
 def _cell(value: object) -> str:

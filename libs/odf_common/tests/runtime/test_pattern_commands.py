@@ -12,6 +12,7 @@ from odf_common.identity.keys import generate
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.runtime import ask, cli
 from odf_common.runtime.commands.delete import deletable
+from odf_common.runtime.output import WIDE
 
 IDS = {name: str(generate().dataset_id) for name in ("flights", "flights.late", "flights.worst", "report")}
 
@@ -74,6 +75,27 @@ def test_a_list_has_what_is_named_like_any_pattern(
     assert [row["alias"] for row in json.loads(capsys.readouterr().out)] == names
 
 
+def test_a_problem_is_cut_short_in_the_table_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = "a column that is very " + "long " * 50 + "\nand a second line"
+    stuck = wire.DatasetSummary(
+        alias="stuck", dataset_id="did:odf:1", kind="Derivative", head="f1", problem=problem
+    )
+
+    @contextmanager
+    def opened(node: object = None) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(List=lambda request, timeout: wire.ListReply(datasets=[stuck]))
+
+    monkeypatch.setattr(ask, "coordinator", opened)
+    assert cli.main(["list"]) == 0
+    *_, row = capsys.readouterr().out.rstrip().splitlines()
+    assert row.endswith(" long lo…")
+    assert len(row.partition("a column")[2]) <= WIDE
+    assert cli.main(["list", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["problem"] == problem
+
+
 def test_a_pattern_that_no_name_is_like_is_refused(
     deleted: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +127,8 @@ def test_nothing_is_deleted_where_something_else_reads_one(
 ) -> None:
     assert cli.main(["delete", "flights%", "--yes"]) == 1
     assert "flights.worst is read by report" in capsys.readouterr().err
+    assert cli.main(["delete", "flights", "--yes"]) == 1
+    assert "flights is read by flights.late, flights.worst: delete what reads" in capsys.readouterr().err
     assert cli.main(["delete", "report", "nowhere", "--yes"]) == 1
     assert cli.main(["delete", "report@next", "--yes"]) == 1
     assert deleted == []

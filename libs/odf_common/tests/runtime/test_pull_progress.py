@@ -4,8 +4,22 @@ import pytest
 
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem
 from odf_common.runtime.commands.pull import EVERY, Remarks, said
+from odf_common.runtime.output import of_dataset
 
 WORKING = PullItem(alias="hourly", state="running", stage="computing", rows=3, total=5)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("hourly has read a block", "hourly has read a block"),
+        ("the data of hourly is not here", "the data of hourly is not here"),
+        ("hourly.late is read", "hourly: hourly.late is read"),
+        ("no column a", "hourly: no column a"),
+    ],
+)
+def test_an_error_names_its_dataset_once(error: str, text: str) -> None:
+    assert of_dataset("hourly", error) == text
 
 
 @pytest.mark.parametrize(

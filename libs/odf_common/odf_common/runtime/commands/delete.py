@@ -62,9 +62,13 @@ def deletable(
 ) -> tuple[DatasetSummary, ...]:
     """Return the datasets, each once, those that read others before them; raises `Refused` if one is read besides."""
     wanted = {one.dataset_id: one for one in chosen}
+    besides: dict[str, list[str]] = {}
     for other in known:
-        read = [wanted[one].alias for one in other.inputs if one in wanted]
-        if read and other.dataset_id not in wanted:
-            raise Refused(reason="DatasetInUse", text=f"{read[0]} is read by {other.alias}")
+        if other.dataset_id not in wanted:
+            for one in dict.fromkeys(one for one in other.inputs if one in wanted):
+                besides.setdefault(wanted[one].alias, []).append(other.alias)
+    if besides:
+        read = "; ".join(f"{name} is read by {', '.join(readers)}" for name, readers in besides.items())
+        raise Refused(reason="DatasetInUse", text=f"{read}: delete what reads it too, or first")
     readers = {id_: [one.dataset_id for one in wanted.values() if id_ in one.inputs] for id_ in wanted}
     return tuple(wanted[one] for one in in_order(readers))

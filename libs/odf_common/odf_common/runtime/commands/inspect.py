@@ -1,27 +1,23 @@
 """`odf inspect schema|lineage|query|block`: one aspect of a dataset, read from its chain."""
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterator
 
 import click
 
-from odf_common.codec.flatbuffers import decode_block, decode_event
+from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.yaml import block_to_yaml, to_plain
-from odf_common.errors import InvalidInput, NotFound
-from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import SetDataSchema, SetTransform
+from odf_common.errors import Refused
+from odf_common.metadata.events import DatasetKind, SetDataSchema, SetTransform
 from odf_common.proto.odf.node.v1.coordinator_pb2 import (
-    BlockItem,
+    DatasetSummary,
     DescribeRequest,
     LastEventRequest,
     LogRequest,
 )
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.runtime import ask
+from odf_common.runtime.blocks import find_block, require_block_name
 from odf_common.runtime.output import output_option, print_rows
-
-PART: Final = 8  # characters of a hash
-SHOWN: Final = 5  # hashes, where several may be meant
 
 
 @click.group("inspect")
@@ -60,7 +56,7 @@ def schema(*, dataset: str, form: str, output: str) -> None:
     with ask.coordinator() as coordinator:
         event = _last(coordinator, dataset, SetDataSchema)
     if not isinstance(event, SetDataSchema):
-        raise NotFound(what=f"a schema of {dataset} (it has no data yet)")
+        raise Refused(reason="NoSchema", text=f"{dataset} has no data yet, so it has no schema")
     fields = schema_of_event(event)
     if form == "ddl":
         print_rows([{"definition": one} for one in schema_to_ddl(fields)], output)
@@ -78,11 +74,19 @@ def query(*, dataset: str, output: str) -> None:
     """Show the steps of the SQL that a derivative is made with."""
     with ask.coordinator() as coordinator:
         event = _last(coordinator, dataset, SetTransform)
-    if not isinstance(event, SetTransform):
-        raise NotFound(what=f"a transform of {dataset} (it is a root)")
+        if not isinstance(event, SetTransform):
+            raise _no_query(coordinator.Describe(DescribeRequest(ref=dataset), timeout=ask.ANSWER))
     steps = event.transform.queries or ()
     rows = [{"step": step.alias or "(output)", "query": step.query} for step in steps]
     print_rows(rows, output)
+
+
+def _no_query(summary: DatasetSummary) -> Refused:
+    if summary.kind == DatasetKind.Root.name:
+        text = f"{summary.alias} is a root: its records come from its sources, and no query makes them"
+    else:
+        text = f"{summary.alias} has no query yet: `odf commit` sets one"
+    return Refused(reason="NoQuery", text=text)
 
 
 @command.command("lineage")
@@ -108,40 +112,10 @@ def block(*, dataset: str, block: str) -> None:
       odf inspect block flights 5
       odf inspect block flights 3fd51a2c
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    is_number = block.isascii() and block.isdecimal()
-    if not is_number and len(block) < PART:
-        raise click.BadParameter(
-            f"{block!r} is no sequence number, and part of a hash has to have {PART} characters",
-            param_hint="BLOCK",
-        )
+    require_block_name(block)
     with ask.coordinator() as coordinator:
-        item = _block(coordinator.Log(LogRequest(ref=dataset), timeout=ask.WORK), dataset, block)
+        item = find_block(coordinator.Log(LogRequest(ref=dataset), timeout=ask.WORK), dataset, block)
     click.echo(f"# Block: {item.hash}\n{block_to_yaml(item.content)}", nl=False)
-
-
-def _block(items: Iterable[BlockItem], dataset: str, block: str) -> BlockItem:
-    """Return the block of this number, else that of this hash or part of one, if there is one only."""
-    number, part = block.lstrip("0") or "0", _canonical(block)
-    found: list[BlockItem] = []
-    for item in items:
-        if part == item.hash or number == str(decode_block(item.content).block.sequence_number):
-            return item
-        if len(part) >= PART and (item.hash.startswith(part) or item.hash.endswith(part)):
-            found.append(item)
-    if not found:
-        raise NotFound(what=f"block {block} in {dataset}")
-    if len(found) > 1:
-        text = f"{block} is part of {len(found)} hashes: {', '.join(item.hash for item in found[:SHOWN])}"
-        raise InvalidInput(text=text + (", …" if len(found) > SHOWN else ""))
-    return found[0]
-
-
-def _canonical(block: str) -> str:
-    """Return a hash as it is shown, anything else in lower case as its part would be."""
-    try:
-        return str(Multihash.parse(block))
-    except InvalidInput:
-        return block.lower()
 
 
 def _last(coordinator: CoordinatorStub, dataset: str, kind: type) -> object:

@@ -10,7 +10,7 @@ from odf_common.identity.refs import Pattern, parse_alias, parse_pattern
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node
-from odf_common.runtime.output import output_option, print_rows, remark
+from odf_common.runtime.output import output_option, print_rows, remark, shortened
 from odf_common.runtime.tables import summary_row
 
 COLUMNS = ("alias", "kind", "records", "blocks", "watermark", "updated")
@@ -24,8 +24,9 @@ PATIENCE = 5  # seconds to ask the views
 def command(*, patterns: tuple[str, ...], wide: bool, output: str) -> None:
     """List datasets with records, blocks and watermark; of those with PATTERNs, the ones named like any of them.
 
-    In a pattern % stands for anything. `late` counts the rows of inputs that came too late for a derivative and were
-    dropped, by the transforms of this node; one that was run again after a reset counted again.
+    In a pattern % stands for anything. Why one stands still is cut short in the table; `odf status DATASET` has all.
+    `late` counts the rows of inputs that came too late for a derivative and were dropped, by the transforms of this
+    node; one that was run again after a reset counted again.
 
     \b
     Example:
@@ -48,7 +49,7 @@ def command(*, patterns: tuple[str, ...], wide: bool, output: str) -> None:
             seen = live.get(str(row["id"]), {})
             row.update(recordsPerSecond=seen.get("records_per_second"), lag=seen.get("lag"))
         columns += ("recordsPerSecond", "lag", "id", "head")
-    print_rows(rows, output, columns=columns)
+    print_rows(shortened(rows, "problem") if output == "table" else rows, output, columns=columns)
 
 
 def _is_like(patterns: Sequence[Pattern], alias: str) -> bool:

@@ -13,7 +13,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem, PullRequest
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node
-from odf_common.runtime.output import output_option, print_rows, progress, remark
+from odf_common.runtime.output import of_dataset, output_option, print_rows, progress, remark, shortened
 from odf_common.runtime.urls import absolute_url
 
 EVERY: Final = 5.0  # seconds
@@ -80,10 +80,12 @@ def command(
         if set_watermark is not None:
             request.set_watermark = Timestamp.parse(set_watermark).ns
         rows += _pull(node, request)
-    print_rows(rows, output, columns=COLUMNS)
-    failed = [row for row in rows if row["state"] == "failed"]
+    print_rows(shortened(rows, "error") if output == "table" else rows, output, columns=COLUMNS)
+    failed = [of_dataset(str(row["dataset"]), str(row["error"])) for row in rows if row["state"] == "failed"]
+    for text in failed[:-1]:
+        remark(f"error: {text}")
     if failed:
-        raise Refused(reason="PullFailed", text=f"{failed[0]['dataset']}: {failed[0]['error']}")
+        raise Refused(reason="PullFailed", text=failed[-1])
 
 
 def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:

@@ -2,8 +2,12 @@
 
 import click
 
-from odf_common.proto.odf.node.v1.coordinator_pb2 import ResetRequest
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.proto.odf.node.v1.coordinator_pb2 import LogRequest, ResetRequest
+from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.runtime import ask
+from odf_common.runtime.blocks import find_block, require_block_name
 from odf_common.runtime.output import output_option, print_object
 from odf_common.runtime.tables import summary_row
 
@@ -19,15 +23,28 @@ from odf_common.runtime.tables import summary_row
 def command(*, dataset: str, block: str, yes: bool, force: bool, output: str) -> None:
     """Move a dataset's head back to BLOCK; what came after it is forgotten. Refused when another dataset has read it.
 
-    With --force it is not; `odf pull --reset-derivatives DATASET` then takes back what was derived and derives it anew.
+    BLOCK is a sequence number, a hash, or its first or last 8 characters or more.
+    With --force it is not refused; `odf pull --reset-derivatives DATASET` then takes back what was derived and derives
+    it anew.
 
     \b
     Example:
-      odf reset flights f1620… --yes
-      odf reset flights f1620… --force && odf pull --reset-derivatives flights
+      odf reset flights 12
+      odf reset flights 3fd51a2c --yes
+      odf reset flights 3fd51a2c --force && odf pull --reset-derivatives flights
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    if not yes:
-        click.confirm(f"Forget all blocks of {dataset} after {block}?", abort=True, err=True)
+    require_block_name(block)
     with ask.coordinator() as coordinator:
-        summary = coordinator.Reset(ResetRequest(ref=dataset, head=block, force=force), timeout=ask.ANSWER)
+        head = _whole(coordinator, dataset, block)
+        if not yes:
+            click.confirm(f"Forget all blocks of {dataset} after {head}?", abort=True, err=True)
+        summary = coordinator.Reset(ResetRequest(ref=dataset, head=head, force=force), timeout=ask.ANSWER)
     print_object(summary_row(summary), output)
+
+
+def _whole(coordinator: CoordinatorStub, dataset: str, block: str) -> str:
+    """Return the hash of a block of the chain; a whole one is not looked for."""
+    try:
+        return str(Multihash.parse(block))
+    except InvalidInput:
+        return find_block(coordinator.Log(LogRequest(ref=dataset), timeout=ask.WORK), dataset, block).hash

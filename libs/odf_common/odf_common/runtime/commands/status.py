@@ -8,28 +8,42 @@ from typing import Any, Final
 
 import click
 
-from odf_common.errors import OdfError
+from odf_common.errors import NotFound, OdfError
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node, read_node
-from odf_common.runtime.output import output_option, print_object, print_rows
+from odf_common.runtime.output import output_option, print_object, print_rows, shortened
 from odf_common.runtime.settings import load
 
 TIMEOUT: Final = 1.0  # seconds
+COLUMNS: Final = ("dataset", "records", "watermark", "records/s", "waiting")
+SELDOM: Final = (
+    "at work",
+    "late",
+    "dropped",
+    "problem",
+)  # columns that are there when there is something in them
 
 
 @click.command("status", short_help="Show the node's parts.")
+@click.argument("names", nargs=-1, metavar="[DATASET]...")
 @output_option
-def command(output: str) -> None:
-    """Show the node's parts, where they are, and how the datasets stand.
+def command(*, names: tuple[str, ...], output: str) -> None:
+    """Show the node's parts, where they are, and how the datasets stand; with DATASETs, all that is known of those.
+
+    `waiting` counts messages that lie in a dataset's topics, `records/s` is that of the last minute, and `late` counts
+    rows that came too late for a derivative and were dropped. Of a problem the table has the beginning.
 
     \b
     Example:
       odf status --output json
+      odf status flights.late
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     node = read_node(load().home)
     datasets = with_standing(_datasets(node), _summaries(node))
-    if output == "table":
+    if names:
+        _print_each([_named(datasets, name) for name in names], output)
+    elif output == "table":
         _print_tables(node, datasets)
     else:
         print_object({**node.to_json(), "datasets": datasets}, output)
@@ -50,9 +64,43 @@ def _print_tables(node: Node, datasets: list[dict[str, Any]]) -> None:
     ]
     print_rows(rows, "table")
     if datasets:
-        columns: tuple[str, ...] = ("alias", "last_offset", "watermark", "records_per_second", "lag", "stage")
-        columns += tuple(name for name in ("late", "dropped", "problem") if any(one[name] for one in datasets))
-        print_rows(datasets, "table", columns=columns)
+        shown = [_shown(one) for one in datasets]
+        columns = COLUMNS + tuple(name for name in SELDOM if any(one[name] for one in shown))
+        print_rows(shortened(shown, "problem"), "table", columns=columns)
+
+
+def _print_each(datasets: list[dict[str, Any]], output: str) -> None:
+    if output != "table":
+        print_rows(datasets, output)
+        return
+    for one in datasets:
+        print_object(one, "table")
+
+
+def _named(datasets: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return the dataset with this name or id; raises `NotFound`."""
+    for one in datasets:
+        if name.lower() == one["alias"].lower() or name == one["dataset_id"]:
+            return one
+    raise NotFound(what=f"dataset {name}")
+
+
+def _shown(one: dict[str, Any]) -> dict[str, object]:
+    """Return a dataset as a row of the table."""
+    at_work = one.get("stage")
+    if at_work and one.get("total"):
+        at_work = f"{at_work}, {one['rows']} of {one['total']} rows"
+    return {
+        "dataset": one["alias"],
+        "records": one["records"],
+        "watermark": one.get("watermark"),
+        "records/s": one.get("records_per_second"),
+        "waiting": one.get("lag"),
+        "at work": at_work,
+        "late": one["late"],
+        "dropped": one["dropped"],
+        "problem": one["problem"],
+    }
 
 
 def _datasets(node: Node) -> list[dict[str, Any]]:
@@ -80,8 +128,14 @@ def with_standing(
     seen: Iterable[dict[str, Any]], summaries: Iterable[DatasetSummary]
 ) -> list[dict[str, Any]]:
     """Return what the views show, with each dataset's problem, and whether it was dropped; None where not known."""
-    rows = {str(one["dataset_id"]): {**one, "late": None, "dropped": None, "problem": None} for one in seen}
+    unknown = {"late": None, "dropped": None, "problem": None}
+    rows = {str(one["dataset_id"]): {**one, "records": _count(one["last_offset"]), **unknown} for one in seen}
     for one in summaries:
         row = rows.setdefault(one.dataset_id, {"dataset_id": one.dataset_id, "alias": one.alias})
+        row.setdefault("records", one.records if one.head else None)
         row.update(late=one.late, dropped=one.dropped, problem=one.problem or None)
     return list(rows.values())
+
+
+def _count(last_offset: int | None) -> int:
+    return 0 if last_offset is None else last_offset + 1
