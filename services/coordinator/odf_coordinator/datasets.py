@@ -85,12 +85,13 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Datasets:
-    """Looks datasets up."""
+    """Looks datasets up; those that are not `is_ours` are copies."""
 
     catalog: Catalog
     states: States
     blobs: BlobStore
     refs: RefReader
+    is_ours: Callable[[DatasetId], bool] = lambda _: True
 
     def find(self, ref: str) -> Known:
         """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name."""

@@ -37,6 +37,18 @@ class DataDropped(NotFound):
         )
 
 
+@dataclass(eq=False, kw_only=True)
+class CopyLost(NotFound):
+    """The data of a copy is not here, and only who keeps the dataset can give it again."""
+
+    def __str__(self) -> str:
+        """Return whose data it is, and how to have it again."""
+        return (
+            f"the data of {self.what} is not here: it was lost, and {self.what} is a copy; "
+            f"`odf pull URL --as {self.what}` brings it again from where it is kept"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
     """What was let go; `size` in bytes."""
@@ -139,7 +151,7 @@ def was_dropped(datasets: Datasets, known: Known) -> bool:
 
 
 def is_dropped(datasets: Datasets, known: Known) -> bool:
-    """Tell whether a derivative's newest records or newest checkpoint are not in the store."""
+    """Tell whether a dataset's newest records or newest checkpoint are not in the store."""
     return _newest_missing(datasets, known) is not None
 
 
@@ -161,8 +173,9 @@ def has_all(blobs: BlobReader, known: Known, objects: Iterable[ObjectRef]) -> bo
 def why_missing(datasets: Datasets, known: Iterable[Known], error: NotFound) -> NotFound:
     """Return why an object of one of these datasets was not found, where that can be told better."""
     for one in known:
-        if one.is_derivative and is_dropped(datasets, one):
-            return DataDropped(what=one.alias)
+        is_copy = not datasets.is_ours(one.id)
+        if (is_copy or one.is_derivative) and is_dropped(datasets, one):
+            return CopyLost(what=one.alias) if is_copy else DataDropped(what=one.alias)
     return error
 
 

@@ -41,8 +41,10 @@ POOL: Final = 2  # transforms at a time
 
 def build(env: Environment) -> Service:
     """Wire the coordinator."""
-    datasets = Datasets(catalog=env.catalog, states=env.states, blobs=env.blobs, refs=env.refs)
     keys = KeyFolder(env.settings.home / "keys")
+    datasets = Datasets(
+        catalog=env.catalog, states=env.states, blobs=env.blobs, refs=env.refs, is_ours=keys.has
+    )
     committer = _committer(env, Owners(keys=keys, catalog=env.catalog))
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
     ownership = Ownership(datasets=datasets, keys=keys, tell=committer.tell)

@@ -51,11 +51,11 @@ class Slices:
         return slices
 
     def paths(self, known: Known) -> tuple[Path, ...]:
-        """Return the files of all slices, oldest first; raises `DataDropped`."""
+        """Return the files of all slices, oldest first; raises `DataDropped`, `CopyLost`."""
         return tuple(self.path(known, slice_) for slice_ in self.all(known))
 
     def path(self, known: Known, slice_: DataSlice) -> Path:
-        """Return the file of a slice; raises `DataDropped` where it can be made again."""
+        """Return the file of a slice; raises `DataDropped` where it can be made again, `CopyLost` of a copy."""
         try:
             return self._datasets.blobs.local_path(known.id, ObjectKind.DATA, slice_.physical_hash)
         except NotFound as error:

@@ -112,8 +112,14 @@ class Coordinator:
         self.blobs = MemoryBlobStore(self.refs)
         self.catalog = MemoryCatalog()
         self.states = ChainStates(self.blobs, self.refs, NoStateCache())
-        self.datasets = Datasets(catalog=self.catalog, states=self.states, blobs=self.blobs, refs=self.refs)
         self.keys = KeyFolder(self.home / "keys")
+        self.datasets = Datasets(
+            catalog=self.catalog,
+            states=self.states,
+            blobs=self.blobs,
+            refs=self.refs,
+            is_ours=self.keys.has,
+        )
         self.committer = self.new_committer()
         self.importer = Importer(datasets=self.datasets, refs=self.refs, committer=self.committer)
         self.publisher = Publisher(bus=self.bus, catalog=self.catalog)

@@ -16,7 +16,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.dropping import DataDropped, is_dropped, was_dropped
+from odf_coordinator.dropping import CopyLost, DataDropped, is_dropped, was_dropped
 from odf_coordinator.objects import ObjectRef, objects_of
 from odf_coordinator.outcomes import Refused as RefusedOutcome
 from odf_coordinator.pulling import Pulled
@@ -211,6 +211,19 @@ def test_roots_and_copies_are_refused(story: Story) -> None:
         story.node.dropping.drop("cities.copy")
     assert story.objects("cities")
     assert story.objects("cities.copy")
+
+
+def test_a_copy_that_lost_its_data_is_to_be_pulled_again(story: Story) -> None:
+    for ref in ("cities", "cities.copy"):
+        known = story.node.find(ref)
+        story.node.keys.remove(known.id)
+        for kind in KINDS:
+            story.node.blobs.remove(known.id, kind, list(story.node.blobs.names(known.id, kind)))
+
+        with pytest.raises(CopyLost, match=rf"{ref} is a copy; `odf pull URL --as {ref}` brings it again"):
+            story.node.reading.tail(ref, 1)
+
+        assert f"{ref} is a copy of a dataset that is kept elsewhere" in story.pull(ref)[ref].error
 
 
 def test_what_an_input_could_not_give_again_is_kept(story: Story) -> None:

@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from urllib.parse import unquote, urlparse
 
-from odf_common.chain.chain import Comparison, ReadBlock
+from odf_common.chain.chain import Comparison, ReadBlock, blocks_between
 from odf_common.chain.state import ChainState
 from odf_common.codec.bus import body_of
 from odf_common.errors import (
@@ -29,9 +30,10 @@ from odf_common.identity.refs import parse_alias
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2
+from odf_common.runtime.drops import forget_drop
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
-from odf_sync.compare import Missing, admit_all, compare_with, missing_blocks
+from odf_sync.compare import Missing, RemoteBlock, admit_all, compare_with, missing_blocks
 from odf_sync.objects import RemoteObject, by_object, declared_objects, fetch
 from odf_sync.repositories import Repository, repository
 
@@ -42,7 +44,7 @@ ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How far a copy is: comparing, blocks, objects, committing, updated, up-to-date."""
+    """How far a copy is: comparing, blocks, objects, committing, updated, restored, up-to-date."""
 
     alias: str
     state: str
@@ -63,7 +65,9 @@ class Place:
 
 
 def pull(env: Environment, replies: Replies, url: str, alias: str) -> Iterator[Step]:
-    """Bring the local copy of `url` up to date; the last step is `updated` or `up-to-date`.
+    """Bring the local copy of `url` up to date; the last step is `updated`, `restored` or `up-to-date`.
+
+    Where nothing is new, objects that were lost here are fetched again, which is `restored`.
 
     `alias` may be `NAME@REF`: the reference beside the head is moved to the chain of `url`, also where that went its
     own way. Raises what `missing_blocks` raises, `ObjectDiffers`, `AlreadyExists` when name and dataset belong to
@@ -80,7 +84,11 @@ def pull(env: Environment, replies: Replies, url: str, alias: str) -> Iterator[S
     missing = _missing(env, there, head, place)
     at = None if here is None else env.refs.head(here.dataset_id, place.ref)
     if here is not None and (at == head or _has_all(place, missing)):
-        yield Step(alias=name, state="up-to-date", head=at)
+        lost = tuple(_lost(env, here.dataset_id, head))
+        yield from _objects(env, there, here.dataset_id, name, lost, downloads=1)  # what is newest comes last
+        if lost:
+            forget_drop(env.blobs, here.dataset_id)
+        yield Step(alias=name, state="restored" if lost else "up-to-date", head=at)
         return
     past = _past(env, here, missing.common)
     state = admit_all(past, missing.blocks)
@@ -161,14 +169,29 @@ def _check_identity(env: Environment, dataset: DatasetId, alias: str) -> None:
         raise AlreadyExists(what=f"another dataset named {alias}")
 
 
+def _lost(env: Environment, dataset: DatasetId, head: Multihash) -> Iterator[RemoteObject]:
+    """Yield the objects that the chain here declares up to `head`, and that are not here, oldest first."""
+    links = blocks_between(partial(env.blobs.read, dataset, ObjectKind.BLOCK), head, None)
+    blocks = [RemoteBlock(hash=name, raw=raw, decoded=decoded) for name, decoded, raw in links]
+    for one in declared_objects(None, blocks):
+        if not env.blobs.has(dataset, one.kind, one.name):
+            yield one
+
+
 def _objects(
-    env: Environment, there: Repository, dataset: DatasetId, alias: str, declared: Iterable[RemoteObject]
+    env: Environment,
+    there: Repository,
+    dataset: DatasetId,
+    alias: str,
+    declared: Iterable[RemoteObject],
+    *,
+    downloads: int = DOWNLOADS,
 ) -> Iterator[Step]:
     """Fetch what is not here yet, and look at all; the first object that is not as declared ends it."""
     wanted = by_object(declared)
     scratch = env.blobs.scratch()
     try:
-        with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="download") as pool:
+        with ThreadPoolExecutor(downloads, thread_name_prefix="download") as pool:
             fetched = [pool.submit(fetch, env, there, dataset, one, scratch) for one in wanted]
             try:
                 for done, one in enumerate(as_completed(fetched), 1):

@@ -1,7 +1,12 @@
-"""Data that was let go on purpose is not damage: what is missing is held against the node's own note of that."""
+"""Data that is missing: what was let go on purpose is no damage, and a copy has it again from where it is kept.
+
+What is missing is held against the node's own note of what it dropped.
+"""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+from odf_common.adapters.local.keys import has_dataset_key
 from odf_common.identity.ref_names import split_ref
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import BlobStore, ObjectKind
@@ -28,6 +33,20 @@ def without_dropped(blobs: BlobStore, target: Target, problems: Iterable[Problem
         return found
     text = f"its data was dropped; `odf pull {split_ref(target.name)[0]}` makes it again"
     return [*rest, Problem(kind=Damage.DATA_DROPPED, text=text)]
+
+
+def with_advice(env: Environment, target: Target, problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems; the first that names a lost object of a copy says how to have all of them again."""
+    found = list(problems)
+    if not target.is_local or has_dataset_key(env.settings.home / "keys", target.dataset):
+        return found
+    name = split_ref(target.name)[0]
+    for place, one in enumerate(found):
+        if one.kind is Damage.OBJECT_MISSING:
+            text = f"{one.text}; {name} is a copy: `odf pull URL --as {name}` brings again what was lost"
+            found[place] = replace(one, text=text)
+            break
+    return found
 
 
 def dropped_input(env: Environment, event: ExecuteTransform) -> str | None:

@@ -14,7 +14,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.ref_names import HEAD
 from odf_common.runtime.environment import Environment
 from odf_verifier.diverged import diverged_inputs
-from odf_verifier.dropped import without_dropped
+from odf_verifier.dropped import with_advice, without_dropped
 from odf_verifier.integrity import Depth, Link, check_chain, check_objects
 from odf_verifier.replay import Replay
 from odf_verifier.report import UNDECIDED, Damage, Problem, Tally
@@ -100,7 +100,7 @@ class Verifier:
             problems.append(problem)
             yield from _drained(steps)
         yield from _drained(steps)
-        problems = without_dropped(self._env.blobs, target, problems)
+        problems = with_advice(self._env, target, without_dropped(self._env.blobs, target, problems))
         if scope.replay and target.is_local and not problems:
             for item in self._replayed(target, scope, links, since):
                 if isinstance(item, Problem):

@@ -85,6 +85,17 @@ def test_lost_data_is_damage(story: Story) -> None:
     assert [one.kind for one in verdict.problems] == [Damage.OBJECT_MISSING] * 2
 
 
+def test_a_copy_that_lost_data_is_to_be_pulled_again(story: Story, tmp_path: Path) -> None:
+    texts = [one.text for one in story.verify().problems]
+    assert [text.endswith("`odf pull URL --as hourly` brings again what was lost") for text in texts] == [
+        True,
+        False,
+    ]
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / story.chain.state.dataset_id.folder).touch()
+    assert [one.text for one in story.verify().problems] == ["not in checkpoints"] * 2
+
+
 def test_dropped_data_is_told_once_with_what_makes_it_again(story: Story) -> None:
     note_drop(story.blobs, story.chain.state.dataset_id, story.chain.state.head)
     verdict = story.verify()

@@ -17,7 +17,8 @@ from odf_common.runtime.output import of_dataset, output_option, print_rows, pro
 from odf_common.runtime.urls import absolute_url
 
 EVERY: Final = 5.0  # seconds
-FINISHED = ("updated", "rebuilt", "up-to-date", "failed")
+FINISHED = ("updated", "rebuilt", "restored", "up-to-date", "failed")
+COPIED = {"updated": "copied from", "restored": "brought again what was lost here, from"}
 COLUMNS = ("dataset", "state", "blocks", "records", "error")
 
 
@@ -54,7 +55,8 @@ def command(
 
     Data of derivatives that was dropped is made again, bit for bit, before.
     With --reset-derivatives these are the datasets given and all that is derived of them; without any, all of the node.
-    A URL (http, https, file) is copied from there, everything checked. In a name, % stands for anything.
+    A URL (http, https, file) is copied from there, everything checked; what was lost here is fetched again. In a name,
+    % stands for anything.
 
     \b
     Example:
@@ -152,7 +154,7 @@ def _copy(node: Node, url: str, alias: str) -> dict[str, object]:
             )
             if item.state in FINISHED:
                 row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, "")
-    remark(f"copied from {url}" if row.get("state") == "updated" else f"nothing new at {url}")
+    remark(f"{COPIED.get(str(row.get('state')), 'nothing new at')} {url}")
     return row
 
 

@@ -1,0 +1,87 @@
+"""Objects of a copy that were lost here are fetched again by the next pull, checked as the first time."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from odf_common.adapters.folder import FolderStore
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import Seed
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.runtime.drops import dropped_line, note_drop
+from odf_common.runtime.environment import Environment
+from odf_common.runtime.replies import Replies
+from odf_common.runtime.states import ChainStates, NoStateCache
+from odf_common.testing.damage import flip
+from odf_sync.objects import ObjectDiffers
+from odf_sync.simple import Step, pull
+
+NAME = "cities.population"
+VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / NAME
+NO_ONE = cast("Replies", None)  # nothing here is committed
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Environment:
+    """Have a whole copy of a dataset."""
+    home = tmp_path / "home"
+    dataset = dataset_of(VECTOR)
+    shutil.copytree(VECTOR, home / "datasets" / dataset.folder)
+    catalog, blobs, refs = LocalCatalog(home), LocalBlobStore(home), LocalRefStore(home)
+    catalog.add(CatalogEntry(alias=NAME, dataset_id=dataset))
+    states = ChainStates(blobs, refs, NoStateCache())
+    return cast("Environment", SimpleNamespace(catalog=catalog, refs=refs, blobs=blobs, states=states))
+
+
+def dataset_of(folder: Path) -> DatasetId:
+    nobody, store = DatasetId.of_key(bytes(32)), FolderStore(folder)
+    events = (
+        decode_block(store.read(nobody, ObjectKind.BLOCK, name)).block.event
+        for name in store.names(nobody, ObjectKind.BLOCK)
+    )
+    return next(event.dataset_id for event in events if isinstance(event, Seed))
+
+
+def last(env: Environment, url: str) -> Step:
+    return list(pull(env, NO_ONE, url, NAME))[-1]
+
+
+def lose(env: Environment, count: int) -> None:
+    dataset = dataset_of(VECTOR)
+    names = sorted(env.blobs.names(dataset, ObjectKind.DATA), key=str)
+    env.blobs.remove(dataset, ObjectKind.DATA, names[:count])
+
+
+def test_what_was_lost_comes_again_and_nothing_else_changes(env: Environment) -> None:
+    dataset = dataset_of(VECTOR)
+    before = set(env.blobs.names(dataset, ObjectKind.DATA))
+    head = env.refs.head(dataset)
+    assert last(env, VECTOR.as_uri()) == Step(alias=NAME, state="up-to-date", head=head)
+    lose(env, 1)
+    assert head is not None
+    note_drop(env.blobs, dataset, head)
+
+    assert last(env, VECTOR.as_uri()) == Step(alias=NAME, state="restored", head=head)
+
+    assert set(env.blobs.names(dataset, ObjectKind.DATA)) == before
+    assert dropped_line(env.blobs, dataset) is None
+    assert last(env, VECTOR.as_uri()).state == "up-to-date"
+
+
+def test_an_object_that_is_another_is_not_taken(env: Environment, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    shutil.copytree(VECTOR, there)
+    for file in (there / "data").iterdir():
+        flip(file)
+    lose(env, 1)
+    left = set(env.blobs.names(dataset_of(VECTOR), ObjectKind.DATA))
+
+    with pytest.raises(ObjectDiffers):
+        last(env, there.as_uri())
+
+    assert set(env.blobs.names(dataset_of(VECTOR), ObjectKind.DATA)) == left
