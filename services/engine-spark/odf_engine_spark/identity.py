@@ -31,6 +31,7 @@ EDGES: Final = frozenset(
         "faults",
         "identity",
         "jobs",
+        "launching",
         "messages",
         "progress",
         "pulse",

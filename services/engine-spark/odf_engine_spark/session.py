@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from odf_engine_spark.jvm import Spark
+from odf_engine_spark.launching import bound_to_us
 
 _JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Xshare:auto -Xlog:disable -XX:-UsePerfData "
@@ -74,8 +75,8 @@ ARCHIVE: Final = Path(sys.prefix) / "share" / "odf" / "spark.jsa"  # Spark's cla
 def start(master: str, *, archive_to: Path | None = None) -> Spark:
     """Return a session that has run a query of each shape; the JVM ends with this process, however that ends.
 
-    The JVM reads its standard input, a pipe from this process, and exits at its end; with `archive_to` it leaves the
-    classes that it has loaded there.
+    To be called by the main thread, with which the JVM ends too; with `archive_to` it leaves the classes that it has
+    loaded there.
     """
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -87,7 +88,8 @@ def start(master: str, *, archive_to: Path | None = None) -> Spark:
         builder = builder.config(_OPTIONS, f"{_JAVA_OPTIONS} -XX:ArchiveClassesAtExit={archive_to}")
     elif ARCHIVE.is_file():
         builder = builder.config(_OPTIONS, f"{_JAVA_OPTIONS} -XX:SharedArchiveFile={ARCHIVE}")
-    spark = Spark(builder.getOrCreate())
+    with bound_to_us():
+        spark = Spark(builder.getOrCreate())
     _warm(spark)
     return spark
 

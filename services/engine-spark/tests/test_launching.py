@@ -1,0 +1,67 @@
+"""The JVM ends with the process that started it, also one that cannot look whether that is still there."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from odf_common.runtime.node import is_running
+
+PATIENCE = 60.0  # seconds
+AT_WORK = """
+import threading
+from odf_engine_spark.session import start
+spark = start("local[2]")
+count = lambda: spark.collect(spark.frame(spark.parse("SELECT count(*) FROM range(1000000000000) WHERE id % 7 = sqrt(id)")))
+threading.Thread(target=count, daemon=True).start()
+while not spark.session.sparkContext.statusTracker().getActiveJobsIds():
+    pass
+print(spark.session.sparkContext._gateway.proc.pid, flush=True)
+input()
+"""
+
+
+@contextmanager
+def engine(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A process whose JVM runs a query that does not end, and the JVM; its temporary folders are in `folder`."""
+    environment = {**os.environ, "TMPDIR": str(folder), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", AT_WORK],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        jvm = int(process.stdout.readline())
+        try:
+            yield process, jvm
+        finally:
+            process.kill()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.02)
+
+
+def test_a_jvm_that_cannot_look_dies_with_a_process_that_is_killed(tmp_path: Path) -> None:
+    with engine(tmp_path) as (process, jvm):
+        os.kill(jvm, signal.SIGSTOP)
+        process.kill()
+        until(lambda: not is_running(jvm))
+
+
+def test_a_jvm_at_work_ends_with_its_process_and_leaves_no_folder(tmp_path: Path) -> None:
+    with engine(tmp_path) as (process, jvm):
+        process.communicate("\n")
+        assert process.returncode == 0
+        assert not is_running(jvm)
+    assert [file for file in tmp_path.iterdir() if file.is_dir()] == []
