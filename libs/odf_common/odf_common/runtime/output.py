@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS: Final = ("table", "json", "yaml")
 WIDE: Final = 60  # characters of a text in a table
+_HASH: Final = re.compile(r"\b(f1620[0-9a-f]{8})[0-9a-f]{56}\b")  # enough of one to be told from others
 
 
 def output_option(command: F) -> F:
@@ -51,7 +53,7 @@ def print_object(value: Mapping[str, object], output: str) -> None:
 
 
 def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[Mapping[str, object]]:
-    """Return rows for a table: the texts of one column end after `WIDE` characters."""
+    """Return rows for a table: the texts of one column end after `WIDE` characters, and hashes earlier."""
     return [{**row, column: _short(row.get(column))} for row in rows]
 
 
@@ -146,6 +148,7 @@ def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -
 def _short(value: object) -> object:
     if not isinstance(value, str):
         return value
+    value = _HASH.sub(r"\1…", value)
     first = value.partition("\n")[0]
     if first == value and len(value) <= WIDE:
         return value

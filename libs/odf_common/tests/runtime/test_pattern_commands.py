@@ -12,7 +12,7 @@ from odf_common.identity.keys import generate
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.runtime import ask, cli
 from odf_common.runtime.commands.delete import deletable
-from odf_common.runtime.output import WIDE
+from odf_common.runtime.output import WIDE, shortened
 
 IDS = {name: str(generate().dataset_id) for name in ("flights", "flights.late", "flights.worst", "report")}
 
@@ -94,6 +94,11 @@ def test_a_problem_is_cut_short_in_the_table_only(
     assert len(row.partition("a column")[2]) <= WIDE
     assert cli.main(["list", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["problem"] == problem
+
+
+def test_hashes_are_cut_short_before_the_text_is() -> None:
+    (row,) = shortened([{"problem": f"a has read block f1620{'ab' * 32} of b"}], "problem")
+    assert row["problem"] == "a has read block f1620abababab… of b"
 
 
 def test_a_pattern_that_no_name_is_like_is_refused(
