@@ -137,6 +137,8 @@ def test_an_input_that_is_reset_takes_back_what_was_derived(story: Story) -> Non
     story.node.eventually(lambda: "no longer in its chain" in (story.summary(diamond.b)["problem"] or ""))
     assert "odf pull --reset-derivatives" in story.node.fails(f"pull {diamond.b}")
     assert diamond.ids(diamond.b) == [1, 2, 3], "it stands still"
+    (verdict,) = story.verify(diamond.b, code=3)
+    assert [one["kind"] for one in verdict["problems"]] == ["input-diverged"]
     story.pull(f"--reset-derivatives {diamond.a}")
 
     assert [diamond.ids(one) for one in (diamond.b, diamond.c)] == [[1, 2, 4]] * 2
@@ -169,6 +171,8 @@ def test_dropped_data_is_made_again_bit_for_bit(story: Story) -> None:
         story.node.run(f"system drop-data {dataset} --yes")
 
     assert objects(folder) == {}
+    assert [story.summary(one)["dropped"] for one in (diamond.a, diamond.b, diamond.d)] == [False, True, True]
+    assert [one["verdict"] for one in story.verify(f"{diamond.b} {diamond.d}", code=1)] == ["dropped"] * 2
     for line in (f"tail {diamond.d}", f"sql -c 'SELECT * FROM `{diamond.d}`'"):
         assert f"`odf pull {diamond.d}`" in story.node.fails(line)
     assert f"`odf pull {diamond.b}`" in story.node.fails(f"pull {diamond.d}")
