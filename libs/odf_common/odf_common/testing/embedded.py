@@ -84,6 +84,16 @@ class EmbeddedNode:
         assert done.returncode == code, f"odf {line}: exit code {done.returncode}, not {code}"
         return done.stderr.decode()
 
+    def start(self, line: str, *, stderr: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
+        """Start `odf LINE`, and return it while it runs."""
+        return subprocess.Popen(
+            [str(ODF), *shlex.split(line)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=self._environment,
+        )
+
     @property
     def node(self) -> Node:
         """Return where its parts are now."""

@@ -1,0 +1,299 @@
+"""Queries that keep a state, while the parts that compute them are killed: each counts every record once."""
+
+import json
+import os
+import pty
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+import yaml
+
+from odf_common.runtime.node import is_running
+from odf_common.runtime.supervisor.leftovers import leftovers
+from odf_common.testing.chains import OFFSET, SYSTEM_TIME
+from odf_common.testing.embedded import EmbeddedNode
+from odf_common.testing.manifests import derivative, root
+from odf_common.testing.story import Row, Sender, Story, chunks
+from odf_engine_spark.changes import APPEND
+from odf_engine_spark.testing_changes import standing
+from odf_engine_spark.testing_nexmark import START as FIRST
+from odf_engine_spark.testing_nexmark import nexmark
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MANIFESTS = (
+    "shipments/orders", "shipments/shipments", "shipments/orders.daily",
+    "leaderboard/match.scores", "leaderboard/leaderboard", "nexmark/bids", "nexmark/q17",
+)  # fmt: skip
+WEEKLY = """
+    SELECT window.start AS event_time, sum(orders) AS orders, sum(shipped) AS shipped, sum(amount) AS amount
+    FROM daily GROUP BY window(event_time, '7 days')
+"""
+SPENT = """
+    SELECT event_time, id, customer, sum(amount) OVER (PARTITION BY customer ORDER BY event_time) AS total FROM orders
+"""
+PLAYERS = """
+    SELECT max(event_time) AS event_time, player_name, count(*) AS places, sum(score) AS score
+    FROM leaderboard GROUP BY player_name
+"""
+DERIVED = (
+    derivative("orders.weekly", {"daily": "orders.daily"}, WEEKLY),
+    derivative("orders.spent", {"orders": "orders"}, SPENT),
+    derivative("players", {"leaderboard": "leaderboard"}, PLAYERS),
+)
+DAILY = """
+    SELECT o.event_time // 86400000 * 86400000 AS event_time, count(*) AS orders, count(s.order_id) AS shipped,
+      sum(amount) AS amount
+    FROM orders o LEFT JOIN shipments s
+      ON s.order_id = o.id AND s.event_time BETWEEN o.event_time AND o.event_time + 3 * 86400000
+    GROUP BY ALL
+"""
+BEST = """
+    SELECT match_time AS event_time, row_number() OVER (ORDER BY score DESC, match_id) AS place, player_name, score
+    FROM match_scores QUALIFY place <= 2
+"""
+AT_ONCE: Mapping[str, str] = {
+    "orders.daily": DAILY,
+    "orders.weekly": f"""
+        SELECT event_time // 604800000 * 604800000 AS week, sum(orders), sum(shipped), sum(amount)
+        FROM ({DAILY}) GROUP BY week
+    """,
+    "orders.spent": SPENT,
+    "leaderboard": BEST,
+    "players": f"SELECT max(event_time), player_name, count(*), sum(score) FROM ({BEST}) GROUP BY player_name",
+    "nexmark.q17": (EXAMPLES / "nexmark" / "duckdb" / "q17.sql").read_text(),
+}
+CHANGING = {"leaderboard", "players", "nexmark.q17"}
+JVM, ENGINE = "the JVM", "engine-spark"
+VICTIMS = (JVM, JVM, ENGINE, "coordinator", "coordinator", "ingest")
+SEED = 20
+DAYS = 28
+DAYS_AFTER = (0, 0.5, 1, 3, 3.01, 9)  # that something leaves the house
+START = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday, as the epoch's first day
+TRIES = 20
+FEW = root("few", ("event_time TIMESTAMP(3)", "id BIGINT"))
+SLOW = "SELECT event_time, id FROM few LATERAL VIEW explode(sequence(1, {size})) AS x WHERE x = id"
+# The first test has the starts of the node, and of each part that was killed.
+pytestmark = pytest.mark.timeout(600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What every root was sent, in the order of event time, and the node that has it."""
+
+    story: Story
+    rows: Mapping[str, Sequence[Row]]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
+    """A node of its own, whose parts may die; ends without any process."""
+    made = EmbeddedNode(tmp_path_factory.mktemp("killed"))
+    made.up()
+    yield made
+    made.down()
+
+
+@pytest.fixture(scope="module")
+def sent(own: EmbeddedNode) -> Sent:
+    """All is sent and derived; in each round a part was killed at some moment of a pull."""
+    source = random.Random(SEED)
+    made = Sent(story=Story(own), rows=inputs(source))
+    snapshots = [yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text()) for name in MANIFESTS]
+    made.story.add(*snapshots, *DERIVED)
+    victims = source.sample(VICTIMS, len(VICTIMS))
+    parts = {name: chunks([line(row) for row in rows], len(victims)) for name, rows in made.rows.items()}
+    for number, victim in enumerate(victims):
+        disturbed(made.story, {name: each[number] for name, each in parts.items()}, victim, source)
+    settle(made.story)
+    made.story.pull(f"orders shipments --set-watermark {moment(days=2 * DAYS).isoformat()}")
+    settle(made.story)
+    return made
+
+
+def disturbed(
+    story: Story, messages: Mapping[str, Sequence[bytes]], victim: str, source: random.Random
+) -> None:
+    """Send by Kafka and by `odf ingest`, pull, and kill meanwhile; returns when all is committed and runs again."""
+    node, sender = story.node, Sender(story.node)
+    by_file = ("shipments", source.choice(("bids", "orders")))
+    for name in messages:
+        if name not in by_file:
+            sender.send(story.topic(name), messages[name])
+    commands = []
+    for name in by_file:
+        file = node.home / f"{name}.ndjson"
+        file.write_bytes(b"\n".join(messages[name]))
+        commands.append(f"ingest {name} {file} --idempotency-key {source.random()}")
+    running = {command: node.start(command) for command in (*commands, "pull --all")}
+    time.sleep(source.uniform(0, 2))
+    part = ENGINE if victim == JVM else victim
+    old = node.pid(part)
+    assert old is not None
+    os.kill(jvm(old) if victim == JVM else old, signal.SIGKILL)
+    for process in running.values():
+        said = process.communicate()[1].decode()
+        assert process.returncode in (0, 1), said
+        assert "Traceback" not in said, said
+    node.await_restart(part, old)
+    for command in commands:
+        node.run(command)  # what was done already is not done again
+    story.pull(" ".join(messages))  # the next round's records come after these
+
+
+def settle(story: Story) -> None:
+    """Pull until nothing is left to do."""
+    for _ in range(TRIES):
+        if {row["state"] for row in story.pull("--all").values()} == {"up-to-date"}:
+            return
+    pytest.fail("there is always something to do")
+
+
+def test_every_root_has_each_record_once(sent: Sent) -> None:
+    for name, rows in sent.rows.items():
+        found = sent.story.chain(name).rows()
+        taken = Counter(line({column: row[column] for column in rows[0]}) for row in found)
+        assert taken == Counter(line(row) for row in rows), name
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_a_derivative_is_what_duckdb_says_of_everything_at_once(sent: Sent, name: str) -> None:
+    table = sent.story.chain(name).table
+    assert table is not None
+    found = [tuple(plain(row).values()) for row in table.drop_columns([OFFSET, SYSTEM_TIME]).to_pylist()]
+    expected = at_once(sent.rows, AT_ONCE[name])
+    assert len(expected) > 1
+    assert standing(found) == Counter(expected)
+    assert name in CHANGING or {row[0] for row in found} == {APPEND}
+
+
+def test_every_transform_replays_to_the_same(sent: Sent) -> None:
+    verdicts = sent.story.verify("--all")
+    assert {(one["verdict"], *one["problems"]) for one in verdicts} == {("valid",)}
+    assert sum(one["transforms"] > 1 for one in verdicts) == len(AT_ONCE)
+
+
+def test_ctrl_c_ends_a_pull_and_the_next_one_goes_on(sent: Sent) -> None:
+    story, node = sent.story, sent.story.node
+    story.add(FEW, derivative("slow", {"few": "few"}, SLOW.format(size=1_000_000)))
+    at_work = jvm(node.pid(ENGINE))
+    os.kill(at_work, signal.SIGSTOP)  # the pull is not done before it is ended
+    try:
+        story.ingest("few", [line({"event_time": moment(), "id": number}) for number in (1, 2, 3)])
+        terminal, screen = pty.openpty()
+        pulling = node.start("pull slow", stderr=screen)
+        os.close(screen)
+        shown = b""
+        while b"slow" not in shown:
+            shown += os.read(terminal, 1000)
+        pulling.send_signal(signal.SIGINT)
+        assert (pulling.communicate()[0], pulling.returncode) == (b"", 130)
+        shown += os.read(terminal, 1_000_000)
+        os.close(terminal)
+        assert b"aborted" in shown
+        assert b"Traceback" not in shown
+    finally:
+        os.kill(at_work, signal.SIGCONT)
+    story.pull("slow")
+    assert sorted(story.chain("slow").column("id")) == [1, 2, 3]
+    assert {one["verdict"] for one in story.verify("slow")} == {"valid"}
+
+
+def test_a_killed_supervisor_leaves_no_jvm_that_is_at_work(sent: Sent) -> None:
+    story, node = sent.story, sent.story.node
+    story.add(derivative("endless", {"few": "few"}, SLOW.format(size=10**9)))
+    node.eventually(lambda: any(row.get("stage") for row in node.run("status -o json")["datasets"]))
+    parts = tuple(leftovers(node.home))
+    assert sum(is_java(pid) for pid in parts) > 1, "Kafka's and Spark's"
+    os.kill(node.node.pid, signal.SIGKILL)
+    node.eventually(lambda: not any(is_running(pid) for pid in parts))
+
+
+def inputs(source: random.Random) -> dict[str, list[Row]]:
+    """Return rows of every root, by event time; some have the same."""
+    placed = [moment(hours=hour) for hour in sorted(source.choices(range(DAYS * 24), k=480))]
+    orders = [
+        {
+            "event_time": at,
+            "id": id_,
+            "customer": source.choice("abcde"),
+            "amount": Decimal(source.randrange(99_999)) / 100,
+        }
+        for id_, at in enumerate(placed)
+    ]
+    left = [
+        {"event_time": at + timedelta(days=source.choice(DAYS_AFTER)), "order_id": id_, "carrier": "post"}
+        for id_, at in enumerate(placed)
+        if source.random() < 0.8
+    ]
+    scores = [
+        {
+            "match_time": moment(hours=id_),
+            "match_id": id_,
+            "player_name": source.choice("ABCD"),
+            "score": source.randrange(200),
+        }
+        for id_ in range(160)
+    ]
+    columns = ("auction", "bidder", "price", "channel", "url", "extra")
+    stream = [row for block in nexmark(4000, seed=SEED, blocks=1).blocks["bids"] for row in block.rows]
+    bids = [
+        {
+            "event_time": moment(milliseconds=int(str(row[1])) - FIRST),
+            **dict(zip(columns, row[2:], strict=True)),
+        }
+        for row in stream
+    ]
+    shipments = sorted(left, key=lambda row: str(row["event_time"]))
+    return {"orders": orders, "shipments": shipments, "match.scores": scores, "bids": bids}
+
+
+def at_once(roots: Mapping[str, Sequence[Row]], query: str) -> list[tuple[object, ...]]:
+    """Return DuckDB's answer over everything that was sent; moments are milliseconds."""
+    with duckdb.connect() as connection:
+        for name, rows in roots.items():
+            connection.register(name.replace(".", "_"), pa.Table.from_pylist([plain(row) for row in rows]))
+        return connection.execute(query).fetchall()
+
+
+def moment(**after: float) -> datetime:
+    """Return a moment so long after the first."""
+    return START + timedelta(**after)
+
+
+def plain(row: Row) -> Row:
+    """Return a row with its moments as milliseconds since the epoch."""
+    return {
+        name: int(one.timestamp() * 1000) if isinstance(one, datetime) else one for name, one in row.items()
+    }
+
+
+def line(row: Row) -> bytes:
+    """Return a row as it is sent."""
+
+    def written(value: datetime | Decimal) -> str | float:
+        return value.isoformat() if isinstance(value, datetime) else float(value)
+
+    return json.dumps(row, default=written).encode()
+
+
+def jvm(parent: int | None) -> int:
+    """Return the JVM that a process has started."""
+    assert parent is not None, "it is being restarted"
+    lists = [file.read_text().split() for file in Path(f"/proc/{parent}/task").glob("*/children")]
+    (found,) = [int(pid) for each in lists for pid in each if is_java(int(pid))]
+    return found
+
+
+def is_java(pid: int) -> bool:
+    """Tell whether a process is a JVM."""
+    return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
