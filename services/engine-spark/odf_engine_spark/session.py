@@ -27,7 +27,6 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
-    _OPTIONS: _JAVA_OPTIONS,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.eventLog.enabled": "false",
@@ -84,10 +83,12 @@ def start(master: str, *, archive_to: Path | None = None) -> Spark:
     builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(warehouse))
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
+    options = f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
     if archive_to is not None:
-        builder = builder.config(_OPTIONS, f"{_JAVA_OPTIONS} -XX:ArchiveClassesAtExit={archive_to}")
+        options += f" -XX:ArchiveClassesAtExit={archive_to}"
     elif ARCHIVE.is_file():
-        builder = builder.config(_OPTIONS, f"{_JAVA_OPTIONS} -XX:SharedArchiveFile={ARCHIVE}")
+        options += f" -XX:SharedArchiveFile={ARCHIVE}"
+    builder = builder.config(_OPTIONS, options)
     with bound_to_us():
         spark = Spark(builder.getOrCreate())
     _warm(spark)

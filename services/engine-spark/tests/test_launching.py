@@ -28,10 +28,9 @@ input()
 @contextmanager
 def engine(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", int]]:
     """A process whose JVM runs a query that does not end, and the JVM; its temporary folders are in `folder`."""
-    environment = {**os.environ, "TMPDIR": str(folder), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder}"}
     with subprocess.Popen(
         [sys.executable, "-c", AT_WORK],
-        env=environment,
+        env={**os.environ, "TMPDIR": str(folder)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -60,8 +59,11 @@ def test_a_jvm_that_cannot_look_dies_with_a_process_that_is_killed(tmp_path: Pat
 
 
 def test_a_jvm_at_work_ends_with_its_process_and_leaves_no_folder(tmp_path: Path) -> None:
-    with engine(tmp_path) as (process, jvm):
+    folder = tmp_path / "with a blank"
+    folder.mkdir()
+    with engine(folder) as (process, jvm):
+        assert any(file.name.startswith("spark-") for file in folder.iterdir())
         process.communicate("\n")
         assert process.returncode == 0
         assert not is_running(jvm)
-    assert [file for file in tmp_path.iterdir() if file.is_dir()] == []
+    assert [file.name for file in folder.iterdir() if file.name.startswith(("spark-", "blockmgr-"))] == []

@@ -15,7 +15,7 @@ from odf_common.runtime.settings import child_environment
 from odf_common.runtime.supervisor import node
 from odf_common.runtime.supervisor.leftovers import end_leftovers, leftovers, sweep
 from odf_common.runtime.supervisor.node import Supervisor
-from odf_common.runtime.supervisor.plan import Plan
+from odf_common.runtime.supervisor.plan import Plan, emptied
 from odf_common.runtime.supervisor.ports import HIGH, LOW, allocate, is_free
 from odf_common.runtime.supervisor.process import (
     LAST_PAUSE,
@@ -39,12 +39,23 @@ async def eventually(claim: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def part(folder: Path, code: str, changes: list[tuple[str, int | None]] | None = None) -> PartProcess:
+def part(
+    folder: Path,
+    code: str,
+    changes: list[tuple[str, int | None]] | None = None,
+    temporary: Path | None = None,
+) -> PartProcess:
     spec = PartSpec(
         name="part",
         command=(sys.executable, "-c", code),
-        environment={**child_environment(), "ODF_HOME": str(folder), "ODF_PART": "part"},
+        environment={
+            **child_environment(),
+            "ODF_HOME": str(folder),
+            "ODF_PART": "part",
+            "TMPDIR": str(temporary),
+        },
         probe=ready,
+        prepare=None if temporary is None else emptied(temporary),
     )
     made = PartProcess(
         spec, folder, lambda: (changes if changes is not None else []).append((made.state, made.pid))
@@ -271,5 +282,22 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_what_runs(
         supervisor.stop()
         await at_work
         assert [one.state for one in supervisor._parts] == ["stopped", "stopped"]
+
+    run(story)
+
+
+def test_what_a_killed_part_put_aside_is_gone_when_it_starts_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        folder = tmp_path / "put" / "aside"
+        code = f"import tempfile; tempfile.mkdtemp(); {SLEEP}"
+        kept = part(tmp_path, code, temporary=folder)
+        keeping = asyncio.create_task(kept.run())
+        await eventually(lambda: folder.is_dir() and any(folder.iterdir()))
+        (seen,) = folder.iterdir()
+        assert kept.pid is not None
+        os.kill(kept.pid, signal.SIGKILL)
+        await eventually(lambda: not seen.exists())
+        await kept.stop(5)
+        await keeping
 
     run(story)

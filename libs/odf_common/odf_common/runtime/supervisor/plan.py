@@ -1,7 +1,9 @@
 """Which parts a node consists of: what is installed, where each listens, what each is told."""
 
+import asyncio
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -20,6 +22,7 @@ GROUP: Final = "odf.services"
 INFRASTRUCTURE: Final = ("kafka", "redis")
 VIEWS: Final = "views"  # a worker of its own, started with the coordinator
 VIEWS_MODULE: Final = "odf_coordinator.views"
+TEMPORARY: Final = "scratch/tmp"  # with a folder for each service, emptied before it starts
 # Services in the order in which they are shown, and the settings that hold their addresses.
 ADDRESSES: Final = {
     "ingest": "ingest_grpc",
@@ -109,8 +112,10 @@ def _metrics_ports(home: Path, modules: Mapping[str, str]) -> Mapping[str, int]:
 def _service(
     name: str, module: str, told: Settings, base: Mapping[str, str], metrics: Mapping[str, str]
 ) -> PartSpec:
+    temporary = told.home / TEMPORARY / name
     environment = {
         **base,
+        "TMPDIR": str(temporary),
         "ODF_PART": name,
         "ODF_INSTANCE": f"embedded.{name}",
         "ODF_METRICS_PORT": str(_port(metrics[name])),
@@ -120,8 +125,19 @@ def _service(
         command=(sys.executable, "-m", module),
         environment=environment,
         probe=_probe(name, told),
+        prepare=emptied(temporary),
         is_service=name != VIEWS,
     )
+
+
+def emptied(folder: Path) -> Callable[[], Awaitable[None]]:
+    """Return what makes a folder anew: a part that is killed leaves what it had put aside."""
+
+    def make() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    return lambda: asyncio.to_thread(make)
 
 
 def _probe(name: str, told: Settings) -> Probe:
