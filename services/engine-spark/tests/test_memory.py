@@ -1,0 +1,17 @@
+"""A query for which the memory does not suffice."""
+
+import pytest
+
+from odf_engine_spark.faults import FAULTS
+from odf_engine_spark.jvm import Spark
+
+
+def test_a_query_that_wants_more_memory_than_there_is_fails_alone(spark: Spark) -> None:
+    greedy, other = spark.isolated(), spark.isolated()
+    plan = greedy.frame(greedy.parse("SELECT sum(size(sequence(1, 1000000000 + id))) FROM range(3)"))
+    with pytest.raises(FAULTS, match="OutOfMemoryError"):
+        greedy.collect(plan)
+    assert spark.is_alive()
+    assert other.collect(other.frame(other.parse("SELECT count(*) AS n FROM range(9)"))).to_pylist() == [
+        {"n": 9}
+    ]
