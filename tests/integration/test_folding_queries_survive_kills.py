@@ -8,10 +8,12 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import cast
 
 import duckdb
 import pyarrow as pa
@@ -35,8 +37,8 @@ MANIFESTS = (
     "leaderboard/match.scores", "leaderboard/leaderboard", "nexmark/bids", "nexmark/q17",
 )  # fmt: skip
 WEEKLY = """
-    SELECT window.start AS event_time, sum(orders) AS orders, sum(shipped) AS shipped, sum(amount) AS amount
-    FROM daily GROUP BY window(event_time, '7 days')
+    SELECT window.start AS event_time, sum(orders) AS n, sum(amount) AS amount FROM daily
+    GROUP BY window(event_time, '7 days')
 """
 SPENT = """
     SELECT event_time, id, customer, sum(amount) OVER (PARTITION BY customer ORDER BY event_time) AS total FROM orders
@@ -51,8 +53,7 @@ DERIVED = (
     derivative("players", {"leaderboard": "leaderboard"}, PLAYERS),
 )
 DAILY = """
-    SELECT o.event_time // 86400000 * 86400000 AS event_time, count(*) AS orders, count(s.order_id) AS shipped,
-      sum(amount) AS amount
+    SELECT o.event_time // 86400000 * 86400000 AS event_time, count(*) AS orders, count(s.order_id), sum(amount) AS amount
     FROM orders o LEFT JOIN shipments s
       ON s.order_id = o.id AND s.event_time BETWEEN o.event_time AND o.event_time + 3 * 86400000
     GROUP BY ALL
@@ -64,8 +65,7 @@ BEST = """
 AT_ONCE: Mapping[str, str] = {
     "orders.daily": DAILY,
     "orders.weekly": f"""
-        SELECT event_time // 604800000 * 604800000 AS week, sum(orders), sum(shipped), sum(amount)
-        FROM ({DAILY}) GROUP BY week
+        SELECT event_time // 604800000 * 604800000 AS week, sum(orders), sum(amount) FROM ({DAILY}) GROUP BY week
     """,
     "orders.spent": SPENT,
     "leaderboard": BEST,
@@ -77,11 +77,12 @@ JVM, ENGINE = "the JVM", "engine-spark"
 VICTIMS = (JVM, JVM, ENGINE, "coordinator", "coordinator", "ingest")
 SEED = 20
 DAYS = 28
-DAYS_AFTER = (0, 0.5, 1, 3, 3.01, 9)  # that something leaves the house
+AFTER = (0, 0.5, 1, 3, 3.01, 9)  # that something leaves the house
 START = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday, as the epoch's first day
-TRIES = 20
+TRIES = 60
 FEW = root("few", ("event_time TIMESTAMP(3)", "id BIGINT"))
-SLOW = "SELECT event_time, id FROM few LATERAL VIEW explode(sequence(1, {size})) AS x WHERE x = id"
+EACH = "LATERAL VIEW explode(sequence(1, {size})) AS"
+SLOW = f"SELECT event_time, id FROM few {EACH} x {EACH} y WHERE x = id AND y = id"
 # The first test has the starts of the node, and of each part that was killed.
 pytestmark = pytest.mark.timeout(600)
 
@@ -111,7 +112,7 @@ def sent(own: EmbeddedNode) -> Sent:
     snapshots = [yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text()) for name in MANIFESTS]
     made.story.add(*snapshots, *DERIVED)
     victims = source.sample(VICTIMS, len(VICTIMS))
-    parts = {name: chunks([line(row) for row in rows], len(victims)) for name, rows in made.rows.items()}
+    parts = {name: chunks([line(one) for one in rows], len(victims)) for name, rows in made.rows.items()}
     for number, victim in enumerate(victims):
         disturbed(made.story, {name: each[number] for name, each in parts.items()}, victim, source)
     settle(made.story)
@@ -120,19 +121,17 @@ def sent(own: EmbeddedNode) -> Sent:
     return made
 
 
-def disturbed(
-    story: Story, messages: Mapping[str, Sequence[bytes]], victim: str, source: random.Random
-) -> None:
+def disturbed(story: Story, sent: Mapping[str, Sequence[bytes]], victim: str, source: random.Random) -> None:
     """Send by Kafka and by `odf ingest`, pull, and kill meanwhile; returns when all is committed and runs again."""
     node, sender = story.node, Sender(story.node)
     by_file = ("shipments", source.choice(("bids", "orders")))
-    for name in messages:
+    for name in sent:
         if name not in by_file:
-            sender.send(story.topic(name), messages[name])
+            sender.send(story.topic(name), sent[name])
     commands = []
     for name in by_file:
         file = node.home / f"{name}.ndjson"
-        file.write_bytes(b"\n".join(messages[name]))
+        file.write_bytes(b"\n".join(sent[name]))
         commands.append(f"ingest {name} {file} --idempotency-key {source.random()}")
     running = {command: node.start(command) for command in (*commands, "pull --all")}
     time.sleep(source.uniform(0, 2))
@@ -146,16 +145,26 @@ def disturbed(
         assert "Traceback" not in said, said
     node.await_restart(part, old)
     for command in commands:
-        node.run(command)  # what was done already is not done again
-    story.pull(" ".join(messages))  # the next round's records come after these
+        done(node, command)  # what was committed already is not again
+    settle(story, " ".join(sent))  # the next round's records come after these
 
 
-def settle(story: Story) -> None:
-    """Pull until nothing is left to do."""
+def done(node: EmbeddedNode, command: str) -> list[Row]:
+    """Repeat a command while what it needs cannot be reached; returns its rows."""
+    said = b""
     for _ in range(TRIES):
-        if {row["state"] for row in story.pull("--all").values()} == {"up-to-date"}:
-            return
-    pytest.fail("there is always something to do")
+        process = node.start(f"{command} --output json")
+        rows, said = process.communicate()
+        if process.returncode == 0:
+            return list(json.loads(rows))
+        time.sleep(1)
+    pytest.fail(f"odf {command}: {said.decode()}")
+
+
+def settle(story: Story, datasets: str = "--all") -> None:
+    """Pull until nothing is left to do."""
+    while {row["state"] for row in done(story.node, f"pull {datasets}")} != {"up-to-date"}:
+        pass
 
 
 def test_every_root_has_each_record_once(sent: Sent) -> None:
@@ -184,7 +193,7 @@ def test_every_transform_replays_to_the_same(sent: Sent) -> None:
 
 def test_ctrl_c_ends_a_pull_and_the_next_one_goes_on(sent: Sent) -> None:
     story, node = sent.story, sent.story.node
-    story.add(FEW, derivative("slow", {"few": "few"}, SLOW.format(size=1_000_000)))
+    story.add(FEW, derivative("slow", {"few": "few"}, SLOW.format(size=1000)))
     at_work = jvm(node.pid(ENGINE))
     os.kill(at_work, signal.SIGSTOP)  # the pull is not done before it is ended
     try:
@@ -202,7 +211,8 @@ def test_ctrl_c_ends_a_pull_and_the_next_one_goes_on(sent: Sent) -> None:
         assert b"aborted" in shown
         assert b"Traceback" not in shown
     finally:
-        os.kill(at_work, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # on a busy machine the engine has given it up
+            os.kill(at_work, signal.SIGCONT)
     story.pull("slow")
     assert sorted(story.chain("slow").column("id")) == [1, 2, 3]
     assert {one["verdict"] for one in story.verify("slow")} == {"valid"}
@@ -210,7 +220,7 @@ def test_ctrl_c_ends_a_pull_and_the_next_one_goes_on(sent: Sent) -> None:
 
 def test_a_killed_supervisor_leaves_no_jvm_that_is_at_work(sent: Sent) -> None:
     story, node = sent.story, sent.story.node
-    story.add(derivative("endless", {"few": "few"}, SLOW.format(size=10**9)))
+    story.add(derivative("endless", {"few": "few"}, SLOW.format(size=50_000)))
     node.eventually(lambda: any(row.get("stage") for row in node.run("status -o json")["datasets"]))
     parts = tuple(leftovers(node.home))
     assert sum(is_java(pid) for pid in parts) > 1, "Kafka's and Spark's"
@@ -222,39 +232,31 @@ def inputs(source: random.Random) -> dict[str, list[Row]]:
     """Return rows of every root, by event time; some have the same."""
     placed = [moment(hours=hour) for hour in sorted(source.choices(range(DAYS * 24), k=480))]
     orders = [
-        {
-            "event_time": at,
-            "id": id_,
-            "customer": source.choice("abcde"),
-            "amount": Decimal(source.randrange(99_999)) / 100,
-        }
+        row("event_time id customer amount", at, id_, source.choice("abcde"), Decimal(id_) / 100)
         for id_, at in enumerate(placed)
     ]
     left = [
-        {"event_time": at + timedelta(days=source.choice(DAYS_AFTER)), "order_id": id_, "carrier": "post"}
+        row("event_time order_id carrier", at + timedelta(days=source.choice(AFTER)), id_, "post")
         for id_, at in enumerate(placed)
         if source.random() < 0.8
     ]
+    points = [source.randrange(99) for _ in range(160)]
     scores = [
-        {
-            "match_time": moment(hours=id_),
-            "match_id": id_,
-            "player_name": source.choice("ABCD"),
-            "score": source.randrange(200),
-        }
-        for id_ in range(160)
+        row("match_time match_id player_name score", moment(hours=id_), id_, source.choice("ABCD"), score)
+        for id_, score in enumerate(points)
     ]
-    columns = ("auction", "bidder", "price", "channel", "url", "extra")
-    stream = [row for block in nexmark(4000, seed=SEED, blocks=1).blocks["bids"] for row in block.rows]
     bids = [
-        {
-            "event_time": moment(milliseconds=int(str(row[1])) - FIRST),
-            **dict(zip(columns, row[2:], strict=True)),
-        }
-        for row in stream
+        row("event_time auction bidder price channel url extra", moment(milliseconds=at - FIRST), *values)
+        for block in nexmark(4000, seed=SEED, blocks=1).blocks["bids"]
+        for _, at, *values in cast("list[tuple[int, ...]]", block.rows)
     ]
-    shipments = sorted(left, key=lambda row: str(row["event_time"]))
+    shipments = sorted(left, key=lambda one: str(one["event_time"]))
     return {"orders": orders, "shipments": shipments, "match.scores": scores, "bids": bids}
+
+
+def row(names: str, *values: object) -> Row:
+    """Return a row of these columns."""
+    return dict(zip(names.split(), values, strict=True))
 
 
 def at_once(roots: Mapping[str, Sequence[Row]], query: str) -> list[tuple[object, ...]]:
@@ -270,20 +272,18 @@ def moment(**after: float) -> datetime:
     return START + timedelta(**after)
 
 
-def plain(row: Row) -> Row:
+def plain(sent: Row) -> Row:
     """Return a row with its moments as milliseconds since the epoch."""
     return {
-        name: int(one.timestamp() * 1000) if isinstance(one, datetime) else one for name, one in row.items()
+        key: int(one.timestamp() * 1000) if isinstance(one, datetime) else one for key, one in sent.items()
     }
 
 
-def line(row: Row) -> bytes:
+def line(sent: Row) -> bytes:
     """Return a row as it is sent."""
-
-    def written(value: datetime | Decimal) -> str | float:
-        return value.isoformat() if isinstance(value, datetime) else float(value)
-
-    return json.dumps(row, default=written).encode()
+    return json.dumps(
+        sent, default=lambda one: float(one) if isinstance(one, Decimal) else one.isoformat()
+    ).encode()
 
 
 def jvm(parent: int | None) -> int:
