@@ -1,6 +1,6 @@
 """Inputs and outputs made of plain rows, for tests and measurements of the engine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 
+A, R, FROM, TO = 0, 1, 2, 3  # append, retract, correct from, correct to (RFC-015)
 MINUTE = 60_000
 HOUR = 60 * MINUTE
 FLIGHTS = pa.schema(
@@ -38,6 +39,10 @@ FLIGHTS = pa.schema(
 WEATHER = pa.schema([*list(FLIGHTS)[:4], pa.field("origin", pa.string()), pa.field("temp", pa.float64())])
 VOCAB = DatasetVocabulary(event_time_column="time_hour")
 LATE = "SELECT time_hour AS event_time, carrier, flight, origin, dest, dep_delay FROM flights WHERE dep_delay >= 60"
+COUNTS = (
+    "SELECT window.start AS event_time, origin, count(*) AS n, sum(dep_delay) AS delay FROM flights "
+    "GROUP BY window(time_hour, '1 hour'), origin"
+)
 HOURLY = (
     (
         "f",
@@ -143,6 +148,11 @@ def sql(*steps: tuple[str | None, str] | str) -> TransformSql:
     return TransformSql(engine="spark", queries=tuple(queries))
 
 
+def ms(answer: TransformResponseSuccess) -> int | None:
+    """Return the output's watermark in ms."""
+    return None if answer.new_watermark is None else answer.new_watermark.ms
+
+
 class Executes(Protocol):
     """What performs requests: the engine itself, or something in front of it."""
 
@@ -202,3 +212,6 @@ class Derivative:
         columns = [table.column(name) for name in names]
         plain = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in columns]
         return list(zip(*(c.to_pylist() for c in plain), strict=True))
+
+
+Make = Callable[..., Derivative]  # of a transform and inputs, each given as name=blocks

@@ -1,6 +1,6 @@
 """One warm session for all tests."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,8 @@ from odf_common.metadata.steps import TransformSql
 from odf_engine_spark.jvm import Spark
 from odf_engine_spark.server import register
 from odf_engine_spark.session import start
-from odf_engine_spark.testing import FLIGHTS, VOCAB, WEATHER, Block, Chain, Derivative, Executes
+from odf_engine_spark.testing import FLIGHTS, VOCAB, WEATHER, Block, Chain, Derivative, Executes, Make
 from odf_engine_spark.transform import Transforms
-
-Make = Callable[..., Derivative]
 
 
 @pytest.fixture(scope="session")

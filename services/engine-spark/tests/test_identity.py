@@ -1,7 +1,6 @@
 """Which engine it is, and that transforms get the one they ask for."""
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import EngineNotAvailable
 from odf_engine_spark.identity import EDGES, digest, identity_of, meaning, sources
 from odf_engine_spark.jvm import Spark
-from odf_engine_spark.testing import LATE, Block, Derivative, flight, sql
+from odf_engine_spark.testing import LATE, Block, Make, flight, sql
 
-Make = Callable[..., Derivative]
 SOURCE = '"""A module."""\n\n\ndef double(number: int) -> int:\n    """Return twice the number."""\n    return number * 2\n'
 
 

@@ -1,6 +1,5 @@
 """From one version of a query to the next, over the wire."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import MigrateInput, MigrateRequest
 from odf_engine_spark.state import read_state
-from odf_engine_spark.testing import FLIGHTS, HOUR, LATE, VOCAB, Block, Derivative, flight, sql
+from odf_engine_spark.testing import FLIGHTS, HOUR, LATE, VOCAB, Block, Make, flight, sql
 
-Make = Callable[..., Derivative]
 EARLY = "SELECT time_hour AS event_time, carrier FROM {} WHERE dep_delay < 0"
 
 COUNTED = "SELECT window.start AS event_time, count(*) AS n FROM flights GROUP BY window(time_hour, '1 hour')"

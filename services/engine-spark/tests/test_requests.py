@@ -29,9 +29,8 @@ from odf_engine_spark.jvm import Spark
 from odf_engine_spark.progress import RequestCancelled
 from odf_engine_spark.requests import THREADS, Requests
 from odf_engine_spark.server import register
-from odf_engine_spark.testing import LATE, Block, Derivative, flight, sql
+from odf_engine_spark.testing import LATE, Block, Make, flight, sql
 
-Make = Callable[..., Derivative]
 FLIGHTS = 10_000
 PATIENCE = 60.0  # seconds
 

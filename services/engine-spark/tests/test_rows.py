@@ -1,7 +1,6 @@
 """Row-wise queries: order, operations, hidden column, schemas."""
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,10 +10,7 @@ from odf_common.adapters.grpc_engine import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_engine_spark.segments import _chunks
-from odf_engine_spark.testing import HOUR, LATE, Block, Derivative, flight, sql
-
-Make = Callable[..., Derivative]
-A, R, FROM, TO = 0, 1, 2, 3
+from odf_engine_spark.testing import FROM, HOUR, LATE, TO, A, Block, Derivative, Make, R, flight, sql
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,38 @@
+"""Checkpoints come from outside: what is not one is refused."""
+
+import pyarrow as pa
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_engine_spark.testing import COUNTS, HOUR, Block, Make, flight, sql
+
+
+def test_a_hostile_checkpoint_is_refused(derive: Make) -> None:
+    hourly = derive(sql(COUNTS), flights=[Block(rows=[flight(1)]), Block(watermark=HOUR)])
+    hourly.pull(1)
+    assert hourly.checkpoint is not None
+    raw = hourly.checkpoint.read_bytes()
+    for broken in (
+        b"",
+        b"junk",
+        raw[:-40],
+        raw.replace(b"odf-engine-spark/2", b"odf-engine-spark/9"),
+        raw[:200],
+    ):
+        hourly.checkpoint.write_bytes(broken)
+        with pytest.raises(InvalidInput, match="not a checkpoint"):
+            hourly.pull(2)
+
+
+def test_a_watermark_beyond_all_times_in_a_checkpoint_is_refused(derive: Make) -> None:
+    hourly = derive(sql(COUNTS), flights=[Block(rows=[flight(1)], watermark=HOUR), Block(watermark=2 * HOUR)])
+    hourly.pull(1)
+    assert hourly.checkpoint is not None
+    raw = hourly.checkpoint.read_bytes()
+    with pa.ipc.open_stream(raw) as stream:
+        table = stream.read_all()
+    metadata = {**(table.schema.metadata or {}), b"watermark": b"1" + b"0" * 30}
+    with pa.ipc.new_stream(hourly.checkpoint, table.schema.with_metadata(metadata)) as stream:
+        stream.write_table(table.replace_schema_metadata(metadata))
+    with pytest.raises(InvalidInput, match="beyond all times"):
+        hourly.pull(2)

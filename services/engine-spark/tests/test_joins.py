@@ -1,0 +1,159 @@
+"""Joins: by windows, by bounds in time, without bounds, and as of a time."""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pytest
+
+from odf_engine_spark.segments import Segment
+from odf_engine_spark.testing import (
+    FROM,
+    HOUR,
+    HOURLY,
+    MINUTE,
+    TO,
+    A,
+    Block,
+    Make,
+    R,
+    flight,
+    ms,
+    reading,
+    sql,
+)
+
+
+def test_flights_and_weather_join_by_the_hour(derive: Make) -> None:
+    joined = derive(
+        sql(*HOURLY),
+        flights=[
+            Block(rows=[flight(1, 60.0), flight(2, 30.0), flight(3, 5.0, origin="LGA")], watermark=HOUR)
+        ],
+        weather=[Block(rows=[reading(0, 21.5), reading(30 * MINUTE, 25.0)]), Block(watermark=HOUR)],
+    )
+    assert joined.pull(1, 1).new_watermark is None
+    assert joined.rows() == []
+    assert ms(joined.pull(1, 2)) == HOUR
+    assert joined.rows() == [(A, 0, "JFK", 2, 90.0, 25.0), (A, 0, "LGA", 1, 5.0, None)]
+
+
+@pytest.mark.parametrize("kind", ["INNER", "LEFT", "RIGHT", "FULL"])
+def test_every_kind_of_join_is_by_window(derive: Make, kind: str) -> None:
+    steps = (
+        (
+            "f",
+            "SELECT window, origin, count(*) AS n FROM flights GROUP BY window(time_hour, '1 hour'), origin",
+        ),
+        (
+            "w",
+            "SELECT window, origin, max(temp) AS t FROM weather GROUP BY window(time_hour, '1 hour'), origin",
+        ),
+        (
+            None,
+            (
+                "SELECT coalesce(f.window, w.window).start AS event_time, coalesce(f.origin, w.origin) AS origin, n, t "
+                f"FROM f {kind} JOIN w ON f.window.start = w.window.start AND f.origin = w.origin"
+            ),
+        ),
+    )
+    joined = derive(
+        sql(*steps),
+        flights=[Block(rows=[flight(1), flight(2, origin="LGA")], watermark=HOUR)],
+        weather=[Block(rows=[reading(1, 1.0), reading(2, 2.0, "EWR")], watermark=HOUR)],
+    )
+    joined.pull()
+    both, left, right = (A, 0, "JFK", 1, 1.0), (A, 0, "LGA", 1, None), (A, 0, "EWR", None, 2.0)
+    expected = {"INNER": {both}, "LEFT": {both, left}, "RIGHT": {both, right}, "FULL": {both, left, right}}
+    assert set(joined.rows()) == expected[kind]
+
+
+def test_a_version_that_was_corrected_was_valid_until_then(derive: Make) -> None:
+    query = (
+        "SELECT f.time_hour AS event_time, w.temp FROM flights f JOIN weather FOR SYSTEM_TIME AS OF f.time_hour AS w "
+        "ON f.origin = w.origin"
+    )
+    joined = derive(
+        sql(query),
+        flights=[Block(rows=[flight(15), flight(25), flight(35)], watermark=HOUR)],
+        weather=[
+            Block(rows=[reading(10, 1.0), reading(10, 1.0, op=FROM), reading(20, 2.0, op=TO)]),
+            Block(rows=[reading(30, 3.0), reading(30, 3.0, op=R)], watermark=HOUR),
+        ],
+    )
+    joined.pull()
+    assert joined.rows() == [(A, 15, 1.0), (A, 25, 2.0), (A, 35, 2.0)]
+
+
+def test_a_join_without_bounds_looks_at_old_rows_only_for_new_partners(
+    derive: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    collect = Segment.collect
+
+    def counted(segment: Segment, records: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
+        seen.append(sum(len(table) for table in records.values()))
+        return collect(segment, records)
+
+    monkeypatch.setattr(Segment, "collect", counted)
+    query = (
+        "SELECT greatest(f.time_hour, w.time_hour) AS event_time, flight, temp FROM flights f "
+        "JOIN weather w ON f.origin = w.origin AND f.flight > 0"
+    )
+    many = [flight(n, origin="A" if n % 10 else "B", number=n) for n in range(1, 101)]
+    joined = derive(
+        sql(query),
+        flights=[Block(rows=many, watermark=HOUR), Block(watermark=3 * HOUR)],
+        weather=[
+            Block(rows=[reading(1, 1.0, "A")], watermark=HOUR),
+            Block(rows=[reading(2 * HOUR, 2.0, "B")], watermark=3 * HOUR),
+        ],
+    )
+    joined.pull(1, 1)
+    joined.pull(2, 2)
+    assert len(joined.rows()) == 100
+    assert seen == [101, 11]
+
+
+@pytest.mark.parametrize("table", ["weather", "p"])
+def test_of_versions_at_one_time_the_last_to_come_holds(derive: Make, table: str) -> None:
+    step = ("p", "SELECT time_hour, origin, temp FROM weather")
+    query = f"SELECT f.time_hour AS event_time, w.temp FROM flights f JOIN {table} FOR SYSTEM_TIME AS OF f.time_hour AS w ON f.origin = w.origin"
+    weather = [
+        reading(10, 50.0),
+        reading(10, 50.0, op=FROM),
+        reading(10, 20.0, op=TO),
+        reading(11, 9.0),
+        reading(11, 5.0),
+    ]
+    joined = derive(
+        sql(step, query),
+        flights=[Block(rows=[flight(10), flight(15)], watermark=HOUR)],
+        weather=[Block(rows=weather, watermark=HOUR)],
+    )
+    joined.pull()
+    assert joined.rows() == [(A, 10, 20.0), (A, 15, 5.0)]
+
+
+@pytest.mark.parametrize(
+    "next_day",
+    ["date_add(f.time_hour, 1)", "date_sub(date(f.time_hour), -1)", "to_date(dateadd(DAY, 1, f.time_hour))"],
+)
+def test_days_are_bounds(derive: Make, next_day: str) -> None:
+    query = (
+        "SELECT f.time_hour AS event_time, flight, temp FROM flights f LEFT JOIN weather w "
+        f"ON f.origin = w.origin AND date(w.time_hour) = {next_day}"
+    )
+    joined = derive(
+        sql(query),
+        flights=[Block(rows=[flight(HOUR, number=1), flight(25 * HOUR, number=2)], watermark=99 * HOUR)],
+        weather=[
+            Block(rows=[reading(25 * HOUR, 1.0), reading(30 * HOUR, 2.0)], watermark=48 * HOUR - 1),
+            Block(watermark=48 * HOUR),
+            Block(watermark=73 * HOUR),
+        ],
+    )
+    joined.pull(1, 1)
+    joined.pull(1, 2)
+    assert joined.rows() == [(A, HOUR, 1, 1.0), (A, HOUR, 1, 2.0)]
+    joined.pull(1, 3)
+    assert joined.rows()[2:] == [(A, 25 * HOUR, 2, None)]
