@@ -15,10 +15,11 @@ import pyarrow as pa
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_engine_spark.changelog import Numbers, Thresholds, carried_operations, netted
+from odf_engine_spark.changelog import Numbers, carried_operations
 from odf_engine_spark.faults import FAULTS, query_fault
 from odf_engine_spark.flow import Flow, Lateness
 from odf_engine_spark.matching import Matching
+from odf_engine_spark.netting import netted
 from odf_engine_spark.plans import ARRIVED, COMPLETE, LATE, ROW, UNTIL, Plans, Slot
 from odf_engine_spark.progress import Progress
 from odf_engine_spark.times import FOREVER
@@ -26,7 +27,6 @@ from odf_engine_spark.times import FOREVER
 CHUNK: Final = 1 << 18  # records that pass Spark at once in row-wise queries
 NEVER: Final = np.iinfo(np.int64).min
 ALWAYS: Final = np.iinfo(np.int64).max
-HIDDEN: Final = (COMPLETE, LATE, UNTIL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Step:
 class Segment:
     """A plan that Spark runs as it stands. Its last column is hidden, `schema` has the others in Spark's types.
 
-    `name` is that of its part of the state; `numbers` the hidden column's name.
+    `name` is that of its part of the state.
     """
 
     name: str
@@ -186,7 +186,7 @@ class Segment:
                 ) from error
         if delta.vocab is None:
             return new
-        return netted(new, delta.vocab, Thresholds(late=LATE, until=UNTIL, own=HIDDEN))
+        return netted(new, delta.vocab)
 
     def _is_needed(self, stream: str, complete: Numbers, now: int) -> npt.NDArray[np.bool_]:
         """Tell which records some row that is not complete yet may need."""
