@@ -102,11 +102,17 @@ def known_of(value: Tree, known: Known) -> Time | Frame | None:
                 return frame.start_time if value.fields["ordinal"] == 0 else frame.end_time
             return None
         case "Cast":
-            return _cast(value, known_of(value.children[0], known))
-        case "TimestampAddInterval":
+            return _cast(known_of(value.children[0], known), value.fields["dataType"])
+        case "ParseToDate" if len(value.children) == 1:
+            return _cast(known_of(value.children[0], known), "date")
+        case "TimestampAddInterval" | "TimestampAdd" | "DateAdd" | "DateSub":
             return _shifted(value, known)
         case "TruncTimestamp":
-            return _truncated(value, known)
+            unit, moment = value.children
+            return _truncated(moment, unit, known)
+        case "TruncDate":
+            moment, unit = value.children
+            return _truncated(moment, unit, known)
         case _:
             return None
 
@@ -117,10 +123,10 @@ def time_of(value: Tree, known: Known) -> Time | None:
     return found if isinstance(found, Time) else None
 
 
-def _cast(value: Tree, inner: Time | Frame | None) -> Time | None:
+def _cast(inner: Time | Frame | None, type_: object) -> Time | None:
     if not isinstance(inner, Time):
         return None
-    match value.fields["dataType"]:
+    match type_:
         case "timestamp":
             return inner
         case "date":
@@ -130,14 +136,41 @@ def _cast(value: Tree, inner: Time | Frame | None) -> Time | None:
 
 
 def _shifted(value: Tree, known: Known) -> Time | None:
-    base, interval = time_of(value.children[0], known), constant(value.children[1])
-    if base is None or interval is None:
+    match value.kind:
+        case "TimestampAdd":
+            amount, moment = value.children
+            unit = _UNITS.get(str(value.fields["unit"]).lower())
+            by = _count(amount, unit) if unit else None
+        case "DateAdd" | "DateSub":
+            moment, days = value.children
+            by = _count(days, DAY if value.kind == "DateAdd" else -DAY)
+        case _:
+            moment, interval = value.children
+            by = constant(interval)
+    base = time_of(moment, known)
+    if base is None or by is None:
         return None
-    return Time(span=base.span.later(-interval), period=math.gcd(base.period, abs(interval)) or 1)
+    return Time(span=base.span.later(-by), period=math.gcd(base.period, abs(by)) or 1)
 
 
-def _truncated(value: Tree, known: Known) -> Time | None:
-    unit, moment = value.children
+def _count(value: Tree, unit: int) -> int | None:
+    """Return a literal number of units, or an interval of whole days as that, in microseconds."""
+    match value.kind:
+        case "Cast":
+            return _count(value.children[0], unit)
+        case "UnaryMinus":
+            return _count(value.children[0], -unit)
+        case "ExtractANSIIntervalDays":
+            days = constant(value.children[0])
+            return None if days is None else days // DAY * unit
+        case "Literal":
+            text = str(value.fields["value"])
+            return int(text) * unit if text.lstrip("-").isdigit() else None
+        case _:
+            return None
+
+
+def _truncated(moment: Tree, unit: Tree, known: Known) -> Time | None:
     base = time_of(moment, known)
     if base is None or unit.kind != "Literal":
         return None
