@@ -31,8 +31,16 @@ def query_fault(error: Exception) -> InvalidQuery:
         raise EngineFault(text[:LIMIT]) from error
     if isinstance(error, AnalysisException):
         text = text.split(";\n", 1)[0]
+        if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+            name = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
+            text = f"{no_table(name)}; {text.rpartition(';')[2].strip()}"
     lines = [line for line in _ADVICE.sub("", text).splitlines() if not line.startswith("Search path:")]
     return InvalidQuery(text="\n".join(lines).strip().rstrip(";")[:LIMIT])
+
+
+def no_table(name: str) -> str:
+    """Return the words for a table that a query cannot read."""
+    return f"there is no table {name} among the inputs and the steps before"
 
 
 def _said(error: Exception) -> tuple[str | None, str]:

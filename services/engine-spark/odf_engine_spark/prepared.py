@@ -1,6 +1,7 @@
 """A transform made ready once and run often: checked, analysed, and taken apart so that records can be put in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,7 +14,7 @@ from odf_engine_spark.columns import AsOf, InputColumns, checked, output
 from odf_engine_spark.compiler import Compiler
 from odf_engine_spark.cuts import cut
 from odf_engine_spark.dialect import lateness, read_text
-from odf_engine_spark.faults import FAULTS, query_fault
+from odf_engine_spark.faults import FAULTS, no_table, query_fault
 from odf_engine_spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.late import check_late, keys_of
 from odf_engine_spark.nodes import shape_of
@@ -143,22 +144,35 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
     for name, schema in schemas.items():
         tables[name.lower()] = spark.frame(spark.relation(schema.empty_table()))
         tables[name.lower()].createOrReplaceTempView(quoted(name))
-    *named, last = steps_of(transform)
-    for step in (*named, last):
-        text = read_text(step.query, transform.temporal_tables or ())
-        for view, each in text.tables.items():
-            if each.table.lower() not in tables:
-                raise InvalidQuery(text=f"AS OF {each.time}: there is no table {each.table}")
-            tables[each.table.lower()].createOrReplaceTempView(quoted(view))
-        as_of.update(text.tables)
-        plan, tree = parsed(spark, text.sql)
-        late = lateness(tree) or late
-        frame = spark.frame(_without_with(spark, spark.frame(plan)))
+    for step in steps_of(transform):
+        with _in_step(step, transform):
+            text = read_text(step.query, transform.temporal_tables or ())
+            for view, each in text.tables.items():
+                if each.table.lower() not in tables:
+                    raise InvalidQuery(text=f"AS OF {each.time}: {no_table(each.table)}")
+                tables[each.table.lower()].createOrReplaceTempView(quoted(view))
+            as_of.update(text.tables)
+            plan, tree = parsed(spark, text.sql)
+            late = lateness(tree) or late
+            frame = spark.frame(_without_with(spark, spark.frame(plan)))
         if step.alias is None:
             return _Analysed(frame.queryExecution().analyzed(), as_of, late)
         tables[step.alias.lower()] = frame
         frame.createOrReplaceTempView(quoted(step.alias))
     raise AssertionError("the last step has no alias")
+
+
+@contextmanager
+def _in_step(step: SqlQueryStep, transform: TransformSql) -> Iterator[None]:
+    """Have what is wrong with one step of several say which one it is."""
+    try:
+        yield
+    except (InvalidQuery, *FAULTS) as error:
+        fault = error if isinstance(error, InvalidQuery) else query_fault(error)
+        if len(steps_of(transform)) == 1:
+            raise fault from error
+        where = "in the last step" if step.alias is None else f"in step {step.alias}"
+        raise InvalidQuery(text=str(fault), where=where) from error
 
 
 def _without_with(spark: Spark, frame: Java) -> Java:

@@ -1,6 +1,5 @@
 """What SQL may not do, and how people are told."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,9 +12,8 @@ from odf_common.metadata.engine import RawQueryRequest
 from odf_common.metadata.steps import TemporalTable, TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import QueryTable
-from odf_engine_spark.testing import FLIGHTS, HOURLY, LATE, VOCAB, WEATHER, Block, Derivative, flight, sql
+from odf_engine_spark.testing import FLIGHTS, HOURLY, LATE, VOCAB, WEATHER, Block, Make, flight, sql
 
-Make = Callable[..., Derivative]
 T = "time_hour AS event_time"
 REFUSED = {
     f"SELECT {T}, rand() AS x FROM flights": "same result",
@@ -129,6 +127,24 @@ def test_errors_tell_line_and_position(engine: EngineClient) -> None:
     assert "`nope`" in str(caught.value)
     assert "line 2 pos 2" in str(caught.value)
     assert "SubqueryAlias" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        (
+            ["SELECT *\nFROM nope"],
+            "there is no table nope among the inputs and the steps before; line 2 pos 5",
+        ),
+        ([("a", "SELECT oops FROM flights"), f"SELECT {T} FROM a"], "in step a: "),
+        ([("a", "SELECT * FROM flights"), f"SELECT {T} FROM a JOIN b ON a.x = b.x"], "in the last step: "),
+        ([("a", "SELECT * FRM"), f"SELECT {T} FROM a"], "in step a: "),
+    ],
+)
+def test_errors_tell_the_step(derive: Make, steps: list[tuple[str, str] | str], says: str) -> None:
+    with pytest.raises(InvalidQuery) as caught:
+        derive(sql(*steps), flights=[Block(rows=[flight(1)])]).pull()
+    assert str(caught.value).startswith(says)
 
 
 def test_validation_gives_schema_and_kind(engine: EngineClient) -> None:
