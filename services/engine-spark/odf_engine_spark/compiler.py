@@ -23,25 +23,19 @@ _COMPLETE: Final = {
     "LeftSemi": "{0} + {2}",
     "LeftAnti": "{0} + {2}",
 }
-_TIED: Final = (
-    "RowNumber",
-    "NTile",
-    "Lag",
-    "Lead",
-    "NthValue",
-    "First",
-    "Last",
-)  # ask for an order without ties
+# Window functions whose result depends on the order of rows that tie
+_TIED: Final = ("RowNumber", "NTile", "Lag", "Lead", "NthValue", "First", "Last")
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """Takes one transform apart; `stages` come out in the order in which they run."""
+    """Takes one transform apart; `stages` come out in the order in which they run.
+
+    `cut` has a step keep state: of a node, its plan and the hidden columns asked for it gives what the step makes.
+    """
 
     plans: Plans
-    cut: Callable[
-        ["Compiler", Node, Java, Sequence[str]], Part
-    ]  # has a step keep state, and gives what it makes
+    cut: Callable[["Compiler", Node, Java, Sequence[str]], Part]
     stages: list[Stage] = field(default_factory=list)
 
     def last(self, node: Node, plan: Java, columns: Sequence[int], event_time: str) -> Segment:
@@ -143,10 +137,7 @@ class Compiler:
     def _windows(self, node: Node, plan: Java, below: Part) -> Part:
         """Return an aggregate by a column of time: complete with the last record that it may get."""
         plans = self.plans
-        if node.is_distinct:
-            keys = columns = items(plan.output())
-        else:
-            keys, columns = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
+        keys, columns = grouping_of(node, plan)
         assert node.key is not None
         key, name = keys[node.key], plans.fresh("__odf_key")
         below_plan = below.plan
@@ -155,7 +146,7 @@ class Compiler:
             end, late, until = f"unix_micros({name}.end)", below.hidden[LATE], below.hidden[UNTIL]
             condition = f"{end} > {late} AND {end} <= {until}"
             below_plan = plans.filtered(probe, condition)
-        if _has_join(node.children[0]):  # floats are summed in the order of the rows
+        if _is_reordered(node.children[0]):  # floats are summed in the order of the rows
             visible = items(plan.children().apply(0).output())
             below_plan = self.in_order(Part(below_plan, below.hidden), visible).plan
         aggregate = plans.aggregate(keys, [*columns, plans.alias(key, name)], below_plan)
@@ -195,7 +186,17 @@ class Compiler:
         return Part(self.plans.with_column(joined, complete, text), {COMPLETE: complete})
 
 
-def _has_join(node: Node) -> bool:
+def grouping_of(node: Node, plan: Java) -> tuple[list[Java], list[Java]]:
+    """Return what an aggregate groups by, and its columns; DISTINCT groups by all."""
+    if node.is_distinct:
+        columns = items(plan.output())
+        return columns, columns
+    return items(plan.groupingExpressions()), items(plan.aggregateExpressions())
+
+
+def _is_reordered(node: Node) -> bool:
+    """Tell whether rows may stand in another order than the records they are made of."""
     if node.cut is not None:
         return False
-    return node.tree.kind == "Join" or any(_has_join(child) for child in node.children)
+    is_own = node.tree.kind in ("Join", "Aggregate", "Distinct", "Window")
+    return is_own or any(_is_reordered(child) for child in node.children)

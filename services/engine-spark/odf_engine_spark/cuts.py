@@ -13,7 +13,7 @@ from odf_engine_spark.calls import (
     unique,
     window_function,
 )
-from odf_engine_spark.compiler import Compiler
+from odf_engine_spark.compiler import Compiler, grouping_of
 from odf_engine_spark.flow import Flow
 from odf_engine_spark.joins import join_kind
 from odf_engine_spark.jvm import Java
@@ -53,10 +53,7 @@ def _below(compiler: Compiler, child: Node, plan: Java) -> tuple[Part, Flow]:
 def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> Part:
     plans, (below,) = compiler.plans, items(plan.children())
     part, flow = _below(compiler, node.children[0], below)
-    if node.is_distinct:
-        keys = columns = items(plan.output())
-    else:
-        keys, columns = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
+    keys, columns = grouping_of(node, plan)
     calls = unique(call for column in columns for call in aggregate_calls(column))
     values = [*keys, *(_argument(compiler, call) for call in calls)]
     results = plans.aggregate(keys, [plans.alias(each, "r") for each in (*keys, *calls)], below)
@@ -95,13 +92,20 @@ def _argument(compiler: Compiler, call: Java) -> Java:
     return call.aggregateFunction().children().apply(0)
 
 
-def _fed(compiler: Compiler, stream: str, flow: Flow, part: Part, columns: Sequence[Java]) -> Segment:
+def _fed(
+    compiler: Compiler,
+    stream: str,
+    flow: Flow,
+    part: Part,
+    columns: Sequence[Java],
+    *,
+    is_ordered: bool = False,
+) -> Segment:
     """Return a segment that computes columns for a fold, in a total order where rows come complete."""
     plans = compiler.plans
-    more = compiler.hidden(part)
-    part = Part(plans.project([*columns, *more], part.plan), part.hidden)
+    part = Part(plans.project([*columns, *compiler.hidden(part)], part.plan), part.hidden)
     own = items(part.plan.output())[: len(columns)]
-    if COMPLETE in part.hidden:
+    if COMPLETE in part.hidden and not is_ordered:
         part = compiler.in_order(part, own)
     return compiler.segment(f"{stream}<", flow, part, own)
 
@@ -153,17 +157,12 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     types = list(plans.schema(plan))[len(columns) :]
     assert node.over is not None
     assert node.stream is not None
-    more = compiler.hidden(part)
-    made = plans.project([*given, *more], part.plan)
-    own = items(made.output())[: len(given)]
-    segment = compiler.segment(
-        f"{node.stream}<", replace(node.children[0].flow, waits=True), Part(made, part.hidden), own
-    )
+    flow = replace(node.children[0].flow, waits=True)
     first = len(columns) + len(keys) + len(order)
     compiler.stages.append(
         Running(
             stream=node.stream,
-            segment=segment,
+            segment=_fed(compiler, node.stream, flow, part, given, is_ordered=True),
             outputs=len(columns),
             keys=tuple(range(len(columns), len(columns) + len(keys))),
             peers=tuple(range(first - len(order), first)),

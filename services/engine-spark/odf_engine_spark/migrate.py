@@ -29,10 +29,11 @@ def migrate(transforms: Transforms, request: MigrateRequest) -> TransformRespons
         before[reference]: name for name, reference in _references(request.new).items() if reference in before
     }
     old, new = (_prepared(transforms, request, each) for each in (request.old, request.new))
-    check_carried(old, new, {one.lower(): other.lower() for one, other in names.items()})
+    lowered = {one.lower(): other.lower() for one, other in names.items()}
+    check_carried(old, new, lowered)
     state = read_state(None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path))
     kept = {name: state.inputs[other] for other, name in names.items() if other in state.inputs}
-    tables = _renamed(state.tables, {one.lower(): other.lower() for one, other in names.items()})
+    tables = _renamed(state.tables, lowered)
     write_state(
         State(watermark=state.watermark, inputs=kept, tables=tables), Path(request.new_checkpoint_path)
     )

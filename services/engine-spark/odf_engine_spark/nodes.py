@@ -7,7 +7,6 @@ still needed; `Node.cut` marks the steps whose state is folded between two runs 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Final
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.columns import (
@@ -27,12 +26,11 @@ from odf_engine_spark.columns import (
 )
 from odf_engine_spark.flow import STRICT, Flow, joined, united
 from odf_engine_spark.joins import Condition, conjuncts, join_kind, read_condition
+from odf_engine_spark.limits import Limits
 from odf_engine_spark.node import Cut, Node
 from odf_engine_spark.times import FOREVER, Known, Span, Time, known_of, made_window, time_of
 from odf_engine_spark.tree import Tree
 from odf_engine_spark.windowing import Over, read_over
-
-_BOUNDED: Final = ("LessThanOrEqual", "LessThan", "EqualTo")
 
 
 def shape_of(tree: Tree, inputs: Mapping[str, InputColumns], as_of: Mapping[str, AsOf]) -> Node:
@@ -44,7 +42,7 @@ def shape_of(tree: Tree, inputs: Mapping[str, InputColumns], as_of: Mapping[str,
 class _Reader:
     inputs: Mapping[str, InputColumns]
     as_of: Mapping[str, AsOf]
-    bounds: dict[int, int] = field(default_factory=dict)  # what filters above say of columns: at most
+    most: Limits = field(default_factory=Limits)
     numbers: count = field(default_factory=lambda: count(1))  # type: ignore[type-arg]
 
     def node(self, tree: Tree) -> Node:
@@ -96,7 +94,7 @@ class _Reader:
     def _filter(self, tree: Tree) -> Node:
         conditions = conjuncts(tree.part("condition"))
         for each in conditions:
-            self._note_bound(each)
+            self.most.note(each)
         inner = tree.children[0]
         if inner.kind == "Join" and join_kind(inner) == "Inner" and not self._right_as_of(inner):
             below = self._join(inner, conditions)
@@ -104,22 +102,8 @@ class _Reader:
             below = self.node(inner)
         return Node(tree=tree, children=(below,), flow=using(tree, below.flow))
 
-    def _note_bound(self, condition: Tree) -> None:
-        if condition.kind not in _BOUNDED:
-            return
-        column, limit = condition.children
-        if column.kind == "AttributeReference" and limit.kind == "Literal":
-            value = str(limit.fields["value"])
-            if value.lstrip("-").isdigit():
-                most = max(int(value) - (condition.kind == "LessThan"), 0)
-                self.bounds[column.id] = min(most, self.bounds.get(column.id, most))
-
     def _project(self, tree: Tree) -> Node:
-        for column in tree.part("projectList"):
-            if column.kind == "Alias" and column.children[0].kind == "AttributeReference":
-                bound = self.bounds.get(column.id)
-                if bound is not None:
-                    self.bounds[column.children[0].id] = bound
+        self.most.follow(tree.part("projectList"))
         below = self.node(tree.children[0])
         flow = using(tree, below.flow)
         for column in tree.part("projectList"):
@@ -222,13 +206,14 @@ class _Reader:
 
     def _ranked(self, tree: Tree, below: Node, over: Over) -> Node:
         (place,) = (column.id for column in tree.part("windowExpressions"))
-        if place not in self.bounds:
+        limit = self.most.of(place)
+        if limit is None:
             raise InvalidQuery(
                 text="row_number() over anything but event time needs a bound, or every record would renumber "
                 "all others: put it into a sub-query and add WHERE <its name> <= 10"
             )
         flow = checked(using(tree, below.flow)).strict()
-        made = self._made(tree, (replace(below, flow=flow),), "ranked", known={}, limit=self.bounds[place])
+        made = self._made(tree, (replace(below, flow=flow),), "ranked", known={}, limit=limit)
         return replace(made, over=over, flow=replace(made.flow, takes_back=True, system=below.flow.system))
 
     def _join(self, tree: Tree, more: tuple[Tree, ...]) -> Node:

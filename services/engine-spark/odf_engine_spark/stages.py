@@ -3,7 +3,9 @@
 What a step folds, and the order of it, does not depend on how records were cut into requests (design: law 1).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -17,10 +19,12 @@ from odf_engine_spark.changelog import Numbers
 from odf_engine_spark.changes import Changes
 from odf_engine_spark.codes import equality_codes, normalized
 from odf_engine_spark.grouped import grouped
-from odf_engine_spark.plans import COMPLETE, ROW
+from odf_engine_spark.plans import COMPLETE, HIDDEN, ROW
 from odf_engine_spark.ranked import Order, ranked
 from odf_engine_spark.running import running
-from odf_engine_spark.segments import HIDDEN, NEVER, Delta, Segment, Step, nothing
+from odf_engine_spark.segments import NEVER, Delta, Segment, Step, nothing
+
+Fold = Callable[[Changes, pa.Table | None], tuple[Changes, pa.Table]]  # of changes and the state so far
 
 
 class Stage(Protocol):
@@ -45,16 +49,7 @@ class Grouped:
 
     def run(self, step: Step) -> Delta:
         """Return how the groups have changed."""
-        given = self.segment.run(step)
-        changes = Changes(records=given.records, operations=given.operations)
-        step.progress.report("groups", total=len(given.records))
-        try:
-            out, step.new[self.stream] = grouped(
-                changes, step.old.get(self.stream), keys=self.keys, aggregates=self.aggregates
-            )
-        except ValueError as error:
-            raise _foreign(error) from error
-        return _changed(out)
+        return _refolded(self, step, "groups", partial(grouped, keys=self.keys, aggregates=self.aggregates))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +65,10 @@ class Ranked:
 
     def run(self, step: Step) -> Delta:
         """Return how the places have changed."""
-        given = self.segment.run(step)
-        changes = Changes(records=given.records, operations=given.operations)
-        step.progress.report("places", total=len(given.records))
-        try:
-            out, step.new[self.stream] = ranked(
-                changes,
-                step.old.get(self.stream),
-                partition=self.partition,
-                order=self.order,
-                limit=self.limit,
-                outputs=self.outputs,
-            )
-        except ValueError as error:
-            raise _foreign(error) from error
-        return _changed(out)
+        fold = partial(
+            ranked, partition=self.partition, order=self.order, limit=self.limit, outputs=self.outputs
+        )
+        return _refolded(self, step, "places", fold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +218,15 @@ class Session:
         return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=ends[has_ended])
 
 
-def _changed(out: Changes) -> Delta:
+def _refolded(stage: Grouped | Ranked, step: Step, what: str, fold: Fold) -> Delta:
+    """Return how what a stage shows has changed; the new state has what it keeps."""
+    given = stage.segment.run(step)
+    step.progress.report(what, total=len(given.records))
+    changes = Changes(records=given.records, operations=given.operations)
+    try:
+        out, step.new[stage.stream] = fold(changes, step.old.get(stage.stream))
+    except ValueError as error:
+        raise _foreign(error) from error
     never = np.zeros(len(out.records), dtype=np.int64)
     return Delta(records=out.records, operations=out.operations, complete=never)
 

@@ -1,30 +1,49 @@
-"""Every kind of query: cutting the inputs' blocks into requests in any way changes nothing (design: law 1)."""
+"""Every kind of query: neither how blocks are cut into requests nor a request done again changes anything (law 1)."""
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import pytest
 
-from odf_engine_spark.testing import MINUTE, Derivative, sql
+from odf_engine_spark.jvm import Spark
+from odf_engine_spark.testing import MINUTE, Derivative, Make, sql
 from odf_engine_spark.testing_kinds import KINDS, chains
+from odf_engine_spark.transform import Transforms
 
-Make = Callable[..., Derivative]
+
+def pull_after_a_loss(derivative: Derivative, other: Transforms, until: Sequence[int]) -> None:
+    """Pull, after another engine that knows nothing of the query has done the same and its answer was lost."""
+    lost = [derivative.folder / name for name in ("lost-data", "lost-checkpoint")]
+    done = derivative.done or [0] * len(until)
+    other.execute(derivative.request(done, until, *lost))
+    derivative.pull(*until)
+    assert derivative.checkpoint is not None
+    kept = [
+        derivative.folder / derivative.checkpoint.name.replace("checkpoint", "data"),
+        derivative.checkpoint,
+    ]
+    assert [file.read_bytes() for file in lost] == [file.read_bytes() for file in kept]
+    for file in lost:
+        file.unlink()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batching_does_not_matter(derive: Make, kind: str) -> None:
+def test_batching_does_not_matter(spark: Spark, derive: Make, kind: str) -> None:
     steps = KINDS[kind]
     inputs = chains(steps, back=40 * MINUTE)
     whole = derive(sql(*steps), **inputs)
     whole.pull()
     assert whole.rows()
-    source = random.Random(11)
+    source, other = random.Random(11), Transforms(spark, is_signed=False)
     for _ in range(2):
         cut = derive(sql(*steps), **inputs)
         ends = [[*sorted(source.choices(range(7), k=3)), 7] for _ in inputs]
         for until in zip(*ends, strict=True):
-            cut.pull(*until)
+            if source.random() < 0.5:
+                pull_after_a_loss(cut, other, until)
+            else:
+                cut.pull(*until)
         assert Counter(cut.rows()) == Counter(whole.rows())
         assert cut.watermark == whole.watermark
         if len(inputs) == 1:
