@@ -1,7 +1,9 @@
 """A coordinator in memory, for tests: real chains and rules, an engine that passes records through."""
 
 import itertools
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -246,6 +248,20 @@ class Coordinator:
             events=tuple(events),
             system_time=system_time or self.clock.now(),
         )
+
+    @contextmanager
+    def at_work(self, workers: int = 1) -> Iterator[None]:
+        """Have the scheduler run meanwhile, in so many threads."""
+        stop = threading.Event()
+        threads = [threading.Thread(target=self.scheduler.run, args=(stop,)) for _ in range(workers)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
 
     def work(self) -> int:
         """Do all transforms that are due; returns how many looks that took."""

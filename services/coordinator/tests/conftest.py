@@ -55,6 +55,13 @@ content:
 
 
 @pytest.fixture
+def second(derivative: str) -> str:
+    """Return a derivative of the derivative."""
+    named = derivative.replace("name: cities.copy", "name: copy.copy")
+    return named.replace("datasetRef: Cities", "datasetRef: cities.copy")
+
+
+@pytest.fixture
 def odf(
     node: Coordinator, root: str, derivative: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Odf]:

@@ -1,8 +1,5 @@
 """Inputs that were reset below what derivatives have read, and derivatives that follow them back."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -38,27 +35,13 @@ class Story:
         return [self.node.scheduler.problem(self.node.find(ref).id) for ref in COPIES]
 
     def derive_again(self, *refs: str) -> list[Pulled]:
-        with self.at_work():
+        with self.node.at_work():
             steps = self.node.pulling.derive_again(refs, is_recursive=False, is_wanted=lambda: True)
             return [one for one in steps if one.state != "running"]
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        stop = threading.Event()
-        worker = threading.Thread(target=self.node.scheduler.run, args=(stop,))
-        worker.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            worker.join()
-
 
 @pytest.fixture
-def story(node: Coordinator, root: str, derivative: str) -> Story:
-    second = derivative.replace("name: cities.copy", "name: copy.copy").replace(
-        "datasetRef: Cities", "datasetRef: cities.copy"
-    )
+def story(node: Coordinator, root: str, derivative: str, second: str) -> Story:
     node.add(root, derivative, second)
     first = node.push("cities", "Oslo").state.head
     node.work()

@@ -1,9 +1,6 @@
 """Data of derivatives that is dropped, and made again by replaying their chains."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,27 +45,13 @@ class Story:
         return [one for _, decoded, _ in links for one in objects_of(decoded.block.event)]
 
     def pull(self, *refs: str, recursive: bool = False) -> dict[str, Pulled]:
-        with self.at_work():
+        with self.node.at_work():
             steps = self.node.pulling.pull(refs, is_all=False, is_recursive=recursive, is_wanted=lambda: True)
             return {one.alias: one for one in steps}
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        stop = threading.Event()
-        worker = threading.Thread(target=self.node.scheduler.run, args=(stop,))
-        worker.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            worker.join()
-
 
 @pytest.fixture
-def story(node: Coordinator, root: str, derivative: str) -> Story:
-    second = derivative.replace("name: cities.copy", "name: copy.copy").replace(
-        "datasetRef: Cities", "datasetRef: cities.copy"
-    )
+def story(node: Coordinator, root: str, derivative: str, second: str) -> Story:
     node.add(root, derivative, second)
     for minute, city in enumerate(("Oslo", "Rome", "Lima")):
         node.push("cities", city, minute=minute)

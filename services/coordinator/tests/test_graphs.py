@@ -4,7 +4,6 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -104,20 +103,6 @@ def test_every_record_arrives_once_on_every_way_however_looks_and_commits_altern
         require_exact(node)
 
 
-@contextmanager
-def at_work(node: Coordinator, count: int) -> Iterator[None]:
-    stop = threading.Event()
-    workers = [threading.Thread(target=node.scheduler.run, args=(stop,)) for _ in range(count)]
-    for worker in workers:
-        worker.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for worker in workers:
-            worker.join()
-
-
 def test_the_diamond_is_exact_while_several_ingest_and_several_transform(tmp_path: Path) -> None:
     node = a_diamond(tmp_path)
     sources = 3
@@ -131,7 +116,7 @@ def test_the_diamond_is_exact_while_several_ingest_and_several_transform(tmp_pat
                     continue
                 break
 
-    with at_work(node, 3):
+    with node.at_work(3):
         threads = [threading.Thread(target=ingest, args=(source,)) for source in range(sources)]
         for thread in threads:
             thread.start()
@@ -153,7 +138,7 @@ def test_a_diamond_whose_root_goes_back_is_exact_again(tmp_path: Path) -> None:
     node.changing.reset("a", first, is_forced=True)
     node.push("a", "Lima", minute=2)
 
-    with at_work(node, 2):
+    with node.at_work(2):
         steps = [*node.pulling.derive_again(["a"], is_recursive=False, is_wanted=lambda: True)]
 
     assert {one.alias for one in steps if one.state == "reset"} == set(READS)
@@ -170,7 +155,7 @@ def test_dropped_data_of_a_whole_graph_comes_back_inputs_first(tmp_path: Path) -
     for name in READS:
         node.dropping.drop(name)
 
-    with at_work(node, 2):
+    with node.at_work(2):
         steps = [*node.pulling.pull(["e"], is_all=False, is_recursive=True, is_wanted=lambda: True)]
 
     assert {one.alias for one in steps if one.state == "rebuilt"} == set(READS)

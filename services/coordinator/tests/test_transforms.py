@@ -18,11 +18,8 @@ from odf_coordinator.written import examine
 
 
 @pytest.fixture
-def chain(node: Coordinator, root: str, derivative: str) -> Coordinator:
+def chain(node: Coordinator, root: str, derivative: str, second: str) -> Coordinator:
     """A root, a derivative of it, and a derivative of that."""
-    second = derivative.replace("name: cities.copy", "name: copy.copy").replace(
-        "datasetRef: Cities", "datasetRef: cities.copy"
-    )
     node.add(root, derivative, second)
     node.work()
     return node
