@@ -3,7 +3,7 @@
 Machines differ and are shared, so ratios say more than numbers: each case measures, turn by turn with our own work,
 what bounds it from below (hashing alone, parsing alone, the disk's fsyncs alone) or what others do (a loop that
 copies the same topic into a Delta table and hashes nothing), and says what is wanted of the ratio or the value. A
-case is a module here with a `run`; those that measure a node get one that is warm, the others run alone before it
+case is a module here with a `run`, and run unless it is long or others are named; those that measure a node get one that is warm, the others run alone before it
 starts; each runs in a process of its own. `--only` names some. How many processes wanted a core just before a case
 began is told too: with more than a few, times and processor times are long, and only ratios mean something. The
 table is printed, `benchmarks/results.json` has the same; a case that fails is shown with its error, and the exit
@@ -34,7 +34,9 @@ from odf_common.testing.embedded import EmbeddedNode
 
 ALONE: Final[tuple[str, ...]] = ("hashing", "chain", "engine", "transactions", "nexmark")
 WITH_NODE: Final[tuple[str, ...]] = ("ingest_topic", "ingest_file", "small_commits", "integrity", "appends")
-NAMES: Final = (*ALONE, *WITH_NODE)
+USUAL: Final = (*ALONE, *WITH_NODE)
+LONG: Final[tuple[str, ...]] = ("transactions_long",)  # alone too, and only when they are named
+NAMES: Final = (*ALONE, *LONG, *WITH_NODE)
 RESULTS: Final = Path(__file__).with_name("results.json")
 CORES: Final = multiprocessing.cpu_count()
 SAMPLES: Final = 10  # looks at how busy the machine is
@@ -45,7 +47,7 @@ ERR: Final = Console(stderr=True)
 def main() -> int:
     """Run the cases, print and write what came of them."""
     wanted = _wanted()
-    outcomes = {name: _measured(name, None) for name in ALONE if name in wanted}
+    outcomes = {name: _measured(name, None) for name in (*ALONE, *LONG) if name in wanted}
     outcomes |= _with_node([name for name in WITH_NODE if name in wanted])
     OUT.print(table_of(outcomes, CORES))
     write(outcomes, RESULTS, cores=CORES, names=NAMES)
@@ -59,7 +61,7 @@ def main() -> int:
 def _wanted() -> set[str]:
     parser = argparse.ArgumentParser(description="Measure, and print the numbers beside their limits.")
     parser.add_argument(
-        "--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES)
+        "--only", nargs="+", choices=NAMES, default=USUAL, metavar="NAME", help=", ".join(NAMES)
     )
     return set(parser.parse_args().only)
 

@@ -38,7 +38,7 @@ from odf_engine_spark.session import start
 from odf_engine_spark.types import spark_schema_of
 from odf_engine_spark.values import in_spark
 
-TRANSACTIONS: Final = 200  # the name of each row tells; 1,000 take a quarter of an hour
+TRANSACTIONS: Final = 200  # the name of each row tells; `transactions_long` has 1,000
 YOUNG: Final = 100  # transactions of the chain that the long one is held against
 TURNS: Final = 100  # transactions of both, in turn
 WARM: Final = 20
