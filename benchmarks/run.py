@@ -3,11 +3,11 @@
 Machines differ and are shared, so ratios say more than numbers: each case measures, turn by turn with our own work,
 what bounds it from below (hashing alone, parsing alone, the disk's fsyncs alone) or what others do (a loop that
 copies the same topic into a Delta table and hashes nothing), and says what is wanted of the ratio or the value. A
-case is a module here with a `run`, and run unless it is long or others are named; those that measure a node get one that is warm, the others run alone before it
-starts; each runs in a process of its own. `--only` names some. How many processes wanted a core just before a case
-began is told too: with more than a few, times and processor times are long, and only ratios mean something. The
-table is printed, `benchmarks/results.json` has the same; a case that fails is shown with its error, and the exit
-status is then 1. A missed target is no failure.
+case is a module here with a `run`; those that measure a node get one that is warm, the others run alone before it
+starts; each runs in a process of its own. `--only` names some; the long ones run only so. How many processes wanted a
+core just before a case began is told too: with more than a few, times and processor times are long, and only ratios
+mean something. The table is printed, `benchmarks/results.json` has the same; a case that fails is shown with its
+error, and the exit status is then 1. A missed target is no failure.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The case `transactions` at full length: 1,000 of each kind, and ten idle minutes. It takes three quarters of an hour."""
+"""The case `transactions` at full length: 1,000 of each kind, and ten idle minutes. It takes most of an hour."""
 
 from rows import Row
 from transactions import measured

@@ -55,8 +55,7 @@ DERIVED = (
 DAILY = """
     SELECT o.event_time // 86400000 * 86400000 AS event_time, count(*) AS orders, count(s.order_id), sum(amount) AS amount
     FROM orders o LEFT JOIN shipments s
-      ON s.order_id = o.id AND s.event_time BETWEEN o.event_time AND o.event_time + 3 * 86400000
-    GROUP BY ALL
+      ON s.order_id = o.id AND s.event_time BETWEEN o.event_time AND o.event_time + 3 * 86400000 GROUP BY ALL
 """
 BEST = """
     SELECT match_time AS event_time, row_number() OVER (ORDER BY score DESC, match_id) AS place, player_name, score
@@ -188,7 +187,7 @@ def test_a_derivative_is_what_duckdb_says_of_everything_at_once(sent: Sent, name
 def test_every_transform_replays_to_the_same(sent: Sent) -> None:
     verdicts = sent.story.verify("--all")
     assert {(one["verdict"], *one["problems"]) for one in verdicts} == {("valid",)}
-    assert sum(one["transforms"] > 1 for one in verdicts) == len(AT_ONCE)
+    assert sum(one["transforms"] > 0 for one in verdicts) == len(AT_ONCE)
 
 
 def test_ctrl_c_ends_a_pull_and_the_next_one_goes_on(sent: Sent) -> None:
@@ -198,6 +197,9 @@ def test_ctrl_c_ends_a_pull_and_the_next_one_goes_on(sent: Sent) -> None:
     os.kill(at_work, signal.SIGSTOP)  # the pull is not done before it is ended
     try:
         story.ingest("few", [line({"event_time": moment(), "id": number}) for number in (1, 2, 3)])
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # in the background it is ignored, by children too
         terminal, screen = pty.openpty()
         pulling = node.start("pull slow", stderr=screen)
         os.close(screen)
