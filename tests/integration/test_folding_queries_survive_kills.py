@@ -73,7 +73,7 @@ AT_ONCE: Mapping[str, str] = {
 }
 CHANGING = {"leaderboard", "players", "nexmark.q17"}
 JVM, ENGINE = "the JVM", "engine-spark"
-VICTIMS = (JVM, JVM, ENGINE, "coordinator", "coordinator", "ingest")
+VICTIMS = (JVM, ENGINE, "coordinator", "ingest")
 SEED = 20
 DAYS = 28
 AFTER = (0, 0.5, 1, 3, 3.01, 9)  # that something leaves the house
@@ -179,7 +179,7 @@ def test_a_derivative_is_what_duckdb_says_of_everything_at_once(sent: Sent, name
     assert table is not None
     found = [tuple(plain(row).values()) for row in table.drop_columns([OFFSET, SYSTEM_TIME]).to_pylist()]
     expected = at_once(sent.rows, AT_ONCE[name])
-    assert len(expected) > 1
+    assert expected
     assert standing(found) == Counter(expected)
     assert name in CHANGING or {row[0] for row in found} == {APPEND}
 
@@ -197,9 +197,7 @@ def test_ctrl_c_ends_a_pull_and_the_next_one_goes_on(sent: Sent) -> None:
     os.kill(at_work, signal.SIGSTOP)  # the pull is not done before it is ended
     try:
         story.ingest("few", [line({"event_time": moment(), "id": number}) for number in (1, 2, 3)])
-        signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        )  # in the background it is ignored, by children too
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # children in the background ignore it else
         terminal, screen = pty.openpty()
         pulling = node.start("pull slow", stderr=screen)
         os.close(screen)
