@@ -13,7 +13,7 @@ LINES = [
     "inspect lineage flights",
     "rename flights departures",
     "delete flights --yes",
-    "reset flights f1620 --yes",
+    "reset flights f16203fd51a2c --yes",
     "ingest flights -",
     "pull flights",
     "pull --all",
