@@ -1,7 +1,8 @@
 """From one version of a query to the next: what the old one kept becomes what the new one goes on from.
 
-Windows and joins keep records as they came, so another query can go on with them, as long as it needs none that are
-gone already. Folded groups, places and versions are what one query made of its records: they go on only unchanged.
+Windows and joins keep records as they came, so another query can go on with them, as long as its rows are complete
+when the other's were (`skeleton`). Folded groups, places and versions are what one query made of its records: they go
+on only unchanged.
 """
 
 from collections.abc import Mapping
@@ -14,9 +15,9 @@ from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import MigrateRequest
-from odf_engine_spark.flow import Flow
 from odf_engine_spark.prepared import PlannedInput, Prepared
 from odf_engine_spark.segments import Segment
+from odf_engine_spark.skeleton import renamed
 from odf_engine_spark.stages import Stage
 from odf_engine_spark.state import State, read_state, write_state
 from odf_engine_spark.transform import Transforms
@@ -60,27 +61,21 @@ def check_carried(old: Prepared, new: Prepared, names: Mapping[str, str]) -> Non
         raise _lost("it needs records that the other query has not kept")
     if old.last.waits and not new.last.waits:
         raise _lost("records wait in windows or joins that the new query does not have")
-    if new.last.waits:
-        _check_reach(old.last, new.last, names)
-
-
-def _check_reach(old: Segment, new: Segment, names: Mapping[str, str]) -> None:
-    if new.late > old.late:
+    if new.last.late > old.last.late:
         raise _lost("records of windows that late ones may correct are gone")
-    before = {names.get(stream, stream): stream for stream in old.flow.streams}
-    for stream in new.flow.streams:
-        if stream not in before:
-            raise _lost(f"what came of {stream} so far is gone")
-        if not _keeps_enough(old.flow, before[stream], new.flow, stream):
-            raise _lost(f"it needs records of {stream} longer than the other query has kept them")
+    if renamed(old.skeleton, names) != new.skeleton:
+        raise _lost(
+            "windows, joins, bounds in time and inputs, and all that a LEFT, RIGHT, FULL, SEMI or ANTI join compares, "
+            "stay as they are, or rows would come twice or never"
+        )
+    if _lag(new) > _lag(old):
+        raise _lost("its event times would lie before what was said to be complete")
 
 
-def _keeps_enough(old: Flow, before: str, new: Flow, stream: str) -> bool:
-    reach, rule = old.reach[before], old.late[before]
-    is_to_windows_end = reach == rule.size - 1
-    if is_to_windows_end and (rule.slide, rule.size) != (new.late[stream].slide, new.late[stream].size):
-        return False
-    return new.reach[stream] <= reach
+def _lag(prepared: Prepared) -> float:
+    """Return how long before it is complete a row may have happened."""
+    known = prepared.event_time
+    return 0 if known is None else known.span.most
 
 
 def _same_stage(old: Stage, new: Stage, names: Mapping[str, str]) -> bool:

@@ -13,7 +13,7 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.columns import AsOf, InputColumns, checked, output
 from odf_engine_spark.compiler import Compiler
 from odf_engine_spark.cuts import cut
-from odf_engine_spark.dialect import lateness, read_text
+from odf_engine_spark.dialect import check_moments, lateness, read_text
 from odf_engine_spark.faults import FAULTS, no_table, query_fault
 from odf_engine_spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.late import check_late, keys_of
@@ -21,6 +21,7 @@ from odf_engine_spark.nodes import shape_of
 from odf_engine_spark.plans import BATCH, FEW, Plans
 from odf_engine_spark.sandbox import check_transform, check_written
 from odf_engine_spark.segments import Segment
+from odf_engine_spark.skeleton import Skeleton, skeleton_of
 from odf_engine_spark.stages import Stage
 from odf_engine_spark.times import Time
 from odf_engine_spark.tree import Tree
@@ -44,7 +45,7 @@ class Prepared:
     """A transform that passed every check.
 
     `schema` is its output as stored, without system columns; `event_time` what is known of when rows are complete;
-    `keys` the columns that tell rows of a window apart, for late records.
+    `keys` the columns that tell rows of a window apart, for late records; `skeleton` what decides when rows come.
     """
 
     stages: tuple[Stage, ...]
@@ -52,6 +53,7 @@ class Prepared:
     event_time: Time | None
     schema: pa.Schema
     keys: tuple[int, ...]
+    skeleton: Skeleton
 
     @property
     def is_stateful(self) -> bool:
@@ -99,6 +101,10 @@ def prepare(
                 raise InvalidQuery(
                     text=f"{each.name} has a column {name}: names that begin with {RESERVED} are the engine's"
                 )
+    names = [each.name.lower() for each in inputs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidQuery(text=f"two inputs are called {name}: SQL does not tell capital letters apart")
     spark = warm.isolated()
     schemas = {each.name: spark_schema_of(each.schema) for each in inputs}
     try:
@@ -132,6 +138,7 @@ def _compiled(
         event_time=of_time if isinstance(of_time, Time) else None,
         schema=output_schema_of(last.schema),
         keys=keys_of(node, [column for _, column in columns]),
+        skeleton=skeleton_of(node),
     )
     _check_event_time(prepared, vocab.event_time_column)
     return prepared
@@ -153,6 +160,7 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
                 tables[each.table.lower()].createOrReplaceTempView(quoted(view))
             as_of.update(text.tables)
             plan, tree = parsed(spark, text.sql)
+            check_moments(text.sql)
             late = lateness(tree) or late
             frame = spark.frame(_without_with(spark, spark.frame(plan)))
         if step.alias is None:

@@ -75,6 +75,10 @@ def test_a_query_that_never_ran_begins_with_nothing(engine: EngineClient, tmp_pa
 
 
 HOURLY = "SELECT window.start AS event_time, origin, count(*) AS n{} FROM {} GROUP BY window(time_hour, '{}'), origin"
+JOINED = (
+    "SELECT a.time_hour AS event_time, a.flight FROM flights a {} JOIN flights b ON a.origin = b.origin "
+    "AND b.time_hour BETWEEN a.time_hour AND a.time_hour + INTERVAL {} MINUTES"
+)
 TOTALS = "SELECT max(time_hour) AS event_time, origin, sum(flight) AS n FROM {} GROUP BY origin"
 
 
@@ -98,6 +102,30 @@ def test_open_windows_go_on_under_a_query_with_more_columns(
     assert hourly.rows() == [(0, HOUR, "JFK", 2, 8.0)]
 
 
+@pytest.mark.parametrize("kind", ["INNER", "LEFT", "FULL"])
+def test_open_joins_go_on_under_a_query_with_more_columns(
+    derive: Make, engine: EngineClient, tmp_path: Path, kind: str
+) -> None:
+    blocks = [Block(rows=[flight(1, 1.0)], watermark=2), Block(watermark=9 * HOUR)]
+    old, new = (
+        sql(JOINED.format(kind, 60)),
+        sql(JOINED.format(kind, 60).replace("a.flight", "a.flight, b.origin")),
+    )
+    if kind == "FULL":
+        old, new = (
+            sql(each.queries[0].query.replace("a.time_hour AS", "coalesce(a.time_hour, b.time_hour) AS"))
+            for each in (old, new)
+            if each.queries
+        )
+    joined = derive(old, flights=blocks)
+    joined.pull(1)
+    migrated(engine, version(old), version(new), joined.checkpoint, tmp_path)
+    joined.transform, joined.checkpoint, joined.tables = new, tmp_path / "migrated", []
+    before = joined.next_offset
+    joined.pull()
+    assert before + len(joined.rows()) == 1
+
+
 def test_an_input_may_get_another_name(derive: Make, engine: EngineClient, tmp_path: Path) -> None:
     old, new = sql(TOTALS.format("flights")), sql(TOTALS.format("f"))
     totals = derive(old, flights=[Block(rows=[flight(1)], watermark=1), Block(rows=[flight(2)])])
@@ -114,12 +142,16 @@ def test_an_input_may_get_another_name(derive: Make, engine: EngineClient, tmp_p
     [
         (LATE, COUNTED, "has not kept"),
         (COUNTED, LATE, "records wait in windows"),
-        (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "2 hours"), "longer than"),
-        (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "7 minutes"), "longer than"),
+        (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "2 hours"), "stay as they are"),
+        (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "7 minutes"), "stay as they are"),
         (COUNTED, COUNTED.replace("SELECT", "SELECT /*+ LATE('1 day') */"), "late ones may correct"),
         (TOTALS.format("flights"), TOTALS.format("flights").replace("sum(flight)", "sum(flight + 1)"), "only unchanged"),
         (TOTALS.format("flights"), TOTALS.format("flights").replace("AS n", "AS n, 1 AS x"), "taken back"),
         (TOTALS.format("flights"), LATE, "only unchanged"),
+        (JOINED.format("LEFT", 60), JOINED.format("LEFT", 30), "stay as they are"),
+        (JOINED.format("LEFT SEMI", 60), JOINED.format("INNER", 60), "stay as they are"),
+        (JOINED.format("LEFT", 60), JOINED.format("LEFT", 60) + " AND b.flight > 1", "stay as they are"),
+        (COUNTED.replace("start", "end"), COUNTED, "before what was said to be complete"),
     ],
 )  # fmt: skip
 def test_what_cannot_go_on_is_refused_with_the_reason(
