@@ -24,6 +24,12 @@ _AS_OF: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _LATE: Final = "LATE"
+_MOMENT: Final = re.compile(
+    r"--[^\n]*|/\*.*?\*/|`[^`]*`|(?P<word>[A-Za-z_]\w*)|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\S",
+    re.DOTALL,
+)
+_TIMES: Final = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ")
+_FIXED: Final = re.compile(r"\s*(?:[+-]?\d|epoch\s*$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +55,36 @@ def read_text(sql: str, temporal: Sequence[TemporalTable]) -> Text:
             )
         bare = table.strip("`")
         name = f"{bare}@{time.replace('`', '')}"
-        tables[name.lower()] = AsOf(table=bare, time=time, key=keys.get(bare.lower(), ()))
+        view = name.lower()
+        tables[view] = AsOf(table=bare, time=time, view=view, key=keys.get(bare.lower(), ()))
         alias = found["alias"] or f" AS {table}"
         return f"`{name}`{alias}".ljust(len(found[0]))
 
     return Text(_AS_OF.sub(replaced, sql), tables)
+
+
+def check_moments(sql: str) -> None:
+    """Return if all moments written in a query are fixed; raises `InvalidQuery` for such as `TIMESTAMP 'now'`.
+
+    Spark's parser puts the present time in their place, which a plan does not show any more.
+    """
+    before = ""
+    for found in _MOMENT.finditer(sql):
+        word, text = found["word"], found["text"]
+        if text is not None and before in _TIMES:
+            check_moment(text[1:-1])
+        if word is not None and word.upper() != "R":  # R'…' is a text too
+            before = word.upper()
+        elif not found[0].startswith(("--", "/*")):
+            before = before if word is not None else ""
+
+
+def check_moment(text: str) -> None:
+    """Return if a text that becomes a moment is a fixed one."""
+    if not _FIXED.match(text):
+        raise InvalidQuery(
+            text=f"'{text}' is no fixed moment: the query would not give the same result again"
+        )
 
 
 def lateness(tree: Tree) -> int | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from odf_common.errors import InvalidQuery
+from odf_engine_spark.dialect import check_moment
 from odf_engine_spark.tree import Tree
 
 
@@ -50,8 +51,11 @@ _LOOKS_OUTSIDE: Final = _names_in(
 _CHANGES: Final = _names_in(
     "CurrentTimestamp CurrentDate CurrentTime Now LocalTimestamp CurrentBatchTimestamp Rand Randn "
     "RandStr Uniform Uuid Shuffle MonotonicallyIncreasingID AesEncrypt First Last AnyValue CollectList "
-    "CollectSet ListAgg UnixTimestampNow"
+    "CollectSet ListAgg UnixTimestampNow KllSketchAggBigint KllSketchAggFloat KllSketchAggDouble KllMergeAggBigint "
+    "KllMergeAggFloat KllMergeAggDouble"
 )
+_MOMENTS: Final = ("timestamp", "timestamp_ntz", "date")
+_PARSED: Final = _names_in("ParseToTimestamp ParseToDate TryToTimestampExpressionBuilder ParseToTimestampNTZ")
 _SAID: Final = {
     "Aggregate": "aggregates",
     "Deduplicate": "DISTINCT",
@@ -97,7 +101,35 @@ def check_transform(tree: Tree) -> None:
         tree, refused=_SUBQUERIES, why="sub-queries cannot be used in a transform: join instead"
     )
     _check_expressions(tree, refused=_CHANGES, why="would not give the same result again")
+    _check_fixed(tree)
+    _check_plain(tree)
     _check_safe(tree)
+
+
+def _check_fixed(tree: Tree) -> None:
+    """Refuse texts that become the present time when Spark makes a moment of them, such as `CAST('now' AS DATE)`."""
+    for node in tree.walk():
+        is_cast = node.kind == "Cast" and str(node.fields["dataType"]) in _MOMENTS
+        if not is_cast and not (node.kind in _PARSED and len(node.children) == 1):
+            continue
+        parts = list(node.children[0].walk())
+        texts = [part for part in parts if part.kind == "Literal" and part.fields["dataType"] == "string"]
+        if not texts or any(part.kind == "AttributeReference" for part in parts):
+            continue
+        if node.children[0] is not texts[0]:
+            raise InvalidQuery(
+                text="a moment is computed of texts: write it as one, such as DATE '2026-01-31'"
+            )
+        check_moment(str(texts[0].fields["value"]))
+
+
+def _check_plain(tree: Tree) -> None:
+    """Refuse texts that are compared by other rules than their bytes: what is kept for folds is not."""
+    for node in tree.walk():
+        if node.kind == "Collate" or "collate" in str(node.fields.get("dataType", "")).lower():
+            raise InvalidQuery(
+                text="COLLATE cannot be used in a transform: compare lower(…) of texts instead"
+            )
 
 
 def check_query(tree: Tree) -> None:

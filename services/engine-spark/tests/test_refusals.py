@@ -91,7 +91,33 @@ REFUSED = {
     f"SELECT f.{T} FROM flights f JOIN weather FOR SYSTEM_TIME AS OF date_trunc('hour', f.time_hour) AS w ON f.origin = w.origin": "compute it in a step before",
     "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, '1 month')": "month",
     f"SELECT f.{T} FROM flights f JOIN prices FOR SYSTEM_TIME AS OF f.time_hour AS w ON f.flight = w.temp": "no table prices",
+    f"SELECT {T}, TIMESTAMP 'now' AS x FROM flights": "'now' is no fixed moment",
+    f'SELECT {T}, DATE/* */r"today" AS x FROM flights': "'today' is no fixed moment",
+    f"SELECT {T} FROM flights WHERE time_hour < 'tomorrow'": "'tomorrow' is no fixed moment",
+    f"SELECT {T}, to_date('yesterday') AS x FROM flights": "'yesterday' is no fixed moment",
+    f"SELECT {T}, CAST(concat('n', 'ow') AS TIMESTAMP) AS x FROM flights": "computed of texts",
+    f"SELECT {T} FROM flights WHERE origin COLLATE UTF8_LCASE = 'a'": "COLLATE",
+    "SELECT window.start AS event_time, kll_sketch_agg_bigint(flight) AS x FROM flights GROUP BY window(time_hour, '1 hour')": "same",
+    "SELECT session_window.end AS event_time FROM flights GROUP BY session_window(system_time, '5 minutes')": "event time",
+    f"SELECT w.{T}, w.temp FROM weather FOR SYSTEM_TIME AS OF w.time_hour AS w": "right side of a JOIN",
+    f"SELECT f.{T}, temp FROM flights f JOIN (SELECT * FROM weather FOR SYSTEM_TIME AS OF f.time_hour AS w) v ON f.origin = v.origin": "right side of a JOIN",
+    "SELECT max(time_hour) AS event_time FROM flights GROUP BY origin UNION ALL SELECT window.start FROM flights GROUP BY window(time_hour, '1 hour')": "two datasets",
 }  # fmt: skip
+ALLOWED = (
+    f"SELECT {T}, TIMESTAMP '2026-01-31 10:00' AS x, DATE \"2026-01-31\" AS y, CAST('2026-01-31' AS DATE) AS z FROM flights",
+    f"SELECT {T}, to_timestamp('Jan 2026', 'MMM yyyy') AS x, 'now' AS y, DATE 'epoch' AS z FROM flights -- DATE 'now'",
+)
+
+
+@pytest.mark.parametrize("query", ALLOWED)
+def test_fixed_moments_may_be_written(derive: Make, query: str) -> None:
+    derive(sql(query), flights=[Block(rows=[flight(1)])]).pull()
+
+
+def test_inputs_that_differ_in_capital_letters_only_are_refused(derive: Make) -> None:
+    query = f"SELECT {T} FROM A UNION ALL SELECT {T} FROM a"
+    with pytest.raises(InvalidQuery, match="two inputs are called a"):
+        derive(sql(query), A=[Block(rows=[flight(1)])], a=[Block(rows=[flight(2)])]).pull()
 
 
 @pytest.mark.parametrize("query", REFUSED)
