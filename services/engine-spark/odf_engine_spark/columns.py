@@ -6,7 +6,17 @@ from dataclasses import dataclass, replace
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.flow import Flow, common, latest
 from odf_engine_spark.joins import join_kind
-from odf_engine_spark.times import Frame, Known, Span, Time, known_of, made_window, session_gap, time_of
+from odf_engine_spark.times import (
+    Frame,
+    Known,
+    Span,
+    Time,
+    known_of,
+    made_window,
+    origin_of,
+    session_gap,
+    time_of,
+)
 from odf_engine_spark.tree import Tree
 
 
@@ -24,6 +34,7 @@ class AsOf:
 
     table: str
     time: str
+    view: str  # by which name Spark knows it
     key: tuple[str, ...] = ()  # declared; empty when it is what the join compares
 
 
@@ -73,7 +84,6 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
     moment = moment_of(known_of(key, flow.known))
     assert moment is not None
     slack = moment.span.most - moment.span.least
-    family = _references(key)
     known: dict[int, Time | Frame] = {}
     for column in columns:
         value = column.children[0] if column.kind == "Alias" else column
@@ -83,17 +93,13 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
         if found is None:
             continue
         span = found.end if isinstance(found, Frame) else found.span
-        is_exact = span.most - span.least == slack and _references(value) == family
+        is_exact = origin_of(value) == origin_of(key)  # one value in the whole group
         span = Span(span.most, span.most) if is_exact else span.widened(most=slack)
         if isinstance(found, Frame):
             known[column.id] = replace(found, end=span, is_raw=False)
         else:
             known[column.id] = replace(found, span=span, is_raw=False)
     return known
-
-
-def _references(value: Tree) -> frozenset[int]:
-    return frozenset(node.id for node in value.walk() if node.kind == "AttributeReference")
 
 
 def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
@@ -105,6 +111,14 @@ def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
             if node.kind == "Alias" and node.id == key.id and (gap := session_gap(node.children[0])):
                 return at, gap
     return None
+
+
+def is_of_event_time(session: int, below: Tree, known: Known) -> bool:
+    """Tell whether a session window is made of an input's event time as it is."""
+    made = next(node for node in below.walk() if node.kind == "Alias" and node.id == session)
+    times = [part.children[0] for part in made.walk() if part.kind == "PreciseTimestampConversion"]
+    found = [time_of(each, known) for each in times]
+    return any(each is not None and each.is_raw and each.span == Span(1, 1) for each in found)
 
 
 def session_edge(value: Tree, session: int) -> int | None:
@@ -141,6 +155,21 @@ def version_time(tree: Tree, flow: Flow) -> int:
     if len(raw or times) != 1:
         raise InvalidQuery(text="a table joined AS OF a time has to have one column of event time")
     return (raw or times)[0]
+
+
+def name_in_input(tree: Tree, column: int) -> str | None:
+    """Return the name of an input's column that a plan passes on as it is, None for what it computes."""
+    match tree.kind:
+        case "LocalRelation":
+            return next((name for name, own in output(tree) if own == column), None)
+        case "Project":
+            made = next(each for each in tree.part("projectList") if each.id == column)
+            value = made.children[0] if made.kind == "Alias" else made
+            return name_in_input(tree.children[0], value.id) if value.kind == "AttributeReference" else None
+        case "View" | "SubqueryAlias" | "PipeOperator" | "ResolvedHint" | "Filter":
+            return name_in_input(tree.children[0], column)
+        case _:
+            return None
 
 
 def named(column: Tree, flow: Flow) -> Flow:

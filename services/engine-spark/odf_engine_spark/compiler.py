@@ -113,6 +113,8 @@ class Compiler:
                 return self._windows(node, plan, below)
             case "Window" if node.key is not None:
                 return self._over(node, plan, below)
+            case "Window":
+                return self._ranged(node, plan, below)
             case _:
                 return Part(plan.withNewChildren(self.plans.spark.seq([below.plan])), below.hidden)
 
@@ -166,6 +168,13 @@ class Compiler:
         key, name = plan.partitionSpec().apply(node.key), plans.fresh("__odf_key")
         probe = plans.with_key(over, key, name)
         return self.with_complete(probe, name, key, node.flow.phase)
+
+    def _ranged(self, node: Node, plan: Java, below: Part) -> Part:
+        """Return window functions in order of time: complete when all rows of the same time are."""
+        over = plan.withNewChildren(self.plans.spark.seq([below.plan]))
+        key, name = plan.orderSpec().apply(0).child(), self.plans.fresh("__odf_key")
+        made = self.with_complete(self.plans.with_key(over, key, name), name, key, node.behind)
+        return Part(made.plan, {**below.hidden, **made.hidden})
 
     def with_complete(self, plan: Java, name: str, key: Java, phase: int) -> Part:
         """Return a plan whose rows are complete `phase` microseconds after the time in a hidden column."""

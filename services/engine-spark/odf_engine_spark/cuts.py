@@ -226,7 +226,7 @@ def _as_of(compiler: Compiler, node: Node, plan: Java) -> None:
         )
         own = [*columns, plans.column(part.plan, micros)]
         segment = compiler.segment(f"{node.stream}{'<>'[at]}", flow, part, own)
-        sides.append((columns, replace(segment, is_of_versions=at == 1)))
+        sides.append((columns, replace(segment, versions_of=node.key_names if at == 1 else ())))
     (left, asking), (right, versions) = sides
     ids = [[column.exprId().id() for column in columns] for columns in (left, right)]
     keys = []

@@ -126,6 +126,11 @@ def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...]) -> Flow:
             period=result.period if (result.period, result.phase) == (other.period, other.phase) else 1,
             phase=result.phase if (result.period, result.phase) == (other.period, other.phase) else 0,
         )
+    if result.waits and result.takes_back:
+        raise InvalidQuery(
+            text="UNION ALL takes rows that may change later (GROUP BY, row_number()) and rows that wait for the "
+            "watermark (windows, joins) in two datasets, not in one"
+        )
     known: dict[int, Time | Frame] = {}
     system: dict[int, str] = {}
     for columns in zip(*ids, strict=True):

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from odf_engine_spark.codes import normalized
 from odf_engine_spark.columns import output
 from odf_engine_spark.joins import join_kind
 from odf_engine_spark.node import Node
@@ -23,11 +24,10 @@ class Matching:
 
     def recent(self, fed: Mapping[str, pa.Table], before: int) -> dict[str, pa.Table]:
         """Return the records that a row may be made of which was not complete at `before`."""
-        sides = [(stream, fed[stream].column(place)) for stream, place in (self.left, self.right)]
+        sides = [(stream, normalized(fed[stream].column(place))) for stream, place in (self.left, self.right)]
         is_new = [np.asarray(fed[stream].column(COMPLETE)) > before for stream, _ in sides]
         keys = [column.filter(pa.array(new)) for (_, column), new in zip(sides, is_new, strict=True)]
-        wanted = pa.chunked_array([chunk for key in keys for chunk in key.chunks], keys[0].type)
-        wanted = wanted.unique().drop_null()
+        wanted = pa.concat_arrays(keys).unique().drop_null()
         return {**fed, **{name: fed[name].filter(pc.is_in(column, wanted)) for name, column in sides}}
 
 

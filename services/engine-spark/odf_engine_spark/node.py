@@ -25,6 +25,9 @@ class Node:
     condition: Condition | None = None
     over: Over | None = None
     times: tuple[int, int] = (0, 0)  # of a join AS OF: the columns asked at and valid from
+    key_names: tuple[
+        str, ...
+    ] = ()  # and what the input calls those that are compared, if it is an input's table
     behind: int = 0  # of a running OVER: how long after its time a record is final
     limit: int = 0
 

@@ -15,7 +15,9 @@ from odf_engine_spark.columns import (
     after_group,
     checked,
     column_of_time,
+    is_of_event_time,
     moment_of,
+    name_in_input,
     named,
     output,
     reference,
@@ -28,9 +30,9 @@ from odf_engine_spark.flow import STRICT, Flow, joined, united
 from odf_engine_spark.joins import Condition, conjuncts, join_kind, read_condition
 from odf_engine_spark.limits import Limits
 from odf_engine_spark.node import Cut, Node
-from odf_engine_spark.times import FOREVER, Known, Span, Time, known_of, made_window, time_of
+from odf_engine_spark.times import FOREVER, Known, Span, Time, known_of, made_window
 from odf_engine_spark.tree import Tree
-from odf_engine_spark.windowing import Over, read_over
+from odf_engine_spark.windowing import Over, in_time, read_over
 
 
 def shape_of(tree: Tree, inputs: Mapping[str, InputColumns], as_of: Mapping[str, AsOf]) -> Node:
@@ -43,6 +45,7 @@ class _Reader:
     inputs: Mapping[str, InputColumns]
     as_of: Mapping[str, AsOf]
     most: Limits = field(default_factory=Limits)
+    joined: set[str] = field(default_factory=set)  # views of tables as of a time that a join has met
     numbers: count = field(default_factory=lambda: count(1))  # type: ignore[type-arg]
 
     def node(self, tree: Tree) -> Node:
@@ -78,6 +81,11 @@ class _Reader:
     def _input(self, view: Tree) -> Node:
         name = view.fields["desc"]["identifier"]["table"].lower()
         if name in self.as_of:
+            if name not in self.joined:
+                raise InvalidQuery(
+                    text=f"FOR SYSTEM_TIME AS OF {self.as_of[name].time} stands at the right side of a JOIN: "
+                    f"JOIN {self.as_of[name].table} FOR SYSTEM_TIME AS OF …, not inside of a sub-query or on the left"
+                )
             name = self.as_of[name].table.lower()
         meaning = self.inputs[name]
         columns = {column.fields["name"]: column.id for column in view.children[0].part("output")}
@@ -142,12 +150,13 @@ class _Reader:
 
     def _in_sessions(self, tree: Tree, below: Node, columns: tuple[Tree, ...], at: int, gap: int) -> Node:
         below.flow.settled("session_window")
-        if below.flow.waits or len(below.flow.streams) != 1:
-            raise InvalidQuery(
-                text="session_window takes the records of one input as they are: join or window them in "
-                "another dataset before"
-            )
         key = tree.part("groupingExpressions")[at]
+        is_plain = not below.flow.waits and len(below.flow.streams) == 1
+        if not is_plain or not is_of_event_time(key.id, below.tree, below.flow.known):
+            raise InvalidQuery(
+                text="session_window takes the event time of one input's records as they are: join or window them, "
+                "or make another time the event time, in another dataset before"
+            )
         # A session may have begun any time before it is complete.
         spans = (Span(gap + 1, FOREVER), Span(1, 1))
         edges = {
@@ -177,32 +186,19 @@ class _Reader:
                 flow = replace(below.flow.grouped(key, known), system=below.flow.system)
                 return Node(tree=tree, children=(below,), flow=flow, key=over.key, over=over)
             case "ranged":
-                flow = below.flow.settled("OVER").strict()
+                flow, behind = in_time(tree, below.flow.settled("OVER").strict())
                 reach = {name: reach + over.preceding for name, reach in flow.reach.items()}
-                return Node(
-                    tree=tree, children=(below,), flow=replace(flow, waits=True, reach=reach), over=over
-                )
+                flow = replace(flow, reach=reach)
+                return Node(tree=tree, children=(below,), flow=flow, over=over, behind=behind)
             case "running":
                 return self._running(tree, below, over)
             case "ranked":
                 return self._ranked(tree, below, over)
 
     def _running(self, tree: Tree, below: Node, over: Over) -> Node:
-        flow = below.flow.settled("a running OVER").strict()
-        order = tree.part("orderSpec")[0].children[0]
-        columns = tuple(reference(*column) for column in output(tree.children[0]))
-        known = {
-            column: each
-            for column, each in after_group(columns, flow, order).items()
-            if isinstance(each, Time)
-        }
-        made = self._made(tree, (replace(below, flow=flow),), "running", known=known)
-        moment = time_of(order, flow.known)
-        assert moment is not None
-        if moment.span.most == FOREVER:
-            raise InvalidQuery(text="rows of a join without bounds in time cannot be put in order of time")
-        made = replace(made, behind=int(moment.span.most))
-        return replace(made, over=over, flow=replace(made.flow, system=flow.system))
+        flow, behind = in_time(tree, below.flow.settled("a running OVER").strict())
+        made = self._made(tree, (replace(below, flow=flow),), "running", known=flow.known)
+        return replace(made, over=over, behind=behind, flow=replace(made.flow, system=flow.system))
 
     def _ranked(self, tree: Tree, below: Node, over: Over) -> Node:
         (place,) = (column.id for column in tree.part("windowExpressions"))
@@ -218,7 +214,10 @@ class _Reader:
 
     def _join(self, tree: Tree, more: tuple[Tree, ...]) -> Node:
         as_of = self._right_as_of(tree)
-        left, right = (self.node(child) for child in tree.children)
+        left = self.node(tree.children[0])
+        if as_of is not None:
+            self.joined.add(as_of.view)
+        right = self.node(tree.children[1])
         left = replace(left, flow=left.flow.settled("a join").strict())
         right = replace(right, flow=right.flow.settled("a join").strict())
         conditions = (*conjuncts(tree.part("condition")), *more)
@@ -263,7 +262,11 @@ class _Reader:
             if isinstance(each, Time)
         }
         made = self._made(tree, (left, right), "as_of", known=known, condition=condition)
-        return replace(made, waits=(waits, asked.span.most), times=(moment, version))
+        there = {column for _, column in output(tree.children[1])}
+        compared = [column for pair in condition.equal for column in pair if column in there]
+        names = tuple(name_in_input(tree.children[1], column) or "" for column in compared)
+        waited = (waits, asked.span.most)
+        return replace(made, waits=waited, times=(moment, version), key_names=names if all(names) else ())
 
     def _made(
         self,

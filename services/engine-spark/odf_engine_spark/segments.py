@@ -16,6 +16,7 @@ from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.changelog import Numbers, carried_operations
+from odf_engine_spark.codes import equality_codes, normalized
 from odf_engine_spark.faults import FAULTS, query_fault
 from odf_engine_spark.flow import Flow, Lateness
 from odf_engine_spark.matching import Matching
@@ -84,7 +85,9 @@ class Segment:
     waits: bool
     matching: Matching | None = None
     late: int = 0  # how long after a window's end records still correct it
-    is_of_versions: bool = False  # a corrected record was valid until the correction's time
+    versions_of: tuple[
+        str, ...
+    ] = ()  # whose version a record is: a corrected one was valid until the later one's time
 
     def run(self, step: Step) -> Delta:
         """Return the rows that are new: of each new record, or those that are complete now."""
@@ -170,8 +173,8 @@ class Segment:
     def known(self, stream: str, step: Step) -> pa.Table:
         """Return a stream's kept and new records as they came, with their hidden columns, without late ones."""
         delta = step.streams[stream]
-        if self.is_of_versions:
-            delta = _without_corrected(delta)
+        if self.versions_of:
+            delta = _without_corrected(delta, self.versions_of)
         new = _on_time(delta, self.flow.late[stream], self.late, step.progress)
         return self._merged(new, delta, step.old.get(self.place(stream)))
 
@@ -209,10 +212,11 @@ def _as_they_came(table: pa.Table) -> pa.Table:
     return table.append_column(ARRIVED, pa.array(np.arange(len(table), dtype=np.int64)))
 
 
-def _without_corrected(delta: Delta) -> Delta:
+def _without_corrected(delta: Delta, key: Sequence[str]) -> Delta:
     """Return a stream without the first halves of corrections to a later time: until then they were valid."""
-    moves = np.append(np.diff(delta.complete) != 0, True)
-    stays = (delta.operations != int(Operation.CORRECT_FROM)) | ~moves
+    same = equality_codes([normalized(delta.records.column(name)) for name in key], len(delta.records))
+    is_later = np.append((np.diff(delta.complete) > 0) & (np.diff(same) == 0), False)
+    stays = (delta.operations != int(Operation.CORRECT_FROM)) | ~is_later
     return replace(
         delta,
         records=delta.records.filter(pa.array(stays)),

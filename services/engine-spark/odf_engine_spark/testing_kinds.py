@@ -92,6 +92,27 @@ KINDS: Final[Mapping[str, Steps]] = {
             "row_number() OVER w AS r FROM flights WINDOW w AS (PARTITION BY origin ORDER BY time_hour)"
         )
     ],
+    "running by the hour": [
+        (
+            "SELECT time_hour AS event_time, origin, sum(dep_delay) OVER (PARTITION BY origin "
+            "ORDER BY date_trunc('hour', time_hour)) AS s FROM flights"
+        )
+    ],
+    "running over an interval join": [
+        ("j", f"SELECT f.time_hour AS t, f.origin, flight, temp FROM flights f JOIN weather w ON {NEAR}"),
+        "SELECT t AS event_time, origin, flight, sum(temp) OVER (PARTITION BY origin ORDER BY t) AS s FROM j",
+    ],
+    "moving sum over an interval join": [
+        ("j", f"SELECT f.time_hour AS t, f.origin, flight, temp FROM flights f LEFT JOIN weather w ON {NEAR}"),
+        ("SELECT t AS event_time, origin, flight, sum(temp) OVER (PARTITION BY origin ORDER BY t "
+        "RANGE BETWEEN INTERVAL 10 MINUTES PRECEDING AND CURRENT ROW) AS s FROM j"),
+    ],
+    "windows told by another hour": [
+        (
+            "SELECT min(date_trunc('hour', time_hour - INTERVAL 90 MINUTES)) AS event_time, count(*) AS n FROM flights "
+            "GROUP BY date_trunc('hour', time_hour)"
+        )
+    ],
     "moving average": [
         (
             "SELECT time_hour AS event_time, origin, avg(dep_delay) OVER (PARTITION BY origin ORDER BY time_hour "

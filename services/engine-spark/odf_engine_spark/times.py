@@ -123,6 +123,23 @@ def time_of(value: Tree, known: Known) -> Time | None:
     return found if isinstance(found, Time) else None
 
 
+def origin_of(value: Tree) -> Tree:
+    """Return the expression that a time is a constant away from, or is a window's edge of."""
+    match value.kind:
+        case "Alias" | "GetStructField" | "KnownNullable" | "KnownNotNull" | "DatetimeSub" | "DatetimeAdd":
+            return origin_of(value.children[0])
+        case "TimestampAddInterval" | "DateAdd" | "DateSub":
+            return origin_of(value.children[0])
+        case "TimestampAdd":
+            return origin_of(value.children[1])
+        case "Cast" if value.fields["dataType"] == "timestamp":
+            return origin_of(value.children[0])
+        case "AttributeReference":
+            return replace(value, fields={"id": value.id})
+        case _:
+            return value
+
+
 def _cast(inner: Time | Frame | None, type_: object) -> Time | None:
     if not isinstance(inner, Time):
         return None
@@ -263,5 +280,7 @@ def session_gap(struct: Tree) -> int | None:
         return None
     gaps = [constant(node.children[1]) for node in nodes if node.kind == "TimestampAddInterval"]
     if len(gaps) != 1 or gaps[0] is None or gaps[0] <= 0:
-        raise InvalidQuery(text="session_window needs a fixed gap, such as '5 minutes'")
+        raise InvalidQuery(
+            text="session_window needs the event time as it is and a fixed gap, such as '5 minutes'"
+        )
     return gaps[0]

@@ -132,7 +132,7 @@ def run(
     out = run_late(prepared.last, step, prepared.keys) if prepared.last.late else prepared.last.run(step)
     records = out.records.cast(prepared.schema, safe=False)
     watermark = highest(_output_watermark(prepared, reached), state.watermark)
-    if prepared.is_stateful:
+    if prepared.last.waits:
         _check_not_before(records, state.watermark, vocab)
     return Result(
         records=records,
@@ -144,7 +144,7 @@ def run(
 def _output_watermark(prepared: Prepared, reached: int | None) -> int | None:
     """Return the output's watermark when the inputs' is `reached`; nanoseconds."""
     flow, event_time = prepared.last.flow, prepared.event_time
-    if not prepared.is_stateful and (event_time is None or event_time.span.most <= 1):
+    if not prepared.is_stateful and event_time is not None and event_time.span.most <= 1:
         return reached
     frontier = microseconds(reached)
     known = flow.watermark(event_time, None if frontier is None else frontier - prepared.last.late)

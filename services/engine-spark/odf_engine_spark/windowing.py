@@ -1,11 +1,13 @@
 """What `OVER (…)` asks for, and how it can be computed as records come in."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from odf_common.errors import InvalidQuery
-from odf_engine_spark.times import Known, constant, known_of, time_of
+from odf_engine_spark.columns import after_group, output, reference
+from odf_engine_spark.flow import Flow
+from odf_engine_spark.times import FOREVER, Known, Time, constant, known_of, time_of
 from odf_engine_spark.tree import Tree
 
 Function = Literal["count", "sum", "min", "max", "avg"]
@@ -74,6 +76,35 @@ def read_over(tree: Tree, known: Known) -> Over:
     if functions == ["RowNumber"] and order:
         return Over(kind="ranked", order=orders)
     raise InvalidQuery(text=f"{_spoken(tree)} OVER cannot be computed as records come in: {_ADVICE}")
+
+
+def in_time(tree: Tree, flow: Flow) -> tuple[Flow, int]:
+    """Return the flow of rows that wait until all that are ordered before or with them are complete.
+
+    Also how long that is after the time by which an OVER orders them.
+    """
+    order = tree.part("orderSpec")[0].children[0]
+    moment = time_of(order, flow.known)
+    assert moment is not None
+    if moment.span.most == FOREVER:
+        raise InvalidQuery(text="rows of a join without bounds in time cannot be put in order of time")
+    columns = tuple(reference(*column) for column in output(tree.children[0]))
+    known = {
+        column: each for column, each in after_group(columns, flow, order).items() if isinstance(each, Time)
+    }
+    slack, behind = moment.span.most - moment.span.least, int(moment.span.most)
+    reach = {name: reach + slack for name, reach in flow.reach.items()}
+    made = replace(
+        flow,
+        waits=True,
+        known=known,
+        maybe={},
+        sides=(known,),
+        reach=reach,
+        period=moment.period,
+        phase=behind,
+    )
+    return made, behind
 
 
 def _function(column: Tree) -> str:

@@ -114,6 +114,70 @@ def test_a_join_without_bounds_looks_at_old_rows_only_for_new_partners(
     assert seen == [101, 11]
 
 
+AS_OF = (
+    "SELECT f.time_hour AS event_time, w.temp FROM flights f LEFT JOIN weather FOR SYSTEM_TIME AS OF f.time_hour AS w "
+    "ON f.origin = w.origin"
+)
+
+
+@pytest.mark.parametrize(
+    ("to", "held"),
+    [
+        (reading(5, 2.0, op=TO), [None, 2.0, 2.0]),
+        (reading(20, 2.0, op=TO), [None, 1.0, 2.0]),
+        (reading(20, 2.0, "LGA", op=TO), [None, None, None]),
+    ],
+    ids=["an earlier time", "a later time", "another key"],
+)
+def test_a_version_may_be_corrected(derive: Make, to: tuple[object, ...], held: list[float | None]) -> None:
+    joined = derive(
+        sql(AS_OF),
+        flights=[Block(rows=[flight(4), flight(12), flight(30)], watermark=HOUR)],
+        weather=[
+            Block(rows=[reading(10, 1.0), reading(10, 1.0, op=FROM), to], watermark=HOUR),
+        ],
+    )
+    joined.pull()
+    assert [row[-1] for row in joined.rows()] == held
+
+
+def test_versions_that_are_windows_are_of_corrected_records(derive: Make) -> None:
+    steps = (
+        (
+            "v",
+            (
+                "SELECT window.start AS t, origin, count(*) AS n, sum(temp) AS s FROM weather "
+                "GROUP BY window(time_hour, '10 minutes'), origin"
+            ),
+        ),
+        AS_OF.replace("w.temp", "n, s").replace("weather", "v"),
+    )
+    readings = [reading(1, 1.0), reading(2, 3.0), reading(2, 3.0, op=FROM), reading(3, 5.0, op=TO)]
+    joined = derive(
+        sql(*steps),
+        flights=[Block(rows=[flight(12 * MINUTE)], watermark=HOUR)],
+        weather=[Block(rows=readings, watermark=HOUR)],
+    )
+    joined.pull()
+    assert joined.rows() == [(A, 12 * MINUTE, 2, 6.0)]
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_zeros_match_whatever_their_sign_and_block(derive: Make, zero: float) -> None:
+    query = (
+        "SELECT greatest(f.time_hour, w.time_hour) AS event_time, flight FROM flights f "
+        "JOIN weather w ON f.dep_delay = w.temp"
+    )
+    joined = derive(
+        sql(query),
+        flights=[Block(rows=[flight(1, zero)], watermark=5), Block(watermark=50)],
+        weather=[Block(watermark=5), Block(rows=[reading(10, -zero)], watermark=50)],
+    )
+    joined.pull(1, 1)
+    joined.pull(2, 2)
+    assert joined.rows() == [(A, 10, 1)]
+
+
 @pytest.mark.parametrize("table", ["weather", "p"])
 def test_of_versions_at_one_time_the_last_to_come_holds(derive: Make, table: str) -> None:
     step = ("p", "SELECT time_hour, origin, temp FROM weather")
