@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from odf_engine_spark.testing import HOUR, MINUTE, Block, flight, reading
+from odf_engine_spark.testing import FROM, HOUR, MINUTE, TO, Block, R, flight, reading
 
 Steps = Sequence[tuple[str, str] | str]
 NEAR = "f.origin = w.origin AND w.time_hour BETWEEN f.time_hour - INTERVAL 2 MINUTES AND f.time_hour + INTERVAL 1 MINUTE"
@@ -185,31 +185,49 @@ KINDS: Final[Mapping[str, Steps]] = {
 }  # fmt: skip
 
 
-def blocks(source: random.Random, make: Callable[[int], tuple[object, ...]], *, back: int) -> list[Block]:
-    """Return blocks of ten minutes each, whose rows may be `back` milliseconds older, some of them late."""
+def blocks(
+    source: random.Random, make: Callable[[int], Sequence[tuple[object, ...]]], *, back: int
+) -> list[Block]:
+    """Return blocks of ten minutes each, whose rows may be `back` milliseconds older, some of them late.
+
+    `make` makes a record, or both halves of a correction, of a time.
+    """
     made, watermark = [], 0
     for n in range(6):
         times = [source.randrange(max(0, n * 10 * MINUTE - back), (n + 1) * 10 * MINUTE) for _ in range(6)]
         watermark = max(watermark, source.randrange(0, (n + 1) * 10 * MINUTE))
-        made.append(Block(rows=[make(at) for at in times], watermark=watermark if n else None))
+        rows = [row for at in times for row in make(at)]
+        made.append(Block(rows=rows, watermark=watermark if n else None))
     return [*made, Block(watermark=1000 * HOUR)]
 
 
 def chains(steps: Steps, *, back: int) -> dict[str, list[Block]]:
-    """Return the same random inputs for the same query: some records are taken back."""
+    """Return the same random inputs for the same query: some records are taken back or corrected."""
     source = random.Random(7)
-    seen: list[tuple[object, ...]] = []
 
     def any_flight(at: int) -> tuple[object, ...]:
-        if seen and source.random() < 0.15:
-            return (1, *seen.pop(source.randrange(len(seen)))[1:])
-        seen.append(flight(at, source.uniform(0, 1), origin=source.choice("AB"), number=source.randrange(5)))
-        return seen[-1]
+        delay = source.choice((None, 0.0, -0.0, float("nan"), 1e16, -1e16)) if source.random() < 0.2 else None
+        delay = source.uniform(0, 1) if delay is None and source.random() < 0.9 else delay
+        return flight(at, delay, origin=source.choice("AB"), number=source.randrange(5))
 
     def any_reading(at: int) -> tuple[object, ...]:
         return reading(at, float(source.randrange(10)), source.choice("AB"))
 
-    inputs = {"flights": blocks(source, any_flight, back=back)}
+    def changing(make: Callable[[int], tuple[object, ...]]) -> Callable[[int], Sequence[tuple[object, ...]]]:
+        seen: list[tuple[object, ...]] = []
+
+        def some(at: int) -> Sequence[tuple[object, ...]]:
+            chance = source.random() if seen else 1
+            old = seen.pop(source.randrange(len(seen))) if chance < 0.25 else None
+            if old is not None and chance < 0.15:
+                return [(R, *old[1:])]
+            new = make(at)
+            seen.append(new)
+            return [new] if old is None else [(FROM, *old[1:]), (TO, *new[1:])]
+
+        return some
+
+    inputs = {"flights": blocks(source, changing(any_flight), back=back)}
     if "weather" in str(steps):
-        inputs["weather"] = blocks(source, any_reading, back=back)
+        inputs["weather"] = blocks(source, changing(any_reading), back=back)
     return inputs

@@ -28,6 +28,11 @@ def pull_after_a_loss(derivative: Derivative, other: Transforms, until: Sequence
         file.unlink()
 
 
+def told(derivative: Derivative) -> list[str]:
+    """Return the rows so that each bit of a float counts, and NaN is itself."""
+    return [repr(row) for row in derivative.rows()]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_batching_does_not_matter(spark: Spark, derive: Make, kind: str) -> None:
     steps = KINDS[kind]
@@ -44,7 +49,7 @@ def test_batching_does_not_matter(spark: Spark, derive: Make, kind: str) -> None
                 pull_after_a_loss(cut, other, until)
             else:
                 cut.pull(*until)
-        assert Counter(cut.rows()) == Counter(whole.rows())
+        assert Counter(told(cut)) == Counter(told(whole))
         assert cut.watermark == whole.watermark
         if len(inputs) == 1:
-            assert cut.rows() == whole.rows()
+            assert told(cut) == told(whole)
