@@ -7,6 +7,7 @@ from odf_common.errors import InvalidQuery
 from odf_engine_spark.flow import Flow, common, latest
 from odf_engine_spark.joins import join_kind
 from odf_engine_spark.times import (
+    STRICT,
     Frame,
     Known,
     Span,
@@ -96,9 +97,9 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
         is_exact = origin_of(value) == origin_of(key)  # one value in the whole group
         span = Span(span.most, span.most) if is_exact else span.widened(most=slack)
         if isinstance(found, Frame):
-            known[column.id] = replace(found, end=span, is_raw=False)
+            known[column.id] = replace(found, end=span, windows=None)
         else:
-            known[column.id] = replace(found, span=span, is_raw=False)
+            known[column.id] = replace(found, span=span, windows=None)
     return known
 
 
@@ -118,7 +119,7 @@ def is_of_event_time(session: int, below: Tree, known: Known) -> bool:
     made = next(node for node in below.walk() if node.kind == "Alias" and node.id == session)
     times = [part.children[0] for part in made.walk() if part.kind == "PreciseTimestampConversion"]
     found = [time_of(each, known) for each in times]
-    return any(each is not None and each.is_raw and each.span == Span(1, 1) for each in found)
+    return any(each is not None and each.windows == STRICT for each in found)
 
 
 def session_edge(value: Tree, session: int) -> int | None:
@@ -151,7 +152,7 @@ def column_of_time(tree: Tree, flow: Flow, name: str) -> int:
 def version_time(tree: Tree, flow: Flow) -> int:
     """Return the column that says from when a table's row holds; raises `InvalidQuery` unless there is one."""
     times = [column for _, column in output(tree) if isinstance(flow.known.get(column), Time)]
-    raw = [column for column in times if flow.known[column].is_raw]
+    raw = [column for column in times if flow.known[column].windows == STRICT]
     if len(raw or times) != 1:
         raise InvalidQuery(text="a table joined AS OF a time has to have one column of event time")
     return (raw or times)[0]

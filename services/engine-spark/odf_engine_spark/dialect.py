@@ -12,7 +12,7 @@ from typing import Final
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.steps import TemporalTable
 from odf_engine_spark.columns import AsOf
-from odf_engine_spark.times import interval_of
+from odf_engine_spark.intervals import interval_of
 from odf_engine_spark.tree import Tree
 
 _NAME: Final = r"(?:`[^`]+`|[A-Za-z_]\w*)"

@@ -6,24 +6,9 @@ Times are in microseconds of event time; columns are named by Spark's ids (see `
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from odf_common.errors import InvalidQuery
-from odf_engine_spark.times import FOREVER, Frame, Known, Span, Time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lateness:
-    """Which records are late: those whose last window had ended by their input's watermark.
-
-    Windows of `size` begin at multiples of `slide`; size 1 is a record that stands for itself.
-    """
-
-    slide: int = 1
-    size: int = 1
-
-
-STRICT: Final = Lateness()
+from odf_engine_spark.times import FOREVER, STRICT, Frame, Known, Lateness, Span, Time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +64,7 @@ class Flow:
         assert slack >= 0
         late = dict(self.late)
         for name in self.streams - late.keys():
-            late[name] = Lateness(slide=key.period, size=int(slack) + 1) if key.is_raw else STRICT
+            late[name] = key.windows or STRICT
         return Flow(
             streams=self.streams,
             waits=True,
@@ -149,13 +134,12 @@ def common(found: Sequence[Time | Frame | None]) -> Time | Frame | None:
     for other in found[1:]:
         match result, other:
             case Time(), Time():
-                is_raw = result.is_raw and other.is_raw
+                windows = result.windows if result.windows == other.windows else None
                 period = math.gcd(result.period, other.period)
-                result = Time(span=result.span.hull(other.span), period=period, is_raw=is_raw)
+                result = Time(span=result.span.hull(other.span), period=period, windows=windows)
             case Frame(), Frame() if (result.size, result.slide) == (other.size, other.slide):
-                result = replace(
-                    result, end=result.end.hull(other.end), is_raw=result.is_raw and other.is_raw
-                )
+                windows = result.windows if result.windows == other.windows else None
+                result = replace(result, end=result.end.hull(other.end), windows=windows)
             case _:
                 return None
     return result

@@ -26,11 +26,11 @@ from odf_engine_spark.columns import (
     using,
     version_time,
 )
-from odf_engine_spark.flow import STRICT, Flow, joined, united
+from odf_engine_spark.flow import Flow, joined, united
 from odf_engine_spark.joins import Condition, conjuncts, join_kind, read_condition
 from odf_engine_spark.limits import Limits
 from odf_engine_spark.node import Cut, Node
-from odf_engine_spark.times import FOREVER, Known, Span, Time, known_of, made_window
+from odf_engine_spark.times import FOREVER, STRICT, Known, Span, Time, known_of, made_window
 from odf_engine_spark.tree import Tree
 from odf_engine_spark.windowing import Over, in_time, read_over
 
@@ -89,7 +89,7 @@ class _Reader:
             name = self.as_of[name].table.lower()
         meaning = self.inputs[name]
         columns = {column.fields["name"]: column.id for column in view.children[0].part("output")}
-        raw = {columns[meaning.event_time]: Time(span=Span(1, 1), is_raw=True)}
+        raw = {columns[meaning.event_time]: Time(span=Span(1, 1), windows=STRICT)}
         flow = Flow(
             streams=frozenset({name}),
             known=raw,

@@ -18,12 +18,12 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.changelog import Numbers, carried_operations
 from odf_engine_spark.codes import equality_codes, normalized
 from odf_engine_spark.faults import FAULTS, query_fault
-from odf_engine_spark.flow import Flow, Lateness
+from odf_engine_spark.flow import Flow
 from odf_engine_spark.matching import Matching
 from odf_engine_spark.netting import netted
 from odf_engine_spark.plans import ARRIVED, COMPLETE, LATE, ROW, UNTIL, Plans, Slot
 from odf_engine_spark.progress import Progress
-from odf_engine_spark.times import FOREVER
+from odf_engine_spark.times import FOREVER, Lateness
 
 CHUNK: Final = 1 << 18  # records that pass Spark at once in row-wise queries
 NEVER: Final = np.iinfo(np.int64).min
@@ -196,14 +196,24 @@ class Segment:
         reach, rule = self.flow.reach[stream], self.flow.late[stream]
         if reach == FOREVER:
             return np.ones(len(complete), dtype=bool)
-        if reach == rule.size - 1:  # one window: to its end, not longer
+        if reach == rule.size - 1 and not rule.unit:  # one window: to its end, not longer
             return last_ends(complete - 1, rule) > now
         return complete > now - int(reach)
 
 
 def last_ends(times: Numbers, rule: Lateness) -> Numbers:
     """Return when the last window that each time belongs to ends."""
-    return np.floor_divide(times, rule.slide) * rule.slide + rule.size
+    if rule.unit:
+        return _unit_ends(times, rule.unit)
+    return np.floor_divide(times - rule.offset, rule.slide) * rule.slide + rule.size + rule.offset
+
+
+def _unit_ends(times: Numbers, unit: str) -> Numbers:
+    """Return when the month, quarter or year that each time belongs to ends."""
+    months = {"m": 1, "q": 3, "y": 12}[unit]
+    number = times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+    ends = (np.floor_divide(number, months) + 1) * months
+    return np.asarray(ends.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64))
 
 
 def _as_they_came(table: pa.Table) -> pa.Table:
@@ -228,7 +238,7 @@ def _without_corrected(delta: Delta, key: Sequence[str]) -> Delta:
 
 def first_ends(times: Numbers, rule: Lateness) -> Numbers:
     """Return when the first window that each time belongs to ends."""
-    return np.floor_divide(times, rule.slide) * rule.slide + rule.slide
+    return last_ends(times, rule) - (rule.size - rule.slide)
 
 
 def _on_time(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa.Table:

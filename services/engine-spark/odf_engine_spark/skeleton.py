@@ -40,7 +40,7 @@ def skeleton_of(node: Node) -> Skeleton:
         case "Join":
             return (_text_of(node.tree), *children)
         case "Aggregate" | "Distinct":
-            late = tuple(sorted((name, rule.slide, rule.size) for name, rule in node.flow.late.items()))
+            late = tuple(sorted(node.flow.late.items(), key=lambda each: each[0]))
             return ("windows", node.flow.period, node.flow.phase, late, *children)
         case "Window":
             return ("over", node.over, node.behind, node.flow.period, node.flow.phase, *children)

@@ -113,6 +113,18 @@ KINDS: Final[Mapping[str, Steps]] = {
             "GROUP BY date_trunc('hour', time_hour)"
         )
     ],
+    "windows of shifted times": [
+        (
+            "SELECT window.start AS event_time, origin, sum(dep_delay) AS s FROM flights "
+            "GROUP BY window(time_hour + INTERVAL 7 MINUTES, '20 minutes'), origin"
+        )
+    ],
+    "quarters": [
+        (
+            "SELECT date_trunc('quarter', time_hour - INTERVAL 20 MINUTES) AS event_time, count(*) AS n FROM flights "
+            "GROUP BY date_trunc('quarter', time_hour - INTERVAL 20 MINUTES)"
+        )
+    ],
     "moving average": [
         (
             "SELECT time_hour AS event_time, origin, avg(dep_delay) OVER (PARTITION BY origin ORDER BY time_hour "
@@ -198,7 +210,7 @@ def blocks(
         watermark = max(watermark, source.randrange(0, (n + 1) * 10 * MINUTE))
         rows = [row for at in times for row in make(at)]
         made.append(Block(rows=rows, watermark=watermark if n else None))
-    return [*made, Block(watermark=1000 * HOUR)]
+    return [*made, Block(watermark=3000 * HOUR)]
 
 
 def chains(steps: Steps, *, back: int) -> dict[str, list[Block]]:

@@ -6,31 +6,16 @@ reaches that moment. A column of time is known by its distance from it; all numb
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from odf_common.errors import InvalidQuery
+from odf_engine_spark.intervals import DAY, LONGEST, UNITS, constant, count
 from odf_engine_spark.tree import Tree
 
 FOREVER: Final = math.inf
-DAY: Final = 86_400_000_000
-_UNITS: Final[Mapping[str, int]] = {
-    "microsecond": 1,
-    "millisecond": 1000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": DAY,
-    "week": 7 * DAY,
-}
-_LONGEST: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("month", "mon", "mm"), 31 * DAY),
-    "quarter": 92 * DAY,
-    **dict.fromkeys(("year", "yyyy", "yy"), 366 * DAY),
-}
-_INTERVAL: Final = re.compile(r"\s*([+-]?\d+)\s+([a-z]+?)s?(?=\s|$)", re.IGNORECASE)
+MONDAY: Final = 4 * DAY  # the first one after the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +39,32 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """Which records are late: those whose last window had ended by their input's watermark.
+
+    Windows of `size` begin at multiples of `slide`, `offset` later, or with each calendar `unit` of at most `size`;
+    size 1 is a record that stands for itself.
+    """
+
+    slide: int = 1
+    size: int = 1
+    offset: int = 0
+    unit: str = ""
+
+
+STRICT: Final = Lateness()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """A column of time. `period`: its values are multiples of that; `is_raw`: made of an input's event time alone."""
+    """A column of time. `period`: its values are multiples of that.
+
+    `windows`: one value is one of these windows of an input's event time; None where more than that makes it.
+    """
 
     span: Span
     period: int = 1
-    is_raw: bool = False
+    windows: Lateness | None = None
 
     def step(self, size: int) -> int:
         """Return how far apart the values at least are inside a range of `size` that begins at a multiple of it."""
@@ -68,22 +73,22 @@ class Time:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A column of windows: `end` spans their ends, which are multiples of `slide` apart."""
+    """A column of windows: `end` spans their ends, which are multiples of `slide` apart; `windows` as in `Time`."""
 
     end: Span
     size: int
     slide: int
-    is_raw: bool = False
+    windows: Lateness | None = None
 
     @property
     def start_time(self) -> Time:
         """Return what is known of the windows' starts."""
-        return Time(span=self.end.later(self.size), period=self.slide, is_raw=self.is_raw)
+        return Time(span=self.end.later(self.size), period=self.slide, windows=self.windows)
 
     @property
     def end_time(self) -> Time:
         """Return what is known of the windows' ends."""
-        return Time(span=self.end, period=self.slide, is_raw=self.is_raw)
+        return Time(span=self.end, period=self.slide, windows=self.windows)
 
 
 Known = Mapping[int, Time | Frame]
@@ -147,7 +152,8 @@ def _cast(inner: Time | Frame | None, type_: object) -> Time | None:
         case "timestamp":
             return inner
         case "date":
-            return replace(inner, span=inner.span.widened(most=DAY - inner.step(DAY)), period=DAY)
+            span = inner.span.widened(most=DAY - inner.step(DAY))
+            return Time(span=span, period=DAY, windows=_coarser(inner, DAY))
         case _:
             return None
 
@@ -156,35 +162,20 @@ def _shifted(value: Tree, known: Known) -> Time | None:
     match value.kind:
         case "TimestampAdd":
             amount, moment = value.children
-            unit = _UNITS.get(str(value.fields["unit"]).lower())
-            by = _count(amount, unit) if unit else None
+            unit = UNITS.get(str(value.fields["unit"]).lower())
+            by = count(amount, unit) if unit else None
         case "DateAdd" | "DateSub":
             moment, days = value.children
-            by = _count(days, DAY if value.kind == "DateAdd" else -DAY)
+            by = count(days, DAY if value.kind == "DateAdd" else -DAY)
         case _:
             moment, interval = value.children
             by = constant(interval)
     base = time_of(moment, known)
     if base is None or by is None:
         return None
-    return Time(span=base.span.later(-by), period=math.gcd(base.period, abs(by)) or 1)
-
-
-def _count(value: Tree, unit: int) -> int | None:
-    """Return a literal number of units, or an interval of whole days as that, in microseconds."""
-    match value.kind:
-        case "Cast":
-            return _count(value.children[0], unit)
-        case "UnaryMinus":
-            return _count(value.children[0], -unit)
-        case "ExtractANSIIntervalDays":
-            days = constant(value.children[0])
-            return None if days is None else days // DAY * unit
-        case "Literal":
-            text = str(value.fields["value"])
-            return int(text) * unit if text.lstrip("-").isdigit() else None
-        case _:
-            return None
+    is_record = base.windows is not None and base.windows.size == 1
+    windows = Lateness(offset=base.windows.offset - by) if base.windows and is_record else None
+    return Time(span=base.span.later(-by), period=math.gcd(base.period, abs(by)) or 1, windows=windows)
 
 
 def _truncated(moment: Tree, unit: Tree, known: Known) -> Time | None:
@@ -192,47 +183,29 @@ def _truncated(moment: Tree, unit: Tree, known: Known) -> Time | None:
     if base is None or unit.kind != "Literal":
         return None
     name = str(unit.fields["value"]).lower()
-    size = _UNITS.get(name, _LONGEST.get(name))
+    size = UNITS.get(name, LONGEST.get(name))
     if size is None:
         return None
-    is_even = name in _UNITS and name != "week"  # weeks begin on Mondays, months are uneven
+    is_even = name in UNITS and name != "week"  # weeks begin on Mondays, months are uneven
     return Time(
         span=base.span.widened(most=size - base.step(size)),
         period=size if is_even else DAY,
-        is_raw=base.is_raw and is_even,
+        windows=_coarser(
+            base, size, offset=MONDAY if name == "week" else 0, unit="" if name in UNITS else name[0]
+        ),
     )
 
 
-def constant(value: Tree) -> int | None:
-    """Return a literal interval in microseconds; None for anything else, months too."""
-    match value.kind:
-        case "UnaryMinus":
-            inner = constant(value.children[0])
-            return None if inner is None else -inner
-        case "Cast" | "Alias":
-            return constant(value.children[0])
-        case "Literal":
-            text, type_ = str(value.fields["value"]), str(value.fields["dataType"])
-            if type_ in ("interval", "string"):
-                return interval_of(text)
-            is_days = type_.startswith("interval ") and "month" not in type_ and "year" not in type_
-            return int(text) if is_days and text.lstrip("-").isdigit() else None
-        case _:
+def _coarser(base: Time, size: int, *, offset: int = 0, unit: str = "") -> Lateness | None:
+    """Return the windows of a time cut down to a size, None where they are no windows of event time."""
+    fine = base.windows
+    if fine is None or fine.slide < fine.size or (unit and fine.offset):
+        return None
+    if fine.size > 1:  # those have to begin at their own values, and fall into one of the new ones as a whole
+        grid = math.gcd(DAY if unit else size, offset or size)
+        if base.span.least != 1 or fine.offset or fine.unit or grid % fine.size:
             return None
-
-
-def interval_of(text: str) -> int | None:
-    """Return an interval such as `1 day 2 hours` in microseconds, None where it is none of fixed length."""
-    total, at = 0, 0
-    text = text.strip().removeprefix("INTERVAL ").removeprefix("interval ")
-    while at < len(text):
-        found = _INTERVAL.match(text, at)
-        unit = _UNITS.get(found[2].lower()) if found else None
-        if found is None or unit is None:
-            return None
-        total += int(found[1]) * unit
-        at = found.end()
-    return total if text else None
+    return Lateness(slide=size, size=size, offset=(fine.offset + offset) % size, unit=unit)
 
 
 def made_window(struct: Tree, known: Known) -> Frame | None:
@@ -261,7 +234,10 @@ def made_window(struct: Tree, known: Known) -> Frame | None:
     if size % slide:
         raise InvalidQuery(text="a window's length has to be a multiple of what it slides by")
     end = Span(base.span.least - size, base.span.most - base.step(slide))
-    return Frame(end=end, size=size, slide=slide, is_raw=base.is_raw)
+    windows = _coarser(base, slide)
+    if windows is not None:  # overlapping ones are told apart by their ends, which have to be event times
+        windows = None if windows.offset and slide < size else replace(windows, size=size)
+    return Frame(end=end, size=size, slide=slide, windows=windows)
 
 
 def _length(struct: Tree) -> int:

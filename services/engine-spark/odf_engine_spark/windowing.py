@@ -7,7 +7,8 @@ from typing import Final, Literal
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.columns import after_group, output, reference
 from odf_engine_spark.flow import Flow
-from odf_engine_spark.times import FOREVER, Known, Time, constant, known_of, time_of
+from odf_engine_spark.intervals import constant
+from odf_engine_spark.times import FOREVER, Known, Time, known_of, time_of
 from odf_engine_spark.tree import Tree
 
 Function = Literal["count", "sum", "min", "max", "avg"]

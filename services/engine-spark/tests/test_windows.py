@@ -1,9 +1,12 @@
 """Windowed queries: closing, lateness, retractions, order, times."""
 
+import numpy as np
 import pytest
 
 from odf_common.errors import InvalidQuery
+from odf_engine_spark.segments import last_ends
 from odf_engine_spark.testing import COUNTS, FROM, HOUR, MINUTE, TO, A, Block, Make, R, flight, ms, sql
+from odf_engine_spark.times import Lateness
 
 
 def test_a_window_closes_when_the_watermark_reaches_its_end(derive: Make) -> None:
@@ -140,3 +143,47 @@ def test_times_may_be_truncated_again(derive: Make, day: str) -> None:
     daily = derive(sql(query), flights=[Block(rows=[flight(1), flight(2 * HOUR)], watermark=24 * HOUR)])
     daily.pull()
     assert [row[2] for row in daily.rows()] == [2]
+
+
+DAY = 24 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("key", "ends"),
+    [
+        ("date_trunc('week', time_hour)", 4 * DAY),  # the epoch was a Thursday
+        ("date_trunc('MONTH', time_hour)", 31 * DAY),
+        ("trunc(date(time_hour), 'quarter')", 90 * DAY),
+        ("date_trunc('year', date_trunc('hour', time_hour))", 365 * DAY),
+        ("window(time_hour + INTERVAL 8 HOURS, '1 day')", 16 * HOUR),
+        ("window(time_hour - INTERVAL 8 HOURS, '1 day')", 8 * HOUR),
+        ("date_add(time_hour, 3)", DAY),
+        ("window(date_trunc('hour', time_hour), '2 hours')", 2 * HOUR),
+    ],
+)
+def test_a_record_is_late_when_its_window_has_ended(derive: Make, key: str, ends: int) -> None:
+    told = "window.start" if key.startswith("window") else key
+    query = f"SELECT {told} AS event_time, count(*) AS n FROM flights GROUP BY {key}"
+    last = ends - 1
+    blocks = [
+        Block(rows=[flight(last)], watermark=last),
+        Block(rows=[flight(last)], watermark=ends),
+        Block(rows=[flight(last)], watermark=400 * DAY),
+        Block(watermark=800 * DAY),
+    ]
+    whole, stepwise = (derive(sql(query), flights=blocks) for _ in range(2))
+    whole.pull()
+    for until in range(1, 5):
+        stepwise.pull(until)
+    assert stepwise.rows() == whole.rows()
+    assert {row[-1] for row in whole.rows()} == {2}
+
+
+def test_months_end_where_they_do() -> None:
+    days = np.array(["2024-02-29", "2024-03-01", "1969-12-31", "2023-11-30"], "datetime64[us]").astype(
+        np.int64
+    )
+    ends = {unit: last_ends(days, Lateness(unit=unit)).astype("datetime64[us]").astype(str) for unit in "mqy"}
+    assert [each[:10] for each in ends["m"]] == ["2024-03-01", "2024-04-01", "1970-01-01", "2023-12-01"]
+    assert [each[:10] for each in ends["q"]] == ["2024-04-01", "2024-04-01", "1970-01-01", "2024-01-01"]
+    assert [each[:10] for each in ends["y"]] == ["2025-01-01", "2025-01-01", "1970-01-01", "2024-01-01"]
