@@ -40,7 +40,7 @@ def skeleton_of(node: Node) -> Skeleton:
         case "Join":
             return (_text_of(node.tree), *children)
         case "Aggregate" | "Distinct":
-            late = tuple(sorted(node.flow.late.items(), key=lambda each: each[0]))
+            late = tuple(node.flow.late.get(stream) for stream in _streams(node.children[0]))
             return ("windows", node.flow.period, node.flow.phase, late, *children)
         case "Window":
             return ("over", node.over, node.behind, node.flow.period, node.flow.phase, *children)
@@ -56,6 +56,13 @@ def renamed(skeleton: Skeleton, names: Mapping[str, str]) -> Skeleton:
     if skeleton[0] == _INPUT:
         return (_INPUT, names.get(str(skeleton[1]), skeleton[1]))
     return tuple(renamed(part, names) if isinstance(part, tuple) and part else part for part in skeleton)
+
+
+def _streams(node: Node) -> tuple[str, ...]:
+    """Return the streams that a plan reads, from left to right."""
+    if node.stream is not None:
+        return (node.stream,)
+    return tuple(stream for child in node.children for stream in _streams(child))
 
 
 def _text_of(tree: Tree) -> str:

@@ -91,13 +91,14 @@ def test_open_windows_go_on_under_a_query_with_more_columns(
     ]
     old, new = (
         sql(HOURLY.format("", "flights", "1 hour")),
-        sql(HOURLY.format(", sum(dep_delay) AS s", "flights", "1 hour")),
+        sql(HOURLY.format(", sum(dep_delay) AS s", "f", "1 hour")),
     )
     hourly = derive(old, flights=blocks)
     hourly.pull(1)
     assert hourly.rows() == [(0, 0, "JFK", 1)]
-    migrated(engine, version(old), version(new), hourly.checkpoint, tmp_path)
+    migrated(engine, version(old), version(new, alias="f"), hourly.checkpoint, tmp_path)
     hourly.transform, hourly.checkpoint, hourly.tables = new, tmp_path / "migrated", []
+    hourly.chains[0].name = "f"
     hourly.pull()
     assert hourly.rows() == [(0, HOUR, "JFK", 2, 8.0)]
 
