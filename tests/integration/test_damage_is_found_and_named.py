@@ -119,7 +119,8 @@ def heads(story: Story, copy: Path) -> Iterator[list[tuple[str, Path]]]:
 def test_a_flipped_byte_in_a_head_is_found_and_named(story: Story, heads: list[tuple[str, Path]]) -> None:
     for ref, head in heads:
         # The last digit becomes another digit: a hash that no block has.
-        flip(head, -1)
+        text = head.read_text()
+        head.write_text(text[:-1] + ("1" if text[-1] == "0" else "0"))
         (verdict,) = story.verify(ref, code=3)
         assert verdict["verdict"] == "invalid"
         (problem,) = verdict["problems"]
