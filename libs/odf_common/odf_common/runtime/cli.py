@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from odf_common.errors import OdfError, VerificationFailed
+from odf_common.runtime.start import ABORTED, importing
 
 PACKAGE: Final = "odf_common.runtime.commands"
 # Their one-line descriptions stand here so that `odf --help` imports none of them.
@@ -70,7 +71,8 @@ class Commands(click.Group):
         del ctx
         if cmd_name not in COMMANDS or find_spec(_module(cmd_name)) is None:
             return None
-        command: click.Command = importlib.import_module(_module(cmd_name)).command
+        with importing():
+            command: click.Command = importlib.import_module(_module(cmd_name)).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -103,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("aborted", err=True)
-        return 130
+        return ABORTED
     except OdfError as error:
         _explain(error)
         return 3 if isinstance(error, VerificationFailed) else 1

@@ -40,6 +40,24 @@ def test_help_imports_no_sdk() -> None:
     assert done.stderr.decode().strip() == "[]"
 
 
+@pytest.mark.parametrize("module", ["odf_common.errors", "click", "odf_common.runtime.commands.list", "grpc"])
+def test_ctrl_c_during_an_import_is_130_and_no_traceback(module: str) -> None:
+    code = f"""
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["odf", "list"]
+from odf_common.runtime.start import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (130, b"\naborted\n", b"")
+
+
 def test_help_is_quick() -> None:
     # CPU time: what else the machine does is not counted.
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
