@@ -118,7 +118,7 @@ def _datasets(node: Node) -> list[dict[str, Any]]:
 def _summaries(node: Node) -> list[DatasetSummary]:
     """Return what the coordinator knows of the datasets; nothing while it cannot be reached."""
     try:
-        with ask.coordinator(node) as coordinator:
+        with ask.coordinator(node, patience=0) as coordinator:
             return list(coordinator.List(ListRequest(), timeout=TIMEOUT).datasets)
     except OdfError:
         return []

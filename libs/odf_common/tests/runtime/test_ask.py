@@ -1,0 +1,43 @@
+import socket
+from pathlib import Path
+
+import pytest
+
+from odf_common.runtime import ask
+from odf_common.runtime.node import Node
+
+
+@pytest.fixture
+def listener() -> socket.socket:
+    """A port where nobody listens yet."""
+    made = socket.socket()
+    made.bind(("127.0.0.1", 0))
+    return made
+
+
+def node(listener: socket.socket) -> Node:
+    host, port = listener.getsockname()
+    return Node(home=Path(), pid=1, grpc={"coordinator": f"{host}:{port}"})
+
+
+def test_a_service_that_is_being_restarted_is_waited_for(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            listener.listen()
+
+    monkeypatch.setattr("time.sleep", sleep)
+    with listener, ask.coordinator(node(listener)) as coordinator:
+        assert coordinator is not None
+    assert len(pauses) == 3
+
+
+def test_a_service_that_stays_away_is_told_with_where_to_look(listener: socket.socket) -> None:
+    with listener, pytest.raises(ask.NobodyThere) as caught, ask.coordinator(node(listener), patience=0):
+        pass
+    assert str(caught.value).startswith("coordinator cannot be reached: nobody answers at 127.0.0.1:")
+    assert "`odf status`" in caught.value.advice()
