@@ -94,18 +94,18 @@ def merged_lateness(one: Flow, other: Flow) -> Mapping[str, Lateness]:
     return late
 
 
-def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...]) -> Flow:
-    """Return the flow of UNION ALL, whose columns have the first branch's ids."""
+def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: bool) -> Flow:
+    """Return the flow of UNION ALL, whose columns have the first branch's ids; `waits` if only time orders it."""
     first, *others = flows
-    result = replace(first, sides=(), known={}, system={})
+    waits = waits or any(flow.waits for flow in flows)
+    result = replace(first, sides=(), known={}, system={}, waits=waits)
     for other in others:
         result = replace(
             result,
             streams=result.streams | other.streams,
-            waits=result.waits or other.waits,
             takes_back=result.takes_back or other.takes_back,
             reach=merged(result.reach, other.reach),
-            late=merged_lateness(result, other) if result.waits or other.waits else {},
+            late=merged_lateness(result, other) if waits else {},
             misused=result.misused | other.misused,
             maybe={},
             period=result.period if (result.period, result.phase) == (other.period, other.phase) else 1,
@@ -114,7 +114,7 @@ def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...]) -> Flow:
     if result.waits and result.takes_back:
         raise InvalidQuery(
             text="UNION ALL takes rows that may change later (GROUP BY, row_number()) and rows that wait for the "
-            "watermark (windows, joins) in two datasets, not in one"
+            "watermark (windows, joins), or other rows of the same input, in two datasets, not in one"
         )
     known: dict[int, Time | Frame] = {}
     system: dict[int, str] = {}

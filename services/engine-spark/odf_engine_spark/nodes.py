@@ -4,7 +4,7 @@ The analysed plan is read from its leaves up (design: laws 3 to 5). Most of it S
 still needed; `Node.cut` marks the steps whose state is folded between two runs of Spark.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -46,6 +46,7 @@ class _Reader:
     as_of: Mapping[str, AsOf]
     most: Limits = field(default_factory=Limits)
     joined: set[str] = field(default_factory=set)  # views of tables as of a time that a join has met
+    origins: dict[str, frozenset[str]] = field(default_factory=dict)  # the inputs each stream comes from
     numbers: count = field(default_factory=lambda: count(1))  # type: ignore[type-arg]
 
     def node(self, tree: Tree) -> Node:
@@ -61,9 +62,7 @@ class _Reader:
             case "Expand":
                 return self._expand(tree)
             case "Union":
-                children = tuple(self.node(child) for child in tree.children)
-                ids = tuple(tuple(column for _, column in output(child)) for child in tree.children)
-                return Node(tree=tree, children=children, flow=united(tuple(c.flow for c in children), ids))
+                return self._union(tree)
             case "Aggregate" | "Distinct":
                 return self._aggregate(tree)
             case "Window":
@@ -89,6 +88,7 @@ class _Reader:
             name = self.as_of[name].table.lower()
         meaning = self.inputs[name]
         columns = {column.fields["name"]: column.id for column in view.children[0].part("output")}
+        self.origins[name] = frozenset({name})
         raw = {columns[meaning.event_time]: Time(span=Span(1, 1), windows=STRICT)}
         flow = Flow(
             streams=frozenset({name}),
@@ -128,6 +128,19 @@ class _Reader:
         window, *_ = tree.part("output")
         flow = replace(below.flow, known={**below.flow.known, window.id: frame})
         return Node(tree=tree, children=(below,), flow=flow)
+
+    def _union(self, tree: Tree) -> Node:
+        children = tuple(self.node(child) for child in tree.children)
+        ids = tuple(tuple(column for _, column in output(child)) for child in tree.children)
+        inputs = self._ways(children)
+        # Rows of one input that come by two ways have no order but that in which they become complete.
+        flow = united(tuple(child.flow for child in children), ids, waits=len(inputs) > len(set(inputs)))
+        return Node(tree=tree, children=children, flow=flow)
+
+    def _ways(self, nodes: Sequence[Node]) -> list[str]:
+        """Return the inputs that rows come from, each as often as there are ways by which they come."""
+        streams = {stream for node in nodes for stream in node.flow.streams}
+        return [name for stream in streams for name in self.origins[stream]]
 
     def _aggregate(self, tree: Tree) -> Node:
         below = self.node(tree.children[0])
@@ -269,16 +282,11 @@ class _Reader:
         return replace(made, waits=waited, times=(moment, version), key_names=names if all(names) else ())
 
     def _made(
-        self,
-        tree: Tree,
-        children: tuple[Node, ...],
-        cut: Cut,
-        *,
-        known: Known,
-        **more: object,
+        self, tree: Tree, children: tuple[Node, ...], cut: Cut, *, known: Known, **more: object
     ) -> Node:
         """Return a step that keeps state: its rows are a stream of their own."""
         stream = f"#{next(self.numbers)}"
+        self.origins[stream] = frozenset(self._ways(children))
         flow = Flow(
             streams=frozenset({stream}),
             known=known,

@@ -190,6 +190,10 @@ KINDS: Final[Mapping[str, Steps]] = {
         "SELECT window.start AS event_time, origin, sum(x) AS s FROM u GROUP BY window(time_hour, '20 minutes'), origin",
     ],
     "groups over a union": [BOTH, "SELECT max(time_hour) AS event_time, origin, sum(x) AS s FROM u GROUP BY origin"],
+    "rows beside running sums": [
+        ("SELECT time_hour AS event_time, origin, dep_delay AS x FROM flights UNION ALL SELECT time_hour, origin, "
+        "sum(flight) OVER (PARTITION BY origin ORDER BY time_hour) FROM flights"),
+    ],
     "groups of windows": [
         ("b", "SELECT window.start AS t, origin, count(*) AS n FROM flights GROUP BY window(time_hour, '20 minutes'), origin"),
         "SELECT max(t) AS event_time, origin, sum(n) AS n FROM b GROUP BY origin",

@@ -102,6 +102,8 @@ REFUSED = {
     f"SELECT w.{T}, w.temp FROM weather FOR SYSTEM_TIME AS OF w.time_hour AS w": "right side of a JOIN",
     f"SELECT f.{T}, temp FROM flights f JOIN (SELECT * FROM weather FOR SYSTEM_TIME AS OF f.time_hour AS w) v ON f.origin = v.origin": "right side of a JOIN",
     "SELECT max(time_hour) AS event_time FROM flights GROUP BY origin UNION ALL SELECT window.start FROM flights GROUP BY window(time_hour, '1 hour')": "two datasets",
+    f"SELECT {T} FROM flights UNION ALL SELECT max(time_hour) FROM flights GROUP BY origin": "other rows of the same input",
+    "WITH g AS (SELECT max(time_hour) AS event_time, origin FROM flights GROUP BY origin) SELECT * FROM g UNION ALL SELECT * FROM g": "other rows of the same input",
 }  # fmt: skip
 ALLOWED = (
     f"SELECT {T}, TIMESTAMP '2026-01-31 10:00' AS x, DATE \"2026-01-31\" AS y, CAST('2026-01-31' AS DATE) AS z FROM flights",
