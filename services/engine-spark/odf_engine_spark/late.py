@@ -18,7 +18,8 @@ from odf_engine_spark.changelog import Numbers
 from odf_engine_spark.columns import output
 from odf_engine_spark.node import Node
 from odf_engine_spark.plans import COMPLETE
-from odf_engine_spark.segments import NEVER, Delta, Segment, Step, first_ends, nothing
+from odf_engine_spark.segments import ALWAYS, NEVER, Delta, Segment, Step, first_ends, nothing
+from odf_engine_spark.times import FOREVER
 from odf_engine_spark.tree import Tree
 
 
@@ -33,6 +34,30 @@ class Result:
         """Return the rows that are complete in a range of time, its end included."""
         chosen = (self.complete > after) & (self.complete <= until)
         return Result(self.rows.filter(pa.array(chosen)), self.complete[chosen])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Near:
+    """The records that matter for rows complete after one time until another, and for those that late records alter.
+
+    A row needs records up to `reach` before it is complete; rows that lack some lack them before and after the late
+    records, which are no part of them.
+    """
+
+    reach: float
+    late: Numbers
+    after: int
+    until: int
+
+    def of(self, records: pa.Table) -> pa.Table:
+        """Return those of the records, with their hidden columns."""
+        complete = np.asarray(records.column(COMPLETE))
+        matters = complete <= self.until
+        if self.reach != FOREVER and self.after != NEVER:
+            reach = int(self.reach)
+            nearest = np.append(self.late, ALWAYS)[np.searchsorted(self.late, complete - reach)]
+            matters &= (complete > self.after - reach) | (nearest <= complete + reach)
+        return records.filter(pa.array(matters))
 
 
 def check_late(node: Node) -> None:
@@ -53,16 +78,18 @@ def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
     delta, now = step.streams[name], step.frontier.latest
     reached = NEVER if step.frontier.before is None else step.frontier.before
     parts: list[Delta] = []
-    for start, end, watermark in _late_blocks(delta, segment):
-        before = _results(segment, step, start, watermark)
+    for start, end, watermark, late in _late_blocks(delta, segment):
+        near = _Near(reach=segment.flow.reach[name], late=late, after=reached, until=watermark)
+        before = _results(segment, step, start, near)
         parts.append(_closed(before.between(reached, watermark)))
-        after = _results(segment, step, end, watermark)
+        after = _results(segment, step, end, near)
         kept = watermark - segment.late
         parts.append(_corrected(before.between(kept, watermark), after.between(kept, watermark), keys))
         reached = watermark
     fed = segment.intake(step)[name]
     if len(fed) and now > reached:
-        parts.append(_closed(_computed(segment, name, fed).between(reached, now)))
+        near = _Near(reach=segment.flow.reach[name], late=delta.complete[:0], after=reached, until=now)
+        parts.append(_closed(_computed(segment, name, near.of(fed)).between(reached, now)))
     parts = [part for part in parts if len(part.records)]
     if not parts:
         return nothing(segment.schema)
@@ -73,8 +100,11 @@ def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
     )
 
 
-def _late_blocks(delta: Delta, segment: Segment) -> Iterator[tuple[int, int, int]]:
-    """Yield the blocks with records of windows that have closed: where they start and end, and the watermark before."""
+def _late_blocks(delta: Delta, segment: Segment) -> Iterator[tuple[int, int, int, Numbers]]:
+    """Yield the blocks with records of windows that have closed.
+
+    Each with where it starts and ends, the watermark before it, and when those records are complete, ascending.
+    """
     assert delta.late is not None
     assert delta.blocks is not None
     (rule,) = segment.flow.late.values()
@@ -82,11 +112,11 @@ def _late_blocks(delta: Delta, segment: Segment) -> Iterator[tuple[int, int, int
     edges = [0, *(np.flatnonzero(np.diff(delta.blocks)) + 1).tolist(), len(delta.blocks)]
     for start, end in pairwise(edges):
         if is_late[start:end].any():
-            yield start, end, int(delta.late[start])
+            yield start, end, int(delta.late[start]), np.sort(delta.complete[start:end][is_late[start:end]])
 
 
-def _results(segment: Segment, step: Step, end: int, now: int) -> Result:
-    """Return the rows of windows over what is kept and the first new records."""
+def _results(segment: Segment, step: Step, end: int, near: _Near) -> Result:
+    """Return the rows of windows over what is kept and the first new records, as far as they matter."""
     (name,) = segment.flow.streams
     delta = step.streams[name]
     part = replace(
@@ -97,7 +127,7 @@ def _results(segment: Segment, step: Step, end: int, now: int) -> Result:
         late=None if delta.late is None else delta.late[:end],
     )
     records = segment.known(name, replace(step, streams={name: part}, progress=type(step.progress)()))
-    return _computed(segment, name, records.filter(pa.array(np.asarray(records.column(COMPLETE)) <= now)))
+    return _computed(segment, name, near.of(records))
 
 
 def _computed(segment: Segment, name: str, records: pa.Table) -> Result:
