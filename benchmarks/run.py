@@ -4,10 +4,10 @@ Machines differ and are shared, so ratios say more than numbers: each case measu
 what bounds it from below (hashing alone, parsing alone, the disk's fsyncs alone) or what others do (a loop that
 copies the same topic into a Delta table and hashes nothing), and says what is wanted of the ratio or the value. A
 case is a module here with a `run`; those that measure a node get one that is warm, the others run alone before it
-starts; each runs in a process of its own. `--only` names some; the long ones run only so. How many processes wanted a
-core just before a case began is told too: with more than a few, times and processor times are long, and only ratios
-mean something. The table is printed, `benchmarks/results.json` has the same; a case that fails is shown with its
-error, and the exit status is then 1. A missed target is no failure.
+starts; each runs in a process of its own. `--only` names some; the long ones and the profile run only so. How many
+processes wanted a core just before a case began is told too: with more than a few, times and processor times are
+long, and only ratios mean something. The table is printed, `benchmarks/results.json` has the same; a case that fails
+is shown with its error, and the exit status is then 1. A missed target is no failure.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from odf_common.testing.embedded import EmbeddedNode
 ALONE: Final[tuple[str, ...]] = ("hashing", "chain", "engine", "transactions", "nexmark")
 WITH_NODE: Final[tuple[str, ...]] = ("ingest_topic", "ingest_file", "small_commits", "integrity", "appends")
 USUAL: Final = (*ALONE, *WITH_NODE)
-LONG: Final[tuple[str, ...]] = ("transactions_long",)  # alone too, and only when they are named
+LONG: Final = ("transactions_long", "transaction_profile")  # alone too, and only when they are named
 NAMES: Final = (*ALONE, *LONG, *WITH_NODE)
 RESULTS: Final = Path(__file__).with_name("results.json")
 CORES: Final = multiprocessing.cpu_count()
