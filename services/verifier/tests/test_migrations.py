@@ -3,19 +3,17 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.chain import iterate
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import Checkpoint, ExecuteTransform, ExecuteTransformInput, OffsetInterval
 from odf_common.metadata.steps import SqlQueryStep
-from odf_common.ports.engine import MigrateRequest
+from odf_common.ports.engine import Engine, MigrateRequest
 from odf_common.ports.store import ObjectKind
-from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_common.testing.builders import (
     AChain,
     a_chain,
@@ -30,6 +28,7 @@ from odf_common.testing.builders import (
 from odf_verifier.integrity import Link
 from odf_verifier.replay import Replay
 from odf_verifier.report import Damage, Problem
+from odf_verifier.testing import Story
 
 A = a_dataset("a")
 TARGET: Any = SimpleNamespace(name="derivative")
@@ -84,25 +83,16 @@ def migrated_chain(source: AChain) -> AChain:
 def replayed(*, migrated: bytes, interval: OffsetInterval | None = None) -> list[Problem | None]:
     source = a_chain(a_seed(dataset=A), a_push_source(), a_schema())
     output = migrated_chain(source)
-    refs = MemoryRefStore()
-    blobs = MemoryBlobStore(refs)
-    for chain in (source, output):
-        for name, raw in chain.store.items():
-            blobs.put(chain.state.dataset_id, ObjectKind.BLOCK, name, raw)
-    blobs.put(
-        output.state.dataset_id, ObjectKind.CHECKPOINT, checkpoint_of(b"executed").physical_hash, b"executed"
-    )
-    env: Any = SimpleNamespace(
-        blobs=blobs,
-        catalog=MemoryCatalog(),
-        engine=Migrating(migrated=migrated, interval=interval),
-        states=ChainStates(blobs, refs, NoStateCache()),
-    )
+    story = Story(engine=cast("Engine", Migrating(migrated=migrated, interval=interval)))
+    story.put(source)
+    story.put(output)
+    executed = checkpoint_of(b"executed").physical_hash
+    story.blobs.put(output.state.dataset_id, ObjectKind.CHECKPOINT, executed, b"executed")
     links = [
         Link(hash=name, version=decoded.version, block=decoded.block)
         for name, decoded, _ in iterate(output.read, output.state.head)
     ]
-    return [problem for _, _, problem in Replay(env, TARGET).run(links[::-1], None)]
+    return [problem for _, _, problem in Replay(story.env, TARGET).run(links[::-1], None)]
 
 
 def test_a_migration_that_gives_the_same_is_right() -> None:

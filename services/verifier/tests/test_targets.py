@@ -8,11 +8,11 @@ import pytest
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.keys import generate
-from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.ports.store import CatalogEntry
 from odf_common.runtime.environment import Environment
-from odf_common.runtime.states import ChainStates, NoStateCache
-from odf_common.testing.builders import AChain, a_chain, a_dataset, a_derivative, a_seed, a_transform
+from odf_common.testing.builders import a_chain, a_dataset, a_derivative, a_seed, a_transform
 from odf_verifier.targets import targets
+from odf_verifier.testing import Story
 
 
 @pytest.fixture
@@ -43,29 +43,16 @@ def test_a_pattern_that_covers_nothing_is_an_error(env: Environment) -> None:
 
 
 def test_inputs_are_those_of_the_reference() -> None:
-    refs, catalog = MemoryRefStore(), MemoryCatalog()
-    blobs = MemoryBlobStore(refs)
-
-    def kept(alias: str, chain: AChain) -> None:
-        dataset = chain.state.dataset_id
-        for block in chain.blocks:
-            blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
-        refs.compare_and_set(dataset, expected=None, new=chain.state.head)
-        catalog.add(CatalogEntry(alias=alias, dataset_id=dataset))
-
+    story = Story()
     for alias in ("cities", "towns"):
-        kept(alias, a_chain(a_seed(dataset=a_dataset(alias))))
+        story.put(a_chain(a_seed(dataset=a_dataset(alias))), name=alias)
     chain = a_derivative(a_dataset("cities"))
-    kept("report", chain)
+    story.put(chain, name="report")
     chain.add(a_transform(a_dataset("towns")))
-    dataset, (*_, staged) = chain.state.dataset_id, chain.blocks
-    blobs.put(dataset, ObjectKind.BLOCK, staged.hash, staged.raw)
-    refs.compare_and_set(dataset, expected=None, new=staged.hash, ref="next")
-    states = ChainStates(blobs, refs, NoStateCache())
-    env = cast("Environment", SimpleNamespace(catalog=catalog, refs=refs, blobs=blobs, states=states))
+    story.put(chain, ref="next")
 
     def found(*refs: str) -> list[str]:
-        return [target.name for target in targets(env, refs, every=False, recursive=True)]
+        return [target.name for target in targets(story.env, refs, every=False, recursive=True)]
 
     assert found("report") == ["cities", "report"]
     assert found("report@next") == ["towns", "report@next"]

@@ -1,0 +1,58 @@
+"""Datasets in memory and what the verifier says of one of them, for tests."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Final, cast
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.ref_names import HEAD
+from odf_common.ports.engine import Engine
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.runtime.environment import Environment
+from odf_common.runtime.states import ChainStates, NoStateCache
+from odf_common.testing.builders import AChain
+from odf_verifier.targets import Target
+from odf_verifier.verification import Scope, Verdict, Verifier
+
+NOWHERE: Final = Path("/dev/null")  # nothing can be written there
+
+
+class Story:
+    """A node's datasets; none of their slices and checkpoints is there but what a test puts."""
+
+    def __init__(self, home: Path = NOWHERE, engine: Engine | None = None) -> None:
+        """Begin with no dataset."""
+        self.home = home
+        self.refs = MemoryRefStore()
+        self.blobs = MemoryBlobStore(self.refs)
+        self.catalog = MemoryCatalog()
+        env = SimpleNamespace(
+            settings=SimpleNamespace(home=home),
+            blobs=self.blobs,
+            refs=self.refs,
+            catalog=self.catalog,
+            engine=engine,
+            states=ChainStates(self.blobs, self.refs, NoStateCache()),
+        )
+        self.env = cast("Environment", env)
+
+    def put(
+        self, chain: AChain, *, name: str | None = None, to: Multihash | None = None, ref: str = HEAD
+    ) -> None:
+        """Keep a chain's blocks, and move its reference to the last, or `to`; `name` brings it into the catalog."""
+        dataset = chain.state.dataset_id
+        for block, raw in chain.store.items():
+            self.blobs.put(dataset, ObjectKind.BLOCK, block, raw)
+        expected = self.refs.head(dataset, ref)
+        self.refs.compare_and_set(dataset, expected=expected, new=to or chain.state.head, ref=ref)
+        if name is not None:
+            self.catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
+
+    def verify(self, chain: AChain, scope: Scope, *, is_local: bool = True) -> Verdict:
+        """Return the verdict on a chain, which is called `hourly`."""
+        dataset = chain.state.dataset_id
+        target = Target(name="hourly", dataset=dataset, blobs=self.blobs, refs=self.refs, is_local=is_local)
+        *_, verdict = Verifier(self.env).verify(target, scope)
+        assert isinstance(verdict, Verdict)
+        return verdict
