@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from odf_common.errors import InvalidInput
 
-FORMAT: Final = b"odf-engine-spark/2"
+FORMAT: Final = b"odf-engine-spark/3"
 _INPUT: Final = "input"
 _TABLE: Final = "table"
 _SCHEMA: Final = pa.schema(
@@ -67,7 +67,8 @@ def read_state(file: Path | None) -> State:
 def _state(table: pa.Table) -> State:
     metadata = table.schema.metadata or {}
     if metadata.get(b"format") != FORMAT:
-        raise ValueError(f"format {metadata.get(b'format', b'unknown')!r}")
+        written = metadata.get(b"format", b"unknown").decode(errors="replace")
+        raise ValueError(f"its format is {written!r}, not {FORMAT.decode()!r}: derive the dataset anew")
     if not table.schema.equals(_SCHEMA) or table.column("kind").null_count or table.column("name").null_count:
         raise ValueError("unknown columns")
     rows = table.to_pylist()

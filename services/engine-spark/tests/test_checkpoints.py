@@ -16,7 +16,7 @@ def test_a_hostile_checkpoint_is_refused(derive: Make) -> None:
         b"",
         b"junk",
         raw[:-40],
-        raw.replace(b"odf-engine-spark/2", b"odf-engine-spark/9"),
+        raw.replace(b"odf-engine-spark/3", b"odf-engine-spark/9"),
         raw[:200],
     ):
         hourly.checkpoint.write_bytes(broken)
