@@ -48,24 +48,32 @@ _LOOKS_OUTSIDE: Final = _names_in(
     "CurrentSchema CurrentUser CurrentPath SparkVersion VariableReference GetVariable CurrentTimeZone "
     "SparkPartitionID"
 )
-_CHANGES: Final = _names_in(
-    "CurrentTimestamp CurrentDate CurrentTime Now LocalTimestamp CurrentBatchTimestamp Rand Randn "
-    "RandStr Uniform Uuid Shuffle MonotonicallyIncreasingID AesEncrypt First Last AnyValue CollectList "
-    "CollectSet ListAgg UnixTimestampNow KllSketchAggBigint KllSketchAggFloat KllSketchAggDouble KllMergeAggBigint "
-    "KllMergeAggFloat KllMergeAggDouble"
-)
+_CHANGES: Final = {  # and what to write instead
+    "CurrentTimestamp CurrentDate CurrentTime Now LocalTimestamp CurrentBatchTimestamp UnixTimestampNow": (
+        "take the event time, or another time that the records have"
+    ),
+    "Rand Randn RandStr Uniform Uuid Shuffle MonotonicallyIncreasingID AesEncrypt": (
+        "take what follows from the records, such as xxhash64(…)"
+    ),
+    "First Last AnyValue": "take min_by(…, <event time>) or max_by(…, <event time>)",
+    "CollectList CollectSet ListAgg": "take count, min, max, or keep the rows as they are",
+    "KllSketchAggBigint KllSketchAggFloat KllSketchAggDouble KllMergeAggBigint KllMergeAggFloat KllMergeAggDouble": (
+        "take percentile(…, 0.5)"
+    ),
+}
 _MOMENTS: Final = ("timestamp", "timestamp_ntz", "date")
 _PARSED: Final = _names_in("ParseToTimestamp ParseToDate TryToTimestampExpressionBuilder ParseToTimestampNTZ")
+_LIMIT: Final = "LIMIT (take row_number() OVER (ORDER BY …) in a sub-query and WHERE <its name> <= 10)"
 _SAID: Final = {
     "Aggregate": "aggregates",
     "Deduplicate": "DISTINCT",
     "Distinct": "DISTINCT",
     "Except": "EXCEPT",
     "Expand": "grouping sets",
-    "GlobalLimit": "LIMIT",
+    "GlobalLimit": _LIMIT,
     "Intersect": "INTERSECT",
     "LateralJoin": "LATERAL joins (use LATERAL VIEW)",
-    "LocalLimit": "LIMIT",
+    "LocalLimit": _LIMIT,
     "Offset": "OFFSET",
     "OneRowRelation": "SELECT without FROM",
     "Range": "table functions",
@@ -100,7 +108,10 @@ def check_transform(tree: Tree) -> None:
     _check_expressions(
         tree, refused=_SUBQUERIES, why="sub-queries cannot be used in a transform: join instead"
     )
-    _check_expressions(tree, refused=_CHANGES, why="would not give the same result again")
+    for kinds, advice in _CHANGES.items():
+        _check_expressions(
+            tree, refused=_names_in(kinds), why=f"would not give the same result again: {advice}"
+        )
     _check_fixed(tree)
     _check_plain(tree)
     _check_safe(tree)
