@@ -124,7 +124,8 @@ class _Reader:
         struct, *_ = tree.part("projections")
         frame = made_window(struct, below.flow.known)
         if frame is None:
-            raise InvalidQuery(text="GROUPING SETS, CUBE and ROLLUP cannot be used in a transform")
+            text = "GROUPING SETS, CUBE, ROLLUP and UNPIVOT cannot be used in a transform: make each GROUP BY a dataset"
+            raise InvalidQuery(text=f"{text}, and rows of columns with LATERAL VIEW explode(array(…))")
         window, *_ = tree.part("output")
         flow = replace(below.flow, known={**below.flow.known, window.id: frame})
         return Node(tree=tree, children=(below,), flow=flow)

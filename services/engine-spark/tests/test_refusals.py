@@ -74,6 +74,7 @@ REFUSED = {
     "SELECT max(time_hour) AS event_time, count(*) FILTER (WHERE flight > 1) AS n FROM flights": "GROUP BY window(",
     "SELECT max(time_hour) AS event_time, max(`offset`) AS n FROM flights": "offset cannot be computed with",
     "SELECT max(time_hour) AS event_time FROM flights GROUP BY CUBE (origin)": "CUBE",
+    f"SELECT {T}, n, x FROM flights UNPIVOT (x FOR n IN (origin, dest))": "UNPIVOT",
     "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, '1 hour', '25 minutes')": "multiple",
     "SELECT g.w.start AS event_time FROM (SELECT max(time_hour) AS t FROM flights GROUP BY origin) GROUP BY window(t, '1 hour')": "",
     "SELECT window(t, '1 hour').start AS event_time FROM (SELECT max(time_hour) AS t FROM flights GROUP BY origin)": "",
