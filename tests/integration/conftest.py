@@ -25,6 +25,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
     made.down()
 
 
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
+    """A node of a module's own, whose parts may die; ends without any process."""
+    made = EmbeddedNode(tmp_path_factory.mktemp("killed"))
+    made.up()
+    yield made
+    made.down()
+
+
 @pytest.fixture
 def story(node: EmbeddedNode) -> Story:
     """The node, and what stories do with it."""

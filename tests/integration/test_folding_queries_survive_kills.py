@@ -1,31 +1,28 @@
 """Queries that keep a state, while the parts that compute them are killed: each counts every record once."""
 
-import json
 import os
 import pty
 import random
 import signal
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import cast
 
-import duckdb
-import pyarrow as pa
 import pytest
 import yaml
 
 from odf_common.runtime.node import is_running
 from odf_common.runtime.supervisor.leftovers import leftovers
-from odf_common.testing.chains import OFFSET, SYSTEM_TIME
 from odf_common.testing.embedded import EmbeddedNode
+from odf_common.testing.kills import ENGINE, JVM, disturbed, is_java, jvm, settle
 from odf_common.testing.manifests import derivative, root
-from odf_common.testing.story import Row, Sender, Story, chunks
+from odf_common.testing.rows import at_once, changes, line, moment, row
+from odf_common.testing.story import Row, Story, chunks
 from odf_engine_spark.changes import APPEND
 from odf_engine_spark.testing_changes import standing
 from odf_engine_spark.testing_nexmark import START as FIRST
@@ -72,13 +69,10 @@ AT_ONCE: Mapping[str, str] = {
     "nexmark.q17": (EXAMPLES / "nexmark" / "duckdb" / "q17.sql").read_text(),
 }
 CHANGING = {"leaderboard", "players", "nexmark.q17"}
-JVM, ENGINE = "the JVM", "engine-spark"
 VICTIMS = (JVM, ENGINE, "coordinator", "ingest")
 SEED = 20
 DAYS = 28
 AFTER = (0, 0.5, 1, 3, 3.01, 9)  # that something leaves the house
-START = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday, as the epoch's first day
-TRIES = 60
 FEW, ONE = (root(name, ("event_time TIMESTAMP(3)", "id BIGINT")) for name in ("few", "one"))
 EACH = "LATERAL VIEW explode(sequence(1, 100000)) AS"
 ENDLESS = f"SELECT event_time, id FROM one {EACH} x {EACH} y WHERE x + y = 0"
@@ -95,15 +89,6 @@ class Sent:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
-    """A node of its own, whose parts may die; ends without any process."""
-    made = EmbeddedNode(tmp_path_factory.mktemp("killed"))
-    made.up()
-    yield made
-    made.down()
-
-
-@pytest.fixture(scope="module")
 def sent(own: EmbeddedNode) -> Sent:
     """All is sent and derived; in each round a part was killed at some moment of a pull."""
     source = random.Random(SEED)
@@ -113,57 +98,18 @@ def sent(own: EmbeddedNode) -> Sent:
     victims = source.sample(VICTIMS, len(VICTIMS))
     parts = {name: chunks([line(one) for one in rows], len(victims)) for name, rows in made.rows.items()}
     for number, victim in enumerate(victims):
-        disturbed(made.story, {name: each[number] for name, each in parts.items()}, victim, source)
+        by_file = {"shipments", source.choice(("bids", "orders"))}
+        disturbed(
+            made.story,
+            victim,
+            source,
+            files={name: parts[name][number] for name in sorted(by_file)},
+            topics={name: each[number] for name, each in parts.items() if name not in by_file},
+        )
     settle(made.story)
     made.story.pull(f"orders shipments --set-watermark {moment(days=2 * DAYS).isoformat()}")
     settle(made.story)
     return made
-
-
-def disturbed(story: Story, sent: Mapping[str, Sequence[bytes]], victim: str, source: random.Random) -> None:
-    """Send by Kafka and by `odf ingest`, pull, and kill meanwhile; returns when all is committed and runs again."""
-    node, sender = story.node, Sender(story.node)
-    by_file = ("shipments", source.choice(("bids", "orders")))
-    for name in sent:
-        if name not in by_file:
-            sender.send(story.topic(name), sent[name])
-    commands = []
-    for name in by_file:
-        file = node.home / f"{name}.ndjson"
-        file.write_bytes(b"\n".join(sent[name]))
-        commands.append(f"ingest {name} {file} --idempotency-key {source.random()}")
-    running = {command: node.start(command) for command in (*commands, "pull --all")}
-    time.sleep(source.uniform(0, 2))
-    part = ENGINE if victim == JVM else victim
-    old = node.pid(part)
-    assert old is not None
-    os.kill(jvm(old) if victim == JVM else old, signal.SIGKILL)
-    for process in running.values():
-        said = process.communicate()[1].decode()
-        assert process.returncode in (0, 1), said
-        assert "Traceback" not in said, said
-    node.await_restart(part, old)
-    for command in commands:
-        done(node, command)  # what was committed already is not again
-    settle(story, " ".join(sent))  # the next round's records come after these
-
-
-def done(node: EmbeddedNode, command: str) -> list[Row]:
-    """Repeat a command while what it needs cannot be reached; returns its rows."""
-    said = b""
-    for _ in range(TRIES):
-        process = node.start(f"{command} --output json")
-        rows, said = process.communicate()
-        if process.returncode == 0:
-            return list(json.loads(rows))
-        time.sleep(1)
-    pytest.fail(f"odf {command}: {said.decode()}")
-
-
-def settle(story: Story, datasets: str = "--all") -> None:
-    """Pull until nothing is left to do."""
-    while {row["state"] for row in done(story.node, f"pull {datasets}")} != {"up-to-date"}:
-        pass
 
 
 def test_every_root_has_each_record_once(sent: Sent) -> None:
@@ -175,9 +121,7 @@ def test_every_root_has_each_record_once(sent: Sent) -> None:
 
 @pytest.mark.parametrize("name", AT_ONCE)
 def test_a_derivative_is_what_duckdb_says_of_everything_at_once(sent: Sent, name: str) -> None:
-    table = sent.story.chain(name).table
-    assert table is not None
-    found = [tuple(plain(row).values()) for row in table.drop_columns([OFFSET, SYSTEM_TIME]).to_pylist()]
+    found = changes(sent.story.chain(name))
     expected = at_once(sent.rows, AT_ONCE[name])
     assert expected
     assert standing(found) == Counter(expected)
@@ -253,48 +197,3 @@ def inputs(source: random.Random) -> dict[str, list[Row]]:
     ]
     shipments = sorted(left, key=lambda one: str(one["event_time"]))
     return {"orders": orders, "shipments": shipments, "match.scores": scores, "bids": bids}
-
-
-def row(names: str, *values: object) -> Row:
-    """Return a row of these columns."""
-    return dict(zip(names.split(), values, strict=True))
-
-
-def at_once(roots: Mapping[str, Sequence[Row]], query: str) -> list[tuple[object, ...]]:
-    """Return DuckDB's answer over everything that was sent; moments are milliseconds."""
-    with duckdb.connect() as connection:
-        for name, rows in roots.items():
-            connection.register(name.replace(".", "_"), pa.Table.from_pylist([plain(row) for row in rows]))
-        return connection.execute(query).fetchall()
-
-
-def moment(**after: float) -> datetime:
-    """Return a moment so long after the first."""
-    return START + timedelta(**after)
-
-
-def plain(sent: Row) -> Row:
-    """Return a row with its moments as milliseconds since the epoch."""
-    return {
-        key: int(one.timestamp() * 1000) if isinstance(one, datetime) else one for key, one in sent.items()
-    }
-
-
-def line(sent: Row) -> bytes:
-    """Return a row as it is sent."""
-    return json.dumps(
-        sent, default=lambda one: float(one) if isinstance(one, Decimal) else one.isoformat()
-    ).encode()
-
-
-def jvm(parent: int | None) -> int:
-    """Return the JVM that a process has started."""
-    assert parent is not None, "it is being restarted"
-    lists = [file.read_text().split() for file in Path(f"/proc/{parent}/task").glob("*/children")]
-    (found,) = [int(pid) for each in lists for pid in each if is_java(int(pid))]
-    return found
-
-
-def is_java(pid: int) -> bool:
-    """Tell whether a process is a JVM."""
-    return Path(f"/proc/{pid}/comm").read_text().strip() == "java"

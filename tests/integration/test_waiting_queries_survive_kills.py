@@ -1,0 +1,201 @@
+"""Queries that wait for the watermark, while their engine is killed: each window, session and version counts once."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from operator import itemgetter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from odf_common.testing.embedded import EmbeddedNode
+from odf_common.testing.kills import ENGINE, JVM, disturbed, settle
+from odf_common.testing.manifests import derivative, root
+from odf_common.testing.rows import at_once, changes, line, moment, row
+from odf_common.testing.story import Row, Story
+from odf_engine_spark.changes import APPEND, FROM, RETRACT, TO
+from odf_engine_spark.testing_changes import standing
+
+TRADING = Path(__file__).parents[2] / "examples" / "trading"
+CLICKS = root("clicks", ("event_time TIMESTAMP(3)", "id BIGINT", "user STRING", "amount BIGINT"))
+PRICES = root(
+    "prices",
+    ("op INT", "event_time TIMESTAMP(3)", "symbol STRING", "price DOUBLE"),
+    merge={"kind": "ChangelogStream", "primaryKey": ["symbol", "event_time"]},
+)
+DERIVED: Mapping[str, str] = {
+    "clicks.monthly": """
+        SELECT date_trunc('month', event_time) AS event_time, user, sum(amount) AS amount, count(*) AS n
+        FROM clicks GROUP BY date_trunc('month', event_time), user
+    """,
+    "clicks.weekly": """
+        SELECT date_trunc('week', event_time + INTERVAL 36 HOURS) AS event_time, max(amount) AS most, count(*) AS n
+        FROM clicks GROUP BY date_trunc('week', event_time + INTERVAL 36 HOURS)
+    """,
+    "clicks.sessions": """
+        SELECT session_window.end AS event_time, user, session_window.start AS begun, sum(amount) AS amount
+        FROM clicks GROUP BY session_window(event_time, '630 minutes'), user
+    """,
+    "clicks.corrected": """
+        SELECT /*+ LATE('14 days') */ window.start AS event_time, user, sum(amount) AS amount, count(*) AS n
+        FROM clicks GROUP BY window(event_time, '7 days'), user
+    """,
+}
+DAY = 24 * 3600 * 1000  # milliseconds
+GAP = 630 * 60 * 1000
+WEEK = 7 * DAY
+# Of which root some records come too late, and which of those are in time; `seen` is its watermark before their block.
+IN_TIME: Mapping[str, tuple[str, str]] = {
+    "clicks.monthly": ("clicks", "epoch_ms(date_trunc('month', moment) + INTERVAL 1 MONTH) > seen"),
+    "clicks.weekly": ("clicks", "epoch_ms(date_trunc('week', moment + INTERVAL 36 HOURS) + INTERVAL 132 HOURS) > seen"),
+    "clicks.sessions": ("clicks", "event_time >= seen"),
+    "clicks.corrected": ("clicks", f"event_time // {WEEK} * {WEEK} + 3 * {WEEK} > seen"),
+    "positions": ("prices", "event_time >= seen"),
+}  # fmt: skip
+AT_ONCE: Mapping[str, str] = {
+    "clicks.monthly": """
+        SELECT epoch_ms(date_trunc('month', moment)) AS month, user, sum(amount), count(*) FROM taken GROUP BY ALL
+    """,
+    "clicks.weekly": """
+        SELECT epoch_ms(date_trunc('week', moment + INTERVAL 36 HOURS)) AS week, max(amount), count(*) FROM taken GROUP BY ALL
+    """,
+    "clicks.sessions": f"""
+        SELECT max(event_time) + {GAP}, user, min(event_time), sum(amount) FROM (
+            SELECT *, count(*) FILTER (is_first) OVER (PARTITION BY user ORDER BY event_time) AS session FROM (
+                SELECT *, event_time - lag(event_time, 1, 0) OVER (PARTITION BY user ORDER BY event_time) > {GAP} AS is_first
+                FROM taken))
+        GROUP BY user, session
+    """,
+    "clicks.corrected": f"""
+        SELECT event_time // {WEEK} * {WEEK} AS week, user, sum(amount), count(*) FROM taken GROUP BY ALL
+    """,
+    "positions": f"""
+        SELECT t.event_time, id, t.symbol, quantity, position, price, position * price
+        FROM (SELECT *, sum(quantity) OVER (PARTITION BY symbol ORDER BY event_time) AS position FROM trades) AS t
+        ASOF JOIN (
+            SELECT symbol, event_time, price FROM taken WHERE op IN ({APPEND}, {TO})
+            EXCEPT SELECT symbol, event_time, price FROM taken WHERE op IN ({RETRACT}, {FROM})
+        ) AS p ON t.symbol = p.symbol AND t.event_time >= p.event_time
+    """,
+}
+SEED = 7
+HOURS = 45 * 24  # of a round
+VICTIMS = (JVM, ENGINE)
+Rounds = Mapping[str, Sequence[Sequence[Row]]]
+# The first test has the starts of the node, and of the engine after each kill.
+pytestmark = pytest.mark.timeout(600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What every root was sent, with `seen` beside it, and the node that has it."""
+
+    story: Story
+    rows: Mapping[str, Sequence[Row]]
+
+
+@pytest.fixture(scope="module")
+def sent(own: EmbeddedNode) -> Sent:
+    """All is sent and derived; in each round the engine or its JVM was killed at some moment of a pull."""
+    source = random.Random(SEED)
+    made, rounds = Story(own), inputs(source)
+    trading = [yaml.safe_load((TRADING / f"{name}.yaml").read_text()) for name in ("trades", "positions")]
+    derived = [derivative(name, {"clicks": "clicks"}, query) for name, query in DERIVED.items()]
+    made.add(CLICKS, PRICES, *trading, *derived)
+    for number, victim in enumerate(VICTIMS):
+        now = {name: [line(one) for one in each[number]] for name, each in rounds.items()}
+        topics = {"trades": now.pop("trades")}
+        disturbed(made, victim, source, files=now, topics=topics)
+    settle(made)
+    made.pull(f"clicks prices trades --set-watermark {moment(hours=9 * HOURS).isoformat()}")
+    settle(made)
+    return Sent(story=made, rows={name: with_seen(each) for name, each in rounds.items()})
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_a_derivative_is_what_duckdb_says_of_all_that_was_in_time(sent: Sent, name: str) -> None:
+    found = changes(sent.story.chain(name))
+    expected = at_once(sent.rows, f"WITH taken AS ({of_root(name)}) {AT_ONCE[name]}")
+    assert expected
+    assert standing(found) == Counter(expected)
+    assert ({one[0] for one in found} == {APPEND}) is (name != "clicks.corrected")
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_what_was_late_is_counted_once(sent: Sent, name: str) -> None:
+    ((late,),) = at_once(sent.rows, f"SELECT count(*) FROM ({of_root(name, is_late=True)})")
+    assert sent.story.summary(name)["late"] == late
+    assert late
+
+
+def test_every_transform_replays_to_the_same(sent: Sent) -> None:
+    verdicts = sent.story.verify("--all")
+    assert {(one["verdict"], *one["problems"]) for one in verdicts} == {("valid",)}
+    assert sum(one["transforms"] > 0 for one in verdicts) == len(AT_ONCE)
+
+
+def of_root(derived: str, *, is_late: bool = False) -> str:
+    """Return a query for the records of a derivative's root that it takes, or drops."""
+    name, in_time = IN_TIME[derived]
+    rows = f"SELECT *, make_timestamp(event_time * 1000) AS moment FROM {name}"
+    return f"SELECT * FROM ({rows}) WHERE ({in_time}) IS {not is_late}"
+
+
+def with_seen(rounds: Sequence[Sequence[Row]]) -> list[Row]:
+    """Return all rows, each with the latest event time of the rounds before."""
+    rows, seen = [], datetime.fromtimestamp(0, tz=moment().tzinfo)
+    for each in rounds:
+        rows += [{**one, "seen": seen} for one in each]
+        seen = max(seen, *(one["event_time"] for one in each))
+    return rows
+
+
+def inputs(source: random.Random) -> Rounds:
+    """Return rows of every root by round; some clicks and corrections come a round too late."""
+    clicks: list[list[Row]] = [[] for _ in VICTIMS]
+    trades: list[list[Row]] = [[] for _ in VICTIMS]
+    for id_ in range(400):
+        number, hour = divmod(source.randrange(len(VICTIMS) * HOURS), HOURS)
+        at = moment(hours=number * HOURS + hour)
+        symbol, quantity = source.choice("XY"), source.randrange(-9, 9)
+        trades[number].append(row("event_time id symbol quantity", at, id_, symbol, quantity))
+        user, amount = source.choice("ab"), source.randrange(99)
+        arrived = min(number + (source.random() < 0.15), len(VICTIMS) - 1)
+        clicks[arrived].append(row("event_time id user amount", at, id_, user, amount))
+    for each in trades:
+        each.sort(key=itemgetter("event_time"))
+    return {"clicks": clicks, "prices": prices(source), "trades": trades}
+
+
+def prices(source: random.Random) -> list[list[Row]]:
+    """Return prices by round, some of them corrected or taken back at once, some in the next round."""
+    rounds: list[list[Row]] = []
+    again: list[Row] = []
+    for number, _ in enumerate(VICTIMS):
+        made = again
+        for hour in range(0, HOURS, 8):
+            for symbol in "XY":
+                at = moment(hours=number * HOURS + hour)
+                first = row("op event_time symbol price", APPEND, at, symbol, float(source.randrange(100)))
+                made += [first, *source.choice(([], [], [], retracted(first), corrected(first)))]
+        ends = [
+            row("op event_time symbol price", APPEND, moment(hours=(number + 1) * HOURS - 1), symbol, 50.0)
+            for symbol in "XY"
+        ]
+        rounds.append([*made, *ends])
+        # Exactly at the watermark is in time, before it is not.
+        again = [*corrected(ends[0]), *retracted(ends[1]), *corrected(made[-1])]
+    return rounds
+
+
+def corrected(one: Row) -> list[Row]:
+    """Return a correction of a price."""
+    return [{**one, "op": FROM}, {**one, "op": TO, "price": one["price"] + 1000}]
+
+
+def retracted(one: Row) -> list[Row]:
+    """Return a price that is taken back."""
+    return [{**one, "op": RETRACT}]
