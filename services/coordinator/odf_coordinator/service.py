@@ -76,7 +76,6 @@ def build(env: Environment) -> Service:
         grpc=partial(register, parts=_parts(adding, importer, scheduler, ingest)),
         grpc_address=env.settings.coordinator_grpc,
         background=(ownership.run, publisher.run, *(scheduler.run for _ in range(POOL))),
-        on_stop=ingest.close,
     )
 
 

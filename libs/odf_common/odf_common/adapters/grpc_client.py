@@ -1,5 +1,7 @@
 """gRPC channels, and statuses turned back into our errors."""
 
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ from odf_common.errors import (
 
 DEADLINE: Final = 30.0  # seconds, for a question that wants an answer now
 LONG: Final = 24 * 3600.0  # seconds, for calls that report progress
+RESTART: Final = 8.0  # seconds in which a part that has ended is there again
+_PAUSE: Final = 0.1  # seconds
 _SEE_LOG: Final = "its log, in the folder `logs` of the node's home, says why"
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", LIMIT),
@@ -98,6 +102,15 @@ class ServiceFailed(_Said):
     """A service failed."""
 
 
+@dataclass(eq=False, kw_only=True)
+class NobodyThere(Unavailable):
+    """Nobody listens where a service should be."""
+
+    def advice(self) -> str:
+        """Return where to look."""
+        return f"`odf status` shows how it is; {_SEE_LOG}"
+
+
 _FAMILIES: Final[Mapping[grpc.StatusCode, type[_Said]]] = {
     grpc.StatusCode.NOT_FOUND: Missing,
     grpc.StatusCode.ALREADY_EXISTS: Taken,
@@ -109,6 +122,26 @@ _FAMILIES: Final[Mapping[grpc.StatusCode, type[_Said]]] = {
 def channel(address: str) -> grpc.Channel:
     """Return a channel; it connects with the first call, and again by itself."""
     return grpc.insecure_channel(address, options=_OPTIONS)
+
+
+@contextmanager
+def reached(what: str, address: str, patience: float = RESTART) -> Iterator[grpc.Channel]:
+    """Open a channel to who listens there, after at most `patience` seconds, as the supervisor restarts what has ended.
+
+    Raises `NobodyThere`. It waits before any call, since one that was lost on its way may have been done.
+    """
+    host, _, port = address.rpartition(":")
+    until = time.monotonic() + patience
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=max(patience, _PAUSE)).close()
+            break
+        except OSError as error:
+            if time.monotonic() >= until:
+                raise NobodyThere(what=what, why=f"nobody answers at {address}") from error
+            time.sleep(_PAUSE)
+    with channel(address) as open_channel:
+        yield open_channel
 
 
 @contextmanager

@@ -1,15 +1,11 @@
 """Questions of the `odf` command to its node: a stub for each service, refused calls as errors people can read."""
 
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import grpc
 
-from odf_common.adapters.grpc_client import calling, channel
-from odf_common.errors import Unavailable
+from odf_common.adapters.grpc_client import RESTART, calling, reached
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
@@ -19,17 +15,6 @@ from odf_common.runtime.settings import load
 
 ANSWER = 60.0  # seconds: deadline of a question that needs no long work
 WORK = 24 * 3600.0  # seconds: deadline of work that streams its progress
-RESTART = 8.0  # seconds in which a part that has ended is there again
-_PAUSE = 0.1  # seconds
-
-
-@dataclass(eq=False, kw_only=True)
-class NobodyThere(Unavailable):
-    """Nobody listens where a service should be."""
-
-    def advice(self) -> str:
-        """Return where to look."""
-        return "`odf status` shows how it is; its log, in the folder `logs` of the node's home, says why"
 
 
 def this_node() -> Node:
@@ -68,24 +53,5 @@ def sync(node: Node | None = None) -> Iterator[SyncStub]:
 @contextmanager
 def _service(node: Node | None, name: str, patience: float = RESTART) -> Iterator[grpc.Channel]:
     address = (node or this_node()).address(name)
-    _await(name, address, patience)
-    with calling(name), channel(address) as open_channel:
+    with calling(name), reached(name, address, patience) as open_channel:
         yield open_channel
-
-
-def _await(name: str, address: str, patience: float) -> None:
-    """Return when somebody listens there, as the supervisor restarts what has ended; raises `NobodyThere`.
-
-    Before any call, since one that was lost on its way may have been done.
-    """
-    host, _, port = address.rpartition(":")
-    until = time.monotonic() + patience
-    while True:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=max(patience, _PAUSE)).close()
-        except OSError as error:
-            if time.monotonic() >= until:
-                raise NobodyThere(what=name, why=f"nobody answers at {address}") from error
-            time.sleep(_PAUSE)
-        else:
-            return

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from odf_common.adapters.grpc_client import NobodyThere
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node
 
@@ -37,7 +38,7 @@ def test_a_service_that_is_being_restarted_is_waited_for(
 
 
 def test_a_service_that_stays_away_is_told_with_where_to_look(listener: socket.socket) -> None:
-    with listener, pytest.raises(ask.NobodyThere) as caught, ask.coordinator(node(listener), patience=0):
+    with listener, pytest.raises(NobodyThere) as caught, ask.coordinator(node(listener), patience=0):
         pass
     assert str(caught.value).startswith("coordinator cannot be reached: nobody answers at 127.0.0.1:")
     assert "`odf status`" in caught.value.advice()
