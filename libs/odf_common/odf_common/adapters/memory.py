@@ -131,7 +131,9 @@ class MemoryBlobStore(BlobStore):
         path = self._folder / dataset.folder / kind.value / str(name)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as made:
+                made.write(content)
+            Path(made.name).replace(path)  # in one step, since others may be about to read it
         return path
 
     def scratch(self) -> Path:

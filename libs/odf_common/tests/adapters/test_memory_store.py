@@ -1,6 +1,9 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_common.testing.contracts import (
     CONTENT,
@@ -37,3 +40,16 @@ def test_deleting_a_dataset_takes_its_heads_along() -> None:
     refs.compare_and_set(a_dataset(), expected=None, new=NAME)
     blobs.delete_dataset(a_dataset())
     assert refs.head(a_dataset()) is None
+
+
+def test_a_file_is_whole_whoever_asks_for_it_at_the_same_time() -> None:
+    blobs, content = MemoryBlobStore(), bytes(4_000_000)
+    names = [Multihash.sha3(bytes([number]) * 32) for number in range(10)]
+    for name in names:
+        blobs.put(a_dataset(), ObjectKind.DATA, name, content)
+
+    def sizes(_: int) -> list[int]:
+        return [blobs.local_path(a_dataset(), ObjectKind.DATA, name).stat().st_size for name in names]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(sizes, range(4))) == [[len(content)] * len(names)] * 4
