@@ -98,6 +98,11 @@ class Damaged(_Said, VerificationFailed):
 
 
 @dataclass(eq=False, kw_only=True)
+class OutOfReach(_Said, Unavailable):
+    """A service that did answer cannot reach what it needs."""
+
+
+@dataclass(eq=False, kw_only=True)
 class ServiceFailed(_Said):
     """A service failed."""
 
@@ -159,6 +164,8 @@ def error_of(error: grpc.RpcError, what: str) -> OdfError:
     metadata = {str(key): value for key, value in cast("Any", error).trailing_metadata() or ()}
     reason, hint = str(metadata.get(CODE_KEY, "")), bytes(metadata.get(ADVICE_KEY, b"")).decode()
     match error.code():
+        case grpc.StatusCode.UNAVAILABLE if reason:
+            return OutOfReach(what=what, why=text, text=text, hint=hint)
         case grpc.StatusCode.UNAVAILABLE:
             return Unavailable(what=what, why=text)
         case grpc.StatusCode.DEADLINE_EXCEEDED:

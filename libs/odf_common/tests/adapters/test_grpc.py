@@ -78,6 +78,7 @@ class Advised(InvalidInput):
         (ChainRuleViolated(rule="r", text="bad"), Refused),
         (Refused(reason="R", text="no"), Refused),
         (VerificationFailed(), VerificationFailed),
+        (Unavailable(what="Kafka", why="gone"), Unavailable),
     ],
 )
 def test_an_error_travels_with_its_family_and_words(
