@@ -31,6 +31,20 @@ FORBIDDEN = {
     "chance": "SELECT at AS event_time, rand() AS luck FROM trips",
     "a new name each time": "SELECT at AS event_time, uuid() AS u FROM trips",
     "the clock": "SELECT at AS event_time, current_timestamp() AS now FROM trips",
+    "the clock as a text": "SELECT at AS event_time, TIMESTAMP 'now' AS now FROM trips",
+    "a collation": "SELECT at AS event_time, origin COLLATE UNICODE_CI AS origin FROM trips",
+    "a sketch": "SELECT window.start AS event_time, kll_sketch_agg_bigint(id) AS s FROM trips GROUP BY window(at, '1 hour')",
+    "a limit": "SELECT at AS event_time, id FROM trips ORDER BY id LIMIT 3",
+    "rows that change beside rows that wait": (
+        "SELECT window.start AS event_time, count(*) AS n FROM trips GROUP BY window(at, '1 hour') "
+        "UNION ALL SELECT max(at) AS event_time, count(*) AS n FROM trips GROUP BY origin"
+    ),
+    "a time of the left side": (
+        "SELECT a.at AS event_time, a.id FROM trips FOR SYSTEM_TIME AS OF b.at AS a JOIN trips AS b ON a.id = b.id"
+    ),
+    "windows from an offset": (
+        "SELECT window.start AS event_time, count(*) AS n FROM trips GROUP BY window(at, '1 hour', '1 hour', '5 minutes')"
+    ),
     "several statements": "SELECT at AS event_time, id FROM trips; DROP TABLE trips",
     "the catalog": "SHOW TABLES",
 }
