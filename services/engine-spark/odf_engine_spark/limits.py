@@ -6,7 +6,7 @@ from typing import Final
 
 from odf_engine_spark.tree import Tree
 
-_LIMITS: Final = ("LessThanOrEqual", "LessThan", "EqualTo")
+_LIMITS: Final = {"LessThanOrEqual": "GreaterThanOrEqual", "LessThan": "GreaterThan", "EqualTo": "EqualTo"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +17,17 @@ class Limits:
 
     def note(self, condition: Tree) -> None:
         """Remember what one condition of a filter says, if it limits a column by a number."""
-        if condition.kind not in _LIMITS:
+        if condition.kind in _LIMITS:
+            column, limit = condition.children
+        elif condition.kind in _LIMITS.values():
+            limit, column = condition.children
+        else:
             return
-        column, limit = condition.children
         if column.kind != "AttributeReference" or limit.kind != "Literal":
             return
         value = str(limit.fields["value"])
         if value.lstrip("-").isdigit():
-            most = max(int(value) - (condition.kind == "LessThan"), 0)
+            most = max(int(value) - (condition.kind in ("LessThan", "GreaterThan")), 0)
             self._most[column.id] = min(most, self._most.get(column.id, most))
 
     def follow(self, columns: Sequence[Tree]) -> None:

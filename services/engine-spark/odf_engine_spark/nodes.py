@@ -187,7 +187,8 @@ class _Reader:
         return replace(made, flow=replace(made.flow, takes_back=True))
 
     def _over(self, tree: Tree) -> Node:
-        below = self.node(tree.children[0])
+        # What is filtered above an OVER says nothing of the rows that it looks at.
+        below = replace(self, most=Limits()).node(tree.children[0])
         over = read_over(tree, below.flow.known)
         match over.kind:
             case "partitioned":
