@@ -6,6 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from odf_engine_spark.distinct import in_order_of_rows
 from odf_engine_spark.flow import Flow
 from odf_engine_spark.joins import join_kind
 from odf_engine_spark.jvm import Java
@@ -151,6 +152,7 @@ class Compiler:
         if _is_reordered(node.children[0]):  # floats are summed in the order of the rows
             visible = items(plan.children().apply(0).output())
             below_plan = self.in_order(Part(below_plan, below.hidden), visible).plan
+        columns = in_order_of_rows(plans, columns, plans.column(below_plan, below.hidden[COMPLETE]))
         aggregate = plans.aggregate(keys, [*columns, plans.alias(key, name)], below_plan)
         return self.with_complete(aggregate, name, key, node.flow.phase)
 

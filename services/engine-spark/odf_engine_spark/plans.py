@@ -149,6 +149,12 @@ class Plans:
         types = self.spark.jvm.org.apache.spark.sql.types
         return self._expressions.Literal(1, getattr(getattr(types, "IntegerType$"), _MODULE))
 
+    def with_filter(self, call: Java, never_null: Java) -> Java:
+        """Return an aggregate function over the rows where a column is not null."""
+        option = self.spark.jvm.scala.Option.apply(self._expressions.IsNotNull(never_null))
+        aggregate = self._expressions.aggregate.AggregateExpression
+        return aggregate(call.aggregateFunction(), call.mode(), call.isDistinct(), option, call.resultId())
+
     def collected(self, column: Java) -> Java:
         """Return an aggregate that lists a column's values."""
         return self._expressions.aggregate.CollectList(column).toAggregateExpression()
