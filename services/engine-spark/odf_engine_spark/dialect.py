@@ -12,6 +12,7 @@ from typing import Final
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.steps import TemporalTable
 from odf_engine_spark.columns import AsOf
+from odf_engine_spark.faults import TOO_DEEP
 from odf_engine_spark.intervals import interval_of
 from odf_engine_spark.tree import Tree
 
@@ -19,13 +20,17 @@ _NAME: Final = r"(?:`[^`]+`|[A-Za-z_]\w*)"
 _AS_OF: Final = re.compile(
     r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*|/\*.*?\*/|"
     rf"(?P<table>{_NAME})(?P<gap>\s+)FOR\s+SYSTEM_TIME\s+AS\s+OF\s+(?P<time>{_NAME}(?:\.{_NAME})?)"
-    r"(?P<call>\s*\()?"
+    r"(?P<more>\s*[('\"])?"
     rf"(?P<alias>\s+(?:AS\s+)?(?!(?:ON|USING|WHERE|JOIN|LEFT|INNER|GROUP|UNION|HAVING)\b){_NAME})?",
     re.IGNORECASE | re.DOTALL,
 )
 _LATE: Final = "LATE"
+_NESTING: Final = re.compile(r"[()]|\b(?:CASE|END)\b", re.IGNORECASE)
+_OPENED: Final = {")": "(", "END": "CASE"}  # by what closes it
+_DEEPEST: Final = {"(": 1000, "CASE": 8}
 _MOMENT: Final = re.compile(
-    r"--[^\n]*|/\*.*?\*/|`[^`]*`|(?P<word>[A-Za-z_]\w*)|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\S",
+    r"(?P<line>--[^\n]*)|(?P<comment>/\*.*?\*/)|`[^`]*`|(?P<raw>[rR](?:'[^']*'|\"[^\"]*\"))|(?P<word>[A-Za-z_]\w*)|"
+    r"(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\S",
     re.DOTALL,
 )
 _TIMES: Final = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ")
@@ -49,9 +54,10 @@ def read_text(sql: str, temporal: Sequence[TemporalTable]) -> Text:
         table, time = found["table"], found["time"]
         if table is None:
             return found[0]
-        if found["call"]:
+        if found["more"]:
             raise InvalidQuery(
-                text=f"FOR SYSTEM_TIME AS OF {time}(…): take a column; compute it in a step before"
+                text=f"FOR SYSTEM_TIME AS OF {time}{found['more'].strip()}…: take a column of the other side of the "
+                "JOIN; compute it in a step before"
             )
         bare = table.strip("`")
         name = f"{bare}@{time.replace('`', '')}"
@@ -63,6 +69,23 @@ def read_text(sql: str, temporal: Sequence[TemporalTable]) -> Text:
     return Text(_AS_OF.sub(replaced, sql), tables)
 
 
+def check_depth(sql: str) -> None:
+    """Return if a query may be read in good time; raises `InvalidQuery` for what stands too deeply inside of others.
+
+    Spark's parser takes a minute for some thousands of brackets, and its JSON doubles with each CASE inside of a CASE.
+    """
+    deep = dict.fromkeys(_DEEPEST, 0)
+    for found in _NESTING.finditer(sql):
+        opened = _OPENED.get(found[0].upper())
+        if opened is None:
+            word = found[0].upper()
+            deep[word] += 1
+            if deep[word] > _DEEPEST[word]:
+                raise InvalidQuery(text=f"{TOO_DEEP}: more than {_DEEPEST[word]} {word} inside of each other")
+        else:
+            deep[opened] = max(deep[opened] - 1, 0)
+
+
 def check_moments(sql: str) -> None:
     """Return if all moments written in a query are fixed; raises `InvalidQuery` for such as `TIMESTAMP 'now'`.
 
@@ -70,13 +93,30 @@ def check_moments(sql: str) -> None:
     """
     before = ""
     for found in _MOMENT.finditer(sql):
-        word, text = found["word"], found["text"]
-        if text is not None and before in _TIMES:
-            check_moment(text[1:-1])
-        if word is not None and word.upper() != "R":  # R'…' is a text too
-            before = word.upper()
-        elif not found[0].startswith(("--", "/*")):
-            before = before if word is not None else ""
+        match found.lastgroup:
+            case "line":
+                continue
+            case "comment":
+                if found[0].count("/*") > 1:
+                    raise InvalidQuery(text="a comment stands inside of a comment: take one of them away")
+            case "word":
+                before = found[0].upper()
+            case "raw" | "text" if before in _TIMES:
+                check_moment(found[0].lstrip("rR")[1:-1])
+            case _:
+                before = ""
+
+
+def check_windows(tree: Tree) -> None:
+    """Return if no window of a query as written begins later than the one before it ends: Spark tells it badly."""
+    for node in tree.walk():
+        if node.kind == "UnresolvedFunction" and str(node.fields["nameParts"]).lower() == "[window]":
+            given = [str(each.fields["value"]) for each in node.children[1:3] if each.kind == "Literal"]
+            lengths = [length for each in given if (length := interval_of(each)) is not None]
+            if len(lengths) == 2 and lengths[1] > lengths[0]:
+                raise InvalidQuery(
+                    text=f"window(…, '{given[0]}', '{given[1]}') leaves gaps: it slides by more than its length"
+                )
 
 
 def check_moment(text: str) -> None:

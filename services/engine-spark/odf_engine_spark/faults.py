@@ -8,7 +8,12 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkE
 
 from odf_common.errors import InvalidQuery
 
-FAULTS: Final = (PySparkException, Py4JJavaError)  # what a call into the JVM may raise
+FAULTS: Final = (
+    PySparkException,
+    Py4JJavaError,
+    RecursionError,
+)  # what a call into the JVM may raise, or its plans
+TOO_DEEP: Final = "the query is nested too deeply: take steps, or fewer brackets"
 _ADVICE: Final = re.compile(
     r"(?: If necessary s| S|(?<=\s)S)et \"?spark\.[\w.]+\"? to [\"\'`\w]+ to bypass this error\."
     r"| To enable existing features set [^.]*\.[^.]*\.[^.]*\."
@@ -24,9 +29,12 @@ class EngineFault(RuntimeError):
 
 def query_fault(error: Exception) -> InvalidQuery:
     """Return Spark's error as the user's fault; raises `EngineFault` where it is not."""
+    if isinstance(error, RecursionError) or _overflowed(error):
+        return InvalidQuery(text=TOO_DEEP)
     state, text = _said(error)
     text = _STACK.sub("", text.strip())
-    is_users = isinstance(error, IllegalArgumentException)  # such as a window of a month: it has no state
+    # A window of a month has no state, nor has one of INTERVAL 1 HOUR.
+    is_users = isinstance(error, IllegalArgumentException | AnalysisException)
     if not is_users and (state is None or state.startswith(_INTERNAL)):
         raise EngineFault(text[:LIMIT]) from error
     if isinstance(error, AnalysisException):
@@ -43,11 +51,18 @@ def no_table(name: str) -> str:
     return f"there is no table {name} among the inputs and the steps before"
 
 
+def _overflowed(error: Exception) -> bool:
+    return (
+        isinstance(error, Py4JJavaError) and "StackOverflowError" in error.java_exception.getClass().getName()
+    )
+
+
 def _said(error: Exception) -> tuple[str | None, str]:
     """Return the SQL state, None where Spark gives none, and the message."""
     if isinstance(error, PySparkException):
         return error.getSqlState(), str(error)
     assert isinstance(error, Py4JJavaError)
     thrown = error.java_exception
-    is_spark = thrown.getClass().getName().startswith("org.apache.spark.sql.")
-    return (thrown.getSqlState() if is_spark else None), str(thrown.getMessage())
+    if thrown.getClass().getName().startswith("org.apache.spark.sql."):
+        return thrown.getSqlState(), str(thrown.getMessage())
+    return None, str(thrown.toString())  # such as java.lang.OutOfMemoryError: Java heap space

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from odf_engine_spark.tree import Tree, read_tree
 
 Java = Any  # an object of the JVM
+_MODULE: Final = "MODULE$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,13 @@ class Spark:
         """Return the plan as written; raises Spark's `ParseException`."""
         return self.java.sessionState().sqlParser().parsePlan(sql)
 
+    def asks_present(self, plan: Java) -> bool:
+        """Tell whether a text of an analysed plan, such as 'now', becomes the present time when it runs."""
+        rules = self.jvm.org.apache.spark.sql.catalyst.optimizer
+        plain = getattr(getattr(rules, "ReplaceExpressions$"), _MODULE).apply(plan)
+        resolved = getattr(getattr(rules, "SpecialDatetimeValues$"), _MODULE).apply(plain)
+        return not resolved.fastEquals(plain)
+
     def frame(self, plan: Java) -> Java:
         """Return a plan made ready to run; raises Spark's `AnalysisException`."""
         return self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.java, plan)
@@ -85,6 +93,7 @@ class Spark:
 
     def collect(self, frame: Java) -> pa.Table:
         """Run, and return what came out, in the order of Spark's partitions."""
+        frame.queryExecution().executedPlan()  # what fails here would leave `toArrow` waiting for ever
         return DataFrame(frame, self.session).toArrow()
 
     def seq(self, items: Iterable[Java]) -> Java:
@@ -94,10 +103,26 @@ class Spark:
 
 def tree_of(plan: Java) -> Tree:
     """Return a plan as a tree of plain values; named queries inside WITH hang below it as children."""
-    tree = read_tree(json.loads(plan.toJSON()))
+    nodes = json.loads(plan.toJSON())
+    expansions = [node for node in nodes if node["class"].endswith(".Expand")]
+    if any(node["projections"] is None for node in expansions):
+        for node, found in zip(expansions, _expansions(plan), strict=True):
+            node["projections"] = found
+    tree = read_tree(nodes)
     if not any(node.kind == "UnresolvedWith" for node in tree.walk()):
         return tree
     return tree.with_children(_named_queries(plan))
+
+
+def _expansions(plan: Java) -> list[Any]:
+    """Return the projections of a plan's expansions, in pre-order: Spark leaves some of them out of its JSON."""
+    below = [
+        found for at in range(plan.children().size()) for found in _expansions(plan.children().apply(at))
+    ]
+    if plan.getClass().getSimpleName() != "Expand":
+        return below
+    lists = [plan.projections().apply(at) for at in range(plan.projections().size())]
+    return [[[json.loads(each.apply(at).toJSON()) for at in range(each.size())] for each in lists], *below]
 
 
 def _named_queries(plan: Java) -> tuple[Tree, ...]:

@@ -13,7 +13,7 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.columns import AsOf, InputColumns, checked, output
 from odf_engine_spark.compiler import Compiler
 from odf_engine_spark.cuts import cut
-from odf_engine_spark.dialect import check_moments, lateness, read_text
+from odf_engine_spark.dialect import check_depth, check_moments, check_windows, lateness, read_text
 from odf_engine_spark.faults import FAULTS, no_table, query_fault
 from odf_engine_spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.late import check_late, keys_of
@@ -64,6 +64,7 @@ class Prepared:
 @dataclass(frozen=True, slots=True)
 class _Analysed:
     plan: Java
+    tree: Tree
     as_of: Mapping[str, AsOf]
     late: int | None
 
@@ -82,11 +83,12 @@ def steps_of(transform: TransformSql) -> tuple[SqlQueryStep, ...]:
 
 def parsed(spark: Spark, sql: str) -> tuple[Java, Tree]:
     """Return a query's plan as written; raises `InvalidQuery` with line and position, or for commands."""
+    check_depth(sql)
     try:
         plan = spark.parse(sql)
+        tree = tree_of(plan)
     except FAULTS as error:
         raise query_fault(error) from error
-    tree = tree_of(plan)
     check_written(tree)
     return plan, tree
 
@@ -117,10 +119,13 @@ def prepare(
 def _compiled(
     spark: Spark, analysed: _Analysed, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
 ) -> Prepared:
-    tree = tree_of(analysed.plan)
-    check_transform(tree)
+    tree = analysed.tree
     if not analysed.plan.deterministic():
         raise InvalidQuery(text="the query would not give the same result again: it uses a random function")
+    if spark.asks_present(analysed.plan):
+        raise InvalidQuery(
+            text="a text becomes the present time: write a moment such as DATE '2026-01-31', or take the event time"
+        )
     node = shape_of(tree, {each.name.lower(): _meaning(each) for each in inputs}, analysed.as_of)
     checked(node.flow)
     columns = [(name, column) for name, column in output(tree) if column not in node.flow.system]
@@ -161,10 +166,14 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
             as_of.update(text.tables)
             plan, tree = parsed(spark, text.sql)
             check_moments(text.sql)
+            check_windows(tree)
             late = lateness(tree) or late
             frame = spark.frame(_without_with(spark, spark.frame(plan)))
+            analysed = frame.queryExecution().analyzed()
+            whole = tree_of(analysed)
+            check_transform(whole)
         if step.alias is None:
-            return _Analysed(frame.queryExecution().analyzed(), as_of, late)
+            return _Analysed(analysed, whole, as_of, late)
         tables[step.alias.lower()] = frame
         frame.createOrReplaceTempView(quoted(step.alias))
     raise AssertionError("the last step has no alias")
@@ -202,11 +211,14 @@ def _meaning(planned: PlannedInput) -> InputColumns:
 
 def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
     own = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
+    lower = [name.lower() for name in names]
     for name in names:
-        if name in own:
+        if name.lower() in {each.lower() for each in own}:
             raise InvalidQuery(text=f"column {name} is written by the engine: give yours another name")
-        if names.count(name) > 1:
-            raise InvalidQuery(text=f"the result has two columns {name}: give one another name")
+        if lower.count(name.lower()) > 1:
+            raise InvalidQuery(
+                text=f"the result has two columns {name}: give one another name, in more than capital letters"
+            )
     if vocab.event_time_column not in names:
         raise InvalidQuery(
             text=f"the result has no column {vocab.event_time_column}: add AS {vocab.event_time_column} to one"
