@@ -40,8 +40,10 @@ def skeleton_of(node: Node) -> Skeleton:
         case "Join":
             return (_text_of(node.tree), *children)
         case "Aggregate" | "Distinct":
-            late = tuple(node.flow.late.get(stream) for stream in _streams(node.children[0]))
-            return ("windows", node.flow.period, node.flow.phase, late, *children)
+            needed = [
+                (node.flow.late.get(name), node.flow.reach.get(name)) for name in _streams(node.children[0])
+            ]
+            return ("windows", node.flow.period, node.flow.phase, tuple(needed), *children)
         case "Window":
             return ("over", node.over, node.behind, node.flow.period, node.flow.phase, *children)
         case "Union":

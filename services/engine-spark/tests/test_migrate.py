@@ -20,6 +20,13 @@ EARLY = "SELECT time_hour AS event_time, carrier FROM {} WHERE dep_delay < 0"
 COUNTED = "SELECT window.start AS event_time, count(*) AS n FROM flights GROUP BY window(time_hour, '1 hour')"
 
 
+OVER_JOIN = (
+    "SELECT window.end AS event_time, count(*) AS n FROM (SELECT a.time_hour AS t FROM flights a JOIN flights b "
+    "ON a.origin = b.origin AND b.time_hour BETWEEN a.time_hour AND a.time_hour + INTERVAL 2 MINUTES) "
+    "GROUP BY window(t, '30 minutes'{})"
+)
+
+
 def version(transform: TransformSql, alias: str = "flights") -> SetTransform:
     return SetTransform(inputs=(TransformInput(dataset_ref="did:odf:f01", alias=alias),), transform=transform)
 
@@ -145,6 +152,7 @@ def test_an_input_may_get_another_name(derive: Make, engine: EngineClient, tmp_p
         (COUNTED, LATE, "records wait in windows"),
         (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "2 hours"), "stay as they are"),
         (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "7 minutes"), "stay as they are"),
+        (OVER_JOIN.format(""), OVER_JOIN.format(", '30 minutes'").replace("30 minutes", "1 hour", 1), "stay as they are"),
         (COUNTED, COUNTED.replace("SELECT", "SELECT /*+ LATE('1 day') */"), "late ones may correct"),
         (TOTALS.format("flights"), TOTALS.format("flights").replace("sum(flight)", "sum(flight + 1)"), "only unchanged"),
         (TOTALS.format("flights"), TOTALS.format("flights").replace("AS n", "AS n, 1 AS x"), "taken back"),
