@@ -94,6 +94,11 @@ def _normalized(values: pa.Array) -> pa.Array:
         parts = [_normalized(values.field(at)) for at in range(values.type.num_fields)]
         mask = values.is_null() if values.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(values.type.fields), mask=mask)
+    if kind.is_list(values.type):
+        ends = np.cumsum(np.asarray(pc.list_value_length(values).fill_null(0)), dtype=np.int32)
+        mask = values.is_null() if values.null_count else None
+        parts = _normalized(values.flatten())
+        return pa.ListArray.from_arrays(np.append(np.int32(0), ends), parts, type=values.type, mask=mask)
     return values
 
 

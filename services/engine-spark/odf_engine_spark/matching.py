@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from odf_engine_spark.codes import normalized
+from odf_engine_spark.codes import compact, equality_codes, is_among, normalized
 from odf_engine_spark.columns import output
 from odf_engine_spark.joins import join_kind
 from odf_engine_spark.node import Node
@@ -24,11 +23,17 @@ class Matching:
 
     def recent(self, fed: Mapping[str, pa.Table], before: int) -> dict[str, pa.Table]:
         """Return the records that a row may be made of which was not complete at `before`."""
-        sides = [(stream, normalized(fed[stream].column(place))) for stream, place in (self.left, self.right)]
-        is_new = [np.asarray(fed[stream].column(COMPLETE)) > before for stream, _ in sides]
-        keys = [column.filter(pa.array(new)) for (_, column), new in zip(sides, is_new, strict=True)]
-        wanted = pa.concat_arrays(keys).unique().drop_null()
-        return {**fed, **{name: fed[name].filter(pc.is_in(column, wanted)) for name, column in sides}}
+        sides = [(fed[stream], fed[stream].column(place)) for stream, place in (self.left, self.right)]
+        keys = pa.chunked_array([chunk for _, column in sides for chunk in column.chunks], sides[0][1].type)
+        codes = compact(equality_codes([normalized(keys)], len(keys)))
+        is_new = np.concatenate([np.asarray(table.column(COMPLETE)) > before for table, _ in sides])
+        matters = is_among(codes, codes[is_new])
+        left, right = sides[0][0], sides[1][0]
+        return {
+            **fed,
+            self.left[0]: left.filter(pa.array(matters[: len(left)])),
+            self.right[0]: right.filter(pa.array(matters[len(left) :])),
+        }
 
 
 def matching_of(node: Node) -> Matching | None:

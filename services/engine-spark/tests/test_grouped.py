@@ -65,6 +65,20 @@ def test_nulls_zeros_and_nans_are_keys_as_in_spark() -> None:
     ]  # fmt: skip
 
 
+def test_inside_of_lists_there_is_one_zero_too() -> None:
+    rows = [
+        (A, [0.0, None], 1),
+        (A, None, 1),
+        (A, [], 1),
+        (A, [-0.0, None], 1),
+        (A, [math.nan], 1),
+        (A, [-math.nan], 1),
+    ]
+    given = changes([pa.list_(pa.float64()), BIGINT], rows)
+    _, state = grouped(given, None, keys=1, aggregates=[Aggregate("count", BIGINT)])
+    assert state.column("records").to_pylist() == [2, 1, 1, 2]
+
+
 def test_without_aggregates_rows_are_distinct() -> None:
     given = changes([pa.string()], [(A, "a"), (A, "a"), (R, "a"), (A, "b"), (R, "a")])
     out, state = grouped(given, None, keys=1, aggregates=[])

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pytest
 
+from odf_engine_spark.matching import Matching
+from odf_engine_spark.plans import COMPLETE
 from odf_engine_spark.segments import Segment
 from odf_engine_spark.testing import (
     FROM,
@@ -221,3 +223,18 @@ def test_days_are_bounds(derive: Make, next_day: str) -> None:
     assert joined.rows() == [(A, HOUR, 1, 1.0), (A, HOUR, 1, 2.0)]
     joined.pull(1, 3)
     assert joined.rows()[2:] == [(A, 25 * HOUR, 2, None)]
+
+
+@pytest.mark.parametrize("key", [{"a": 1, "b": [0.0]}, [1, 2], None])
+def test_partners_are_found_by_structs_and_lists_too(key: object) -> None:
+    type_ = (
+        pa.list_(pa.int64())
+        if isinstance(key, list)
+        else pa.struct([("a", pa.int64()), ("b", pa.list_(pa.float64()))])
+    )
+    other = [3] if isinstance(key, list) else {"a": 2, "b": [1.0]}
+    left = pa.table({"k": pa.array([key, other], type_), COMPLETE: [1, 2]})
+    right = pa.table({"k": pa.array([key], type_), COMPLETE: [9]})
+    recent = Matching(("l", 0), ("r", 0)).recent({"l": left, "r": right}, 5)
+    assert recent["l"].to_pylist() == left.slice(0, 1).to_pylist()
+    assert recent["r"].equals(right)
