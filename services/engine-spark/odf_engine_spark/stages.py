@@ -198,7 +198,7 @@ class Session:
         records, now = self.segment.known(name, step), step.frontier.latest
         complete = np.asarray(records.column(COMPLETE))
         final = np.flatnonzero(complete <= now)
-        is_open, place = np.ones(len(records), dtype=bool), self.segment.place(name)
+        place = self.segment.place(name)
         step.progress.report("sessions", total=len(final))
         if not len(final) or step.frontier.before == step.frontier.now:
             step.new[place] = records
@@ -211,8 +211,9 @@ class Session:
         table, hidden = self.segment.collect({name: numbered})
         ends = np.asarray(hidden).astype(np.int64)
         has_ended = ends <= now
-        members = table.column(table.num_columns - 1).filter(pa.array(has_ended))
-        is_open[np.asarray(pc.list_flatten(members)).astype(np.int64)] = False
+        members = table.column(table.num_columns - 1).filter(pa.array(~has_ended))
+        is_open = complete > now
+        is_open[np.asarray(pc.list_flatten(members)).astype(np.int64)] = True
         step.new[place] = records.filter(pa.array(is_open)).combine_chunks()
         table = table.drop_columns([table.column_names[-1]]).filter(pa.array(has_ended))
         return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=ends[has_ended])
