@@ -94,7 +94,7 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
         if found is None:
             continue
         span = found.end if isinstance(found, Frame) else found.span
-        is_exact = origin_of(value) == origin_of(key)  # one value in the whole group
+        is_exact = origin_of(value).meaning == origin_of(key).meaning  # one value in the whole group
         span = Span(span.most, span.most) if is_exact else span.widened(most=slack)
         if isinstance(found, Frame):
             known[column.id] = replace(found, end=span, windows=None)

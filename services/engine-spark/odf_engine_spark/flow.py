@@ -52,7 +52,7 @@ class Flow:
             return None
         behind = int(event_time.span.most) - self.phase
         if self.period > 1:  # a window's watermark is where the next one begins, never later
-            behind = max(behind, self.period)
+            behind = max(behind, self.period - self.phase)
         reached = (frontier - self.phase) // self.period * self.period + self.period - behind
         return min(reached, frontier)
 

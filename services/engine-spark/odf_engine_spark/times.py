@@ -139,8 +139,6 @@ def origin_of(value: Tree) -> Tree:
             return origin_of(value.children[1])
         case "Cast" if value.fields["dataType"] == "timestamp":
             return origin_of(value.children[0])
-        case "AttributeReference":
-            return replace(value, fields={"id": value.id})
         case _:
             return value
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
+
+_NO_MEANING: Final = frozenset({"exprId", "metadata", "name", "qualifier"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,14 @@ class Tree:
     def id(self) -> int:
         """Return the identity of an attribute or alias."""
         return int(self.fields["exprId"]["id"])
+
+    @property
+    def meaning(self) -> object:
+        """Return what two expressions over the same columns have in common that compute the same."""
+        if self.kind == "AttributeReference":
+            return self.id
+        fields = {name: value for name, value in self.fields.items() if name not in _NO_MEANING}
+        return self.name, fields, [child.meaning for child in self.children]
 
     def with_children(self, more: tuple["Tree", ...]) -> "Tree":
         """Return the node with further children."""
