@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from odf_common.data.columns import check_corrections
 from odf_common.data.slices import read_slice, slice_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.engine import TransformRequestInput, Watermark
@@ -46,7 +47,7 @@ def read_input(asked: TransformRequestInput) -> Input:
     schema = slice_schema(Path(asked.schema_file))
     _check_system_columns(schema, asked)
     target = spark_schema_of(schema)
-    tables = [in_spark(read_slice(Path(file)), target, asked.dataset_alias) for file in asked.data_paths]
+    tables = [in_spark(_slice(Path(file), asked), target, asked.dataset_alias) for file in asked.data_paths]
     records = pa.concat_tables(tables) if tables else target.empty_table()
     return Input(
         name=asked.query_alias,
@@ -55,6 +56,16 @@ def read_input(asked: TransformRequestInput) -> Input:
         records=_cut(records, asked.offset_interval, asked),
         watermarks=asked.explicit_watermarks,
     )
+
+
+def _slice(file: Path, asked: TransformRequestInput) -> pa.Table:
+    """Return a slice; halves of a correction in two of them would be one or not, as requests are cut."""
+    table = read_slice(file)
+    try:
+        check_corrections(table.column(asked.vocab.operation_type_column))
+    except InvalidInput as error:
+        raise InvalidInput(text=str(error), where=f"{asked.dataset_alias}, {file.name}") from error
+    return table
 
 
 def _check_system_columns(schema: pa.Schema, asked: TransformRequestInput) -> None:
