@@ -189,6 +189,11 @@ KINDS: Final[Mapping[str, Steps]] = {
         BOTH,
         "SELECT window.start AS event_time, origin, sum(x) AS s FROM u GROUP BY window(time_hour, '20 minutes'), origin",
     ],
+    "sliding windows over a union": [
+        BOTH,
+        ("SELECT window.start AS event_time, origin, sum(x) AS s, count(DISTINCT x) AS n FROM u "
+        "GROUP BY window(time_hour, '20 minutes', '10 minutes'), origin"),
+    ],
     "groups over a union": [BOTH, "SELECT max(time_hour) AS event_time, origin, sum(x) AS s FROM u GROUP BY origin"],
     "rows beside running sums": [
         ("SELECT time_hour AS event_time, origin, dep_delay AS x FROM flights UNION ALL SELECT time_hour, origin, "

@@ -6,9 +6,16 @@ from odf_engine_spark.faults import FAULTS
 from odf_engine_spark.jvm import Spark
 
 
-def test_a_query_that_wants_more_memory_than_there_is_fails_alone(spark: Spark) -> None:
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT sum(size(sequence(1, 1000000000 + id))) FROM range(3)",
+        "SELECT repeat('x', 2000000000) FROM range(1)",
+    ],
+)
+def test_a_query_that_wants_more_memory_than_there_is_fails_alone(spark: Spark, query: str) -> None:
     greedy, other = spark.isolated(), spark.isolated()
-    plan = greedy.frame(greedy.parse("SELECT sum(size(sequence(1, 1000000000 + id))) FROM range(3)"))
+    plan = greedy.frame(greedy.parse(query))
     with pytest.raises(FAULTS, match="OutOfMemoryError"):
         greedy.collect(plan)
     assert spark.is_alive()

@@ -12,7 +12,7 @@ from odf_common.metadata.engine import RawQueryRequest
 from odf_common.metadata.steps import TemporalTable, TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import QueryTable
-from odf_engine_spark.testing import FLIGHTS, HOURLY, LATE, VOCAB, WEATHER, Block, Make, flight, sql
+from odf_engine_spark.testing import FLIGHTS, FROM, HOURLY, LATE, TO, VOCAB, WEATHER, Block, Make, flight, sql
 
 T = "time_hour AS event_time"
 REFUSED = {
@@ -74,6 +74,18 @@ REFUSED = {
     "SELECT max(time_hour) AS event_time, count(*) FILTER (WHERE flight > 1) AS n FROM flights": "GROUP BY window(",
     "SELECT max(time_hour) AS event_time, max(`offset`) AS n FROM flights": "offset cannot be computed with",
     "SELECT max(time_hour) AS event_time FROM flights GROUP BY CUBE (origin)": "CUBE",
+    f"SELECT {T}, flight AS x, dest AS X FROM flights": "two columns x",
+    f"SELECT {T} FROM flights VERSION AS OF 3": "SYSTEM_TIME AS OF a column",
+    f"SELECT {T} FROM flights FOR SYSTEM_TIME AS OF TIMESTAMP '2026-01-01' AS t": "take a column of the other side",
+    "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, '1 hour', '2 hours')": "leaves gaps",
+    f"SELECT {T}, flight AS Op FROM flights": "written by the engine",
+    "SELECT * FROM (SELECT time_hour AS event_time, row_number() OVER (ORDER BY flight) AS p, row_number() OVER (ORDER BY "
+    "dep_delay) AS q FROM flights) WHERE p <= 3 AND q <= 4": "needs a bound",
+    f"SELECT {T} FROM flights QUALIFY row_number() OVER (ORDER BY flight) < 3": "sub-query",
+    f"SELECT {T}, " + "CASE WHEN flight > 1 THEN " * 9 + "1" + " END" * 9 + " AS x FROM flights": "8 CASE inside",
+    f"SELECT {T} FROM flights WHERE " + "(" * 1001 + "true" + ")" * 1001: "1000 ( inside",
+    "SELECT window.start AS event_time, sum(DISTINCT dep_delay) AS s FROM flights GROUP BY window(time_hour, '1 hour')": "order of the values",
+    "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, INTERVAL 1 HOUR)": "string literal",
     f"SELECT {T}, n, x FROM flights UNPIVOT (x FOR n IN (origin, dest))": "UNPIVOT",
     "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, '1 hour', '25 minutes')": "multiple",
     "SELECT g.w.start AS event_time FROM (SELECT max(time_hour) AS t FROM flights GROUP BY origin) GROUP BY window(t, '1 hour')": "",
@@ -96,7 +108,12 @@ REFUSED = {
     f'SELECT {T}, DATE/* */r"today" AS x FROM flights': "'today' is no fixed moment",
     f"SELECT {T} FROM flights WHERE time_hour < 'tomorrow'": "'tomorrow' is no fixed moment",
     f"SELECT {T}, to_date('yesterday') AS x FROM flights": "'yesterday' is no fixed moment",
-    f"SELECT {T}, CAST(concat('n', 'ow') AS TIMESTAMP) AS x FROM flights": "computed of texts",
+    f"SELECT {T}, CAST(concat('n', 'ow') AS TIMESTAMP) AS x FROM flights": "present time",
+    f"SELECT {T} FROM flights /* /* */ ' */ WHERE time_hour < TIMESTAMP 'now' -- '": "inside of a comment",
+    f"SELECT {T}, R'\\' AS x, TIMESTAMP 'now' AS y, '' AS z FROM flights": "'now' is no fixed moment",
+    f"SELECT {T}, CAST(chr(110) || chr(111) || chr(119) AS DATE) AS x FROM flights": "present time",
+    f"SELECT {T}, to_date(CAST(X'6E6F77' AS STRING)) AS x FROM flights": "present time",
+    " ".join(["SELECT * FROM ("] * 400) + f"SELECT {T} FROM flights" + ")" * 400: "nested too deeply",
     f"SELECT {T} FROM flights WHERE origin COLLATE UTF8_LCASE = 'a'": "COLLATE",
     "SELECT window.start AS event_time, kll_sketch_agg_bigint(flight) AS x FROM flights GROUP BY window(time_hour, '1 hour')": "same",
     "SELECT session_window.end AS event_time FROM flights GROUP BY session_window(system_time, '5 minutes')": "event time",
@@ -108,6 +125,7 @@ REFUSED = {
 }  # fmt: skip
 ALLOWED = (
     f"SELECT {T}, TIMESTAMP '2026-01-31 10:00' AS x, DATE \"2026-01-31\" AS y, CAST('2026-01-31' AS DATE) AS z FROM flights",
+    f"SELECT {T}, CAST(concat('2026', '-01-31') AS DATE) AS z FROM flights",
     f"SELECT {T}, to_timestamp('Jan 2026', 'MMM yyyy') AS x, 'now' AS y, DATE 'epoch' AS z FROM flights -- DATE 'now'",
 )
 
@@ -131,6 +149,13 @@ def test_refused(derive: Make, query: str) -> None:
     text = str(caught.value)
     assert REFUSED[query] in text
     assert "org.apache" not in text
+
+
+def test_halves_of_a_correction_in_two_slices_are_refused(derive: Make) -> None:
+    blocks = [Block(rows=[flight(1), flight(1, op=FROM)]), Block(rows=[flight(1, 2.0, op=TO)])]
+    asked = derive(sql(f"SELECT {T} FROM flights"), flights=blocks)
+    with pytest.raises(InvalidInput, match=r"record 2: a -C without its \+C"):
+        asked.pull()
 
 
 def test_windows_of_two_sizes_are_refused(derive: Make) -> None:
@@ -167,6 +192,8 @@ def test_errors_tell_line_and_position(engine: EngineClient) -> None:
         ),
         ([("a", "SELECT oops FROM flights"), f"SELECT {T} FROM a"], "in step a: "),
         ([("a", "SELECT * FROM flights"), f"SELECT {T} FROM a JOIN b ON a.x = b.x"], "in the last step: "),
+        ([("a", "SELECT *, rand() AS x FROM flights"), f"SELECT {T} FROM a"], "in step a: "),
+        ([("a", "SELECT *, 1 AS x FROM flights"), f"SELECT {T} FROM a LIMIT 1"], "in the last step: "),
         ([("a", "SELECT * FRM"), f"SELECT {T} FROM a"], "in step a: "),
     ],
 )

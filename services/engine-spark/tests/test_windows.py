@@ -5,6 +5,7 @@ import pytest
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.segments import last_ends
+from odf_engine_spark.state import read_state
 from odf_engine_spark.testing import COUNTS, FROM, HOUR, MINUTE, TO, A, Block, Make, R, flight, ms, sql
 from odf_engine_spark.times import Lateness
 
@@ -133,6 +134,47 @@ def test_a_record_exactly_at_a_session_s_end_belongs_to_it(derive: Make) -> None
     stepwise.pull(2)
     whole.pull()
     assert stepwise.rows() == whole.rows() == [(A, 20 * MINUTE, 2)]
+
+
+def test_records_that_a_session_leaves_out_are_not_kept(derive: Make) -> None:
+    query = (
+        "SELECT session_window.end AS event_time, count(*) AS n FROM flights WHERE flight > 1 "
+        "GROUP BY session_window(time_hour, '10 minutes')"
+    )
+    rows = [flight(0), flight(MINUTE, number=2), flight(11 * MINUTE, number=2), flight(12 * MINUTE)]
+    sessions = derive(sql(query), flights=[Block(rows=rows, watermark=15 * MINUTE), Block(watermark=HOUR)])
+    sessions.pull(1)
+    assert sessions.rows() == []
+    assert sum(len(table) for table in read_state(sessions.checkpoint).tables.values()) == 2
+    sessions.pull(2)
+    assert sessions.rows() == [(A, 21 * MINUTE, 2)]
+    assert not any(len(table) for table in read_state(sessions.checkpoint).tables.values())
+
+
+def test_sums_beside_distinct_go_in_the_order_of_the_records(derive: Make) -> None:
+    query = (
+        "SELECT date_trunc('hour', time_hour) AS event_time, count(DISTINCT flight) AS c, sum(dep_delay) AS s, "
+        "count(DISTINCT flight) FILTER (WHERE flight > 1) AS d FROM flights GROUP BY date_trunc('hour', time_hour)"
+    )
+    rows = [flight(1, 1e16, number=1), flight(2, 1.0, number=2), flight(3, -1e16, number=1)]
+    for text in (query, query.replace(" FILTER (WHERE flight > 1)", ""), query.replace("c, sum", "c, avg")):
+        hourly = derive(sql(text), flights=[Block(rows=rows, watermark=HOUR)])
+        hourly.pull()
+        assert hourly.rows()[0][2:4] == (2, 0.0)
+
+
+def test_several_orders_come_with_the_window(derive: Make) -> None:
+    over = "OVER (PARTITION BY date_trunc('hour', time_hour) ORDER BY {}) AS {}"
+    query = (
+        f"SELECT time_hour AS event_time, row_number() {over.format('dep_delay', 'r')}, "
+        f"sum(flight) {over.format('flight', 's')}, lead(flight) {over.format('time_hour', 'l')} FROM flights"
+    )
+    ranked = derive(
+        sql(query), flights=[Block(rows=[flight(1, 2.0), flight(2, 1.0, number=3)], watermark=HOUR)]
+    )
+    answer = ranked.pull()
+    assert ranked.rows() == [(A, 1, 2, 1, 3), (A, 2, 1, 4, None)]
+    assert ms(answer) == HOUR
 
 
 @pytest.mark.parametrize(
