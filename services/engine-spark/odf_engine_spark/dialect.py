@@ -25,10 +25,9 @@ _AS_OF: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _LATE: Final = "LATE"
-_NESTING: Final = re.compile(r"[()]|\b(?:CASE|END)\b", re.IGNORECASE)
-_OPENED: Final = {")": "(", "END": "CASE"}  # by what closes it
+_CLOSED: Final = {")": "(", "END": "CASE"}  # by what closes it
 _DEEPEST: Final = {"(": 1000, "CASE": 8}
-_MOMENT: Final = re.compile(
+_TOKEN: Final = re.compile(
     r"(?P<line>--[^\n]*)|(?P<comment>/\*.*?\*/)|`[^`]*`|(?P<raw>[rR](?:'[^']*'|\"[^\"]*\"))|(?P<word>[A-Za-z_]\w*)|"
     r"(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\S",
     re.DOTALL,
@@ -75,15 +74,14 @@ def check_depth(sql: str) -> None:
     Spark's parser takes a minute for some thousands of brackets, and its JSON doubles with each CASE inside of a CASE.
     """
     deep = dict.fromkeys(_DEEPEST, 0)
-    for found in _NESTING.finditer(sql):
-        opened = _OPENED.get(found[0].upper())
-        if opened is None:
-            word = found[0].upper()
+    for found in _TOKEN.finditer(sql):
+        word = found[0].upper()
+        if word in _CLOSED:
+            deep[_CLOSED[word]] = max(deep[_CLOSED[word]] - 1, 0)
+        elif word in deep:
             deep[word] += 1
             if deep[word] > _DEEPEST[word]:
                 raise InvalidQuery(text=f"{TOO_DEEP}: more than {_DEEPEST[word]} {word} inside of each other")
-        else:
-            deep[opened] = max(deep[opened] - 1, 0)
 
 
 def check_moments(sql: str) -> None:
@@ -92,7 +90,7 @@ def check_moments(sql: str) -> None:
     Spark's parser puts the present time in their place, which a plan does not show any more.
     """
     before = ""
-    for found in _MOMENT.finditer(sql):
+    for found in _TOKEN.finditer(sql):
         match found.lastgroup:
             case "line":
                 continue

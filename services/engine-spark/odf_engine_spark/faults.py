@@ -8,11 +8,8 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkE
 
 from odf_common.errors import InvalidQuery
 
-FAULTS: Final = (
-    PySparkException,
-    Py4JJavaError,
-    RecursionError,
-)  # what a call into the JVM may raise, or its plans
+# What a call into the JVM may raise, or what its plans are too deep for.
+FAULTS: Final = (PySparkException, Py4JJavaError, RecursionError)
 TOO_DEEP: Final = "the query is nested too deeply: take steps, or fewer brackets"
 _ADVICE: Final = re.compile(
     r"(?: If necessary s| S|(?<=\s)S)et \"?spark\.[\w.]+\"? to [\"\'`\w]+ to bypass this error\."
@@ -34,7 +31,8 @@ def query_fault(error: Exception) -> InvalidQuery:
     state, text = _said(error)
     text = _STACK.sub("", text.strip())
     # A window of a month has no state, nor has one of INTERVAL 1 HOUR.
-    is_users = isinstance(error, IllegalArgumentException | AnalysisException)
+    is_stateless = state is None and isinstance(error, AnalysisException)
+    is_users = isinstance(error, IllegalArgumentException) or is_stateless
     if not is_users and (state is None or state.startswith(_INTERNAL)):
         raise EngineFault(text[:LIMIT]) from error
     if isinstance(error, AnalysisException):

@@ -126,6 +126,7 @@ REFUSED = {
 ALLOWED = (
     f"SELECT {T}, TIMESTAMP '2026-01-31 10:00' AS x, DATE \"2026-01-31\" AS y, CAST('2026-01-31' AS DATE) AS z FROM flights",
     f"SELECT {T}, CAST(concat('2026', '-01-31') AS DATE) AS z FROM flights",
+    f"SELECT {T} FROM flights WHERE dest NOT IN (" + "'in case (', " * 1000 + "'(') -- /* case",
     f"SELECT {T}, to_timestamp('Jan 2026', 'MMM yyyy') AS x, 'now' AS y, DATE 'epoch' AS z FROM flights -- DATE 'now'",
 )
 
