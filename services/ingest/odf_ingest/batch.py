@@ -1,7 +1,8 @@
 """What is brought in at once: messages of a topic, or a file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from odf_common.metadata.scalars import Timestamp
@@ -17,6 +18,17 @@ class Part:
     offsets: Sequence[int]
     timestamps: Places | None
 
+    def between(self, start: int, stop: int) -> "Part":
+        """Return the messages from the place `start` up to `stop`."""
+        if start == 0 and stop == len(self.values):
+            return self
+        return Part(
+            partition=self.partition,
+            values=self.values[start:stop],
+            offsets=self.offsets[start:stop],
+            timestamps=None if self.timestamps is None else self.timestamps[start:stop],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageBatch:
@@ -25,7 +37,8 @@ class MessageBatch:
     `beginning` has the offsets at which partitions begin that the chain does not know yet.
     `unread` are the partitions that were not seen to have been read to their ends.
     `begun` is when the first of them came (seconds, monotonic), `size` their bytes, `partitions` how many the
-    topic has.
+    topic has. `tries` counts the batches from the same position that were too short to be committed, `may_grow`
+    tells whether a longer one may be tried.
     """
 
     topic: str
@@ -38,11 +51,35 @@ class MessageBatch:
     begun: float
     size: int
     unread: frozenset[int] = frozenset()
+    tries: int = 0
+    may_grow: bool = True
 
     @property
     def count(self) -> int:
         """Return how many messages there are."""
         return sum(len(part.values) for part in self.parts)
+
+    def before(self, record: int, bad: AbstractSet[tuple[int, int]]) -> "MessageBatch | None":
+        """Return the messages before that of a record, partition by partition; None when there are none.
+
+        `record` counts messages from 0, but for those in `bad` (partition and offset).
+        """
+        parts: list[Part] = []
+        end = dict(self.start)
+        for part in self.parts:
+            good = [place for place, at in enumerate(part.offsets) if (part.partition, at) not in bad]
+            stop = good[record] if record < len(good) else len(part.values)
+            if stop:
+                parts.append(part.between(0, stop))
+                end[part.partition] = part.offsets[stop - 1] + 1
+            if stop < len(part.values):
+                break
+            record -= len(good)
+        cut = {number for number, at in end.items() if at != self.end[number]}
+        size = sum(int(part.values.sizes[-1]) for part in parts)
+        return (
+            replace(self, parts=tuple(parts), end=end, size=size, unread=self.unread | cut) if parts else None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,13 +40,16 @@ class Batch(Protocol):
         """Return if the batch follows on a position; raises `AlreadyCommitted`, or what forbids to go on."""
 
     def prepare(self, state: ChainState) -> Prepared:
-        """Return the records as a state of the chain wants them; bad ones are put aside, durably."""
+        """Return the records as a state of the chain wants them."""
 
-    def without_records(self, error: InvalidInput) -> Prepared:
-        """Return what is left of a batch that cannot be merged as a whole, or raise the error."""
+    def left_of(self, error: InvalidInput) -> Prepared:
+        """Return what is left of the batch, which cannot be merged as a whole, or raise the error.
+
+        What is left is the batch from then on.
+        """
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
-        """Return the position behind the batch, and the watermark there."""
+        """Return the position behind the batch, and the watermark there; bad records are put aside, durably."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ class BatchCommitter:
             try:
                 merged = self._drafter.merged(state, prepared, past)
             except InvalidInput as error:
-                prepared = batch.without_records(error)
+                prepared = batch.left_of(error)
                 merged = self._drafter.merged(state, prepared, past)
             if len(merged.records) == 0 and not batch.may_be_empty:
                 return Outcome(state=state, count=0, is_new=False)

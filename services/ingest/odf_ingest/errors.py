@@ -1,5 +1,6 @@
 """What can go wrong while records are brought in; each names the facts a person needs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from odf_common.errors import InvalidInput, OdfError, Refused
@@ -29,6 +30,41 @@ class SourceStopped(Refused):
     def advice(self) -> str:
         """Return what to do."""
         return "Nothing was skipped; mend the cause, then restart ingest or commit to the dataset to go on."
+
+
+@dataclass(eq=False, kw_only=True)
+class HalfCorrection(InvalidInput):
+    """A record is half a correction; the first `whole` records of the batch have both halves of theirs.
+
+    `may_come` tells whether each half that is missing is a +C: those may lie behind the batch.
+    """
+
+    whole: int
+    may_come: bool
+
+
+@dataclass(eq=False, kw_only=True)
+class HalfMissing(OdfError):
+    """The other half of a correction has not come up to `end`, by partition; `tries` were made before."""
+
+    end: Mapping[int, int]
+    tries: int
+    why: str
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceWaits(Refused):
+    """The push source waits for a message that has not come; `reason` and `text` are those of what lacks it."""
+
+    source: str
+
+    def __str__(self) -> str:
+        """Return the source and what it waits for."""
+        return f"push source {self.source} waits for more: {self.text}"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "Nothing was skipped; it goes on by itself as soon as the other half is in the topic."
 
 
 @dataclass(eq=False, kw_only=True)

@@ -11,13 +11,14 @@ from odf_common.metadata.chain_state import ChainState
 from odf_common.ports.bus import Topics
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit import position_of
-from odf_ingest.errors import SourceGone, SourceStopped, TopicReplaced
+from odf_ingest.errors import SourceGone, SourceStopped, SourceWaits, TopicReplaced
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader
 
 LOOK: Final = 0.01  # seconds between two looks at the chain
 TELL: Final = 0.25  # seconds between two words of progress
+PATIENCE: Final = 5.0  # seconds that a source may wait for what is not in the topic yet
 
 Ends = Mapping[tuple[str, int], int]  # by source and partition
 
@@ -35,19 +36,23 @@ class Drains:
 
     def __init__(self, topics: Topics, lanes: Lanes, owned: OwnedSources, reader: PushReader) -> None:
         """Ask these."""
+        self.patience = PATIENCE
         self._topics = topics
         self._lanes = lanes
         self._owned = owned
         self._reader = reader
 
     def wait(self, entry: CatalogEntry) -> Iterator[Progress]:
-        """Yield progress until nothing waits; raises `SourceStopped` if a source stands still before."""
+        """Yield progress until nothing waits; raises `SourceStopped` if a source stands still before.
+
+        Raises `SourceWaits` when one of them has waited for a message that does not lie there.
+        """
         dataset = entry.dataset_id
         state = self._lanes.state(dataset)
         topics = {name: topic for name, topic in entry.push_topics.items() if name in state.push_sources}
         ends = self._ends(topics)
         self._require_topics(state, topics)
-        told = time.monotonic()
+        told = moved = time.monotonic()
         try:
             while True:
                 waiting = self._waiting(state, topics, ends)
@@ -57,6 +62,11 @@ class Drains:
                 if time.monotonic() - told > TELL:
                     told = time.monotonic()
                     yield Progress(waiting=waiting)
+                waits = self._waits(dataset, topics)
+                if waits is None:
+                    moved = time.monotonic()
+                elif time.monotonic() - moved > self.patience:
+                    raise waits
                 self._hurry(dataset, topics, is_hurried=True)
                 time.sleep(LOOK)
                 state = self._lanes.state(dataset)
@@ -91,6 +101,14 @@ class Drains:
             if left > 0 and not self._is_reached(state.dataset_id, name, number, end):
                 waiting += left
         return waiting
+
+    def _waits(self, dataset: DatasetId, topics: Mapping[str, str]) -> SourceWaits | None:
+        for name in topics:
+            source = self._reader.sources.get((dataset, name))
+            wait = source.wait if source is not None and source.is_waiting else None
+            if wait is not None:
+                return SourceWaits(source=name, reason="HalfMissing", text=wait.why)
+        return None
 
     def _next(self, state: ChainState, name: str, topic: str, number: int) -> int:
         known = position_of(state, name).topics.get(topic)

@@ -34,7 +34,7 @@ class FileCommit:
             self._read = plan, self._preparer.file(plan, self._batch)
         return self._read[1]
 
-    def without_records(self, error: InvalidInput) -> Prepared:
+    def left_of(self, error: InvalidInput) -> Prepared:
         """Raise the error: a file is taken as a whole."""
         raise error
 

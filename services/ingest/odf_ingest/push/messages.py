@@ -7,7 +7,14 @@ from odf_common.errors import InvalidInput, Unavailable
 from odf_common.metadata.chain_state import ChainState
 from odf_common.ports.bus import Bus, DeadLetter
 from odf_ingest.batch import BadRecord, MessageBatch
-from odf_ingest.errors import AlreadyCommitted, PositionMoved, SourceGone, TopicReplaced
+from odf_ingest.errors import (
+    AlreadyCommitted,
+    HalfCorrection,
+    HalfMissing,
+    PositionMoved,
+    SourceGone,
+    TopicReplaced,
+)
 from odf_ingest.position import SourcePosition, TopicPosition
 from odf_ingest.prepare import Plan, Prepared, plan_of
 from odf_ingest.slices import HELD, Reached
@@ -32,17 +39,18 @@ class KafkaBatch:
     ) -> None:
         """Read anew with `read` if that has failed for a moment, or the source has changed meanwhile."""
         self.source = source
-        self._batch = batch
+        self.batch = batch  # shorter than at first where only its beginning can be committed
         self._plan = plan
         self._reading = reading
         self._read = read
         self._bus = bus
+        self._taken: tuple[Plan, Prepared] | None = None
         self._has_buried = False
         self._dataset = ""
 
     def check(self, position: SourcePosition) -> None:
         """Raise unless the chain stands where the batch begins."""
-        batch = self._batch
+        batch = self.batch
         known = position.topics.get(batch.topic)
         if known is not None and known.topic_id != batch.topic_id:
             raise TopicReplaced(topic=batch.topic, expected=known.topic_id, actual=batch.topic_id)
@@ -53,50 +61,76 @@ class KafkaBatch:
             raise PositionMoved(source=self.source)
 
     def prepare(self, state: ChainState) -> Prepared:
-        """Return the records; bad ones are dead letters then, durably."""
+        """Return the records; read anew if the source has changed."""
         source = state.push_sources.get(self.source)
         if source is None:
             raise SourceGone(source=self.source)
-        prepared = self._first_reading()
+        self._dataset = str(state.dataset_id)
         plan = plan_of(state, source)
-        if plan != self._plan:
+        if self._taken is None and plan == self._plan:
+            self._taken = plan, self._first_reading()
+        elif self._taken is None or self._taken[0] != plan:
             if plan.needs_timestamps and not self._plan.needs_timestamps:
                 # They were not kept: the messages have to be taken again.
                 raise PositionMoved(source=self.source)
-            prepared = self._read(plan, self._batch)
-        self._dataset = str(state.dataset_id)
-        self._bury(prepared.bad)
-        return prepared
+            self._taken = plan, self._read(plan, self.batch)
+        return self._taken[1]
 
-    def without_records(self, error: InvalidInput) -> Prepared:
-        """Return nothing for a message that is a batch which contradicts itself: it is a dead letter then."""
-        prepared = self._first_reading()
-        if not self._plan.takes_whole_batches:
+    def left_of(self, error: InvalidInput) -> Prepared:
+        """Return nothing for a message that is a batch which contradicts itself: it is a dead letter then.
+
+        Of other batches return what comes before the first correction that is not whole. Where that is nothing,
+        raises `HalfMissing` as long as the other half may come, and then the error.
+        """
+        assert self._taken is not None
+        plan, prepared = self._taken
+        if plan.takes_whole_batches:
+            left = self._as_bad(prepared, error)
+        elif isinstance(error, HalfCorrection):
+            left = self._whole(plan, prepared, error)
+        else:
             raise error
-        (part,) = self._batch.parts
+        self._taken = plan, left
+        return left
+
+    def _whole(self, plan: Plan, prepared: Prepared, error: HalfCorrection) -> Prepared:
+        batch = self.batch
+        bad = {(one.partition, one.offset) for one in prepared.bad}
+        # Which messages the output of a query comes from is not known.
+        shorter = batch.before(error.whole, bad) if plan.source.preprocess is None else None
+        if shorter is not None:
+            self.batch = shorter
+            return self._read(plan, shorter)
+        if error.may_come and batch.may_grow:
+            raise HalfMissing(end=batch.end, tries=batch.tries, why=str(error)) from error
+        raise error
+
+    def _as_bad(self, prepared: Prepared, error: InvalidInput) -> Prepared:
+        (part,) = self.batch.parts
         bad = BadRecord(
             partition=part.partition, offset=part.offsets[0], value=part.values[0], reason=str(error)
         )
-        self._bury((bad,))
-        return Prepared(source=prepared.source, records=None, moment=prepared.moment, greatest={})
+        return Prepared(source=prepared.source, records=None, moment=prepared.moment, bad=(bad,), greatest={})
 
     def _bury(self, bad: Sequence[BadRecord]) -> None:
         if bad and not self._has_buried:
-            bury(self._bus, self._batch.topic, bad, source=self.source, dataset=self._dataset)
+            bury(self._bus, self.batch.topic, bad, source=self.source, dataset=self._dataset)
             self._has_buried = True
 
     def _first_reading(self) -> Prepared:
         try:
             return self._reading.result()
         except Unavailable:
-            return self._read(self._plan, self._batch)
+            return self._read(self._plan, self.batch)
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
         """Return the position behind the last message, and for several partitions the least of their greatest times.
 
         A partition that has records nobody has looked at yet holds the watermark: they may be older than all others.
+        Bad records are dead letters then, durably.
         """
-        batch = self._batch
+        batch = self.batch
+        self._bury(prepared.bad)
         known = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
         greatest = dict(known.greatest)
         if batch.partitions > 1:

@@ -12,7 +12,7 @@ from odf_ingest.commit import position_of
 from odf_ingest.errors import PositionBeyondEnd, RecordsLost, TopicGone, TopicReplaced
 from odf_ingest.position import TopicPosition
 from odf_ingest.prepare import plan_of
-from odf_ingest.push.source import Limits, PushSource
+from odf_ingest.push.source import Limits, PushSource, Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,13 @@ class _Place:
 
 
 def open_source(
-    topics: Topics, entry: CatalogEntry, state: ChainState, source: AddPushSource, limits: Limits
+    topics: Topics,
+    entry: CatalogEntry,
+    state: ChainState,
+    source: AddPushSource,
+    *,
+    limits: Limits,
+    wait: Wait | None,
 ) -> PushSource:
     """Return the source at the position that the chain tells.
 
@@ -42,6 +48,7 @@ def open_source(
         positions=place.positions,
         beginning=place.beginning,
         limits=limits,
+        wait=wait,
     )
 
 

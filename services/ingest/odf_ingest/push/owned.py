@@ -21,7 +21,7 @@ from odf_ingest.commit import position_of
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.opening import open_source
-from odf_ingest.push.source import Limits, PushSource
+from odf_ingest.push.source import Limits, PushSource, Wait
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -76,6 +76,7 @@ class OwnedSources:
         self._partition_of = partition_of
         self._partitions: frozenset[int] = frozenset()
         self._stops: dict[Key, _Stop] = {}
+        self._waits: dict[Key, Wait] = {}
         self._again: dict[DatasetId, float] = {}
         self._missing: set[Key] = set()
         self._scanned = 0.0
@@ -136,14 +137,19 @@ class OwnedSources:
             self._reading.close(key)
         for key in [key for key in self._stops if key[0] == dataset]:
             del self._stops[key]
+        for key in [key for key in self._waits if key[0] == dataset]:
+            del self._waits[key]
         self._lanes.forget(dataset)
 
-    def reopen(self, source: PushSource) -> None:
-        """Read a source anew from where the chain stands."""
+    def reopen(self, source: PushSource, wait: Wait | None = None) -> None:
+        """Read a source anew from where the chain stands; with a `wait`, into a longer batch."""
         key = (source.dataset, source.name)
         if self._reading.sources.get(key) is source:
-            log.info("source is read anew", dataset=source.alias, source=source.name)
+            why = wait.why if wait else None
+            log.info("source is read anew", dataset=source.alias, source=source.name, why=why)
             self._reading.close(key)
+            if wait is not None:
+                self._waits[key] = wait
             self.look(source.dataset)
 
     def stopped(self, key: Key, why: SourceStopped) -> None:
@@ -200,7 +206,7 @@ class OwnedSources:
         """See to it that a source is read from where the chain stands, unless it is stopped for a reason that lasts."""
         key = (entry.dataset_id, source.source_name)
         known = self._reading.sources.get(key)
-        if known is not None and not known.is_idle:
+        if known is not None and not (known.is_idle or known.is_waiting):
             # Where it stands is known when its work is done; a reset meanwhile must not be overlooked.
             self.look_soon(entry.dataset_id)
             return
@@ -214,7 +220,9 @@ class OwnedSources:
     def _open(self, entry: CatalogEntry, state: ChainState, source: AddPushSource) -> None:
         key = (entry.dataset_id, source.source_name)
         try:
-            opened = open_source(self._topics, entry, state, source, self._limits)
+            opened = open_source(
+                self._topics, entry, state, source, limits=self._limits, wait=self._waits.get(key)
+            )
         except Unavailable:
             raise
         except NotFound as error:
@@ -227,6 +235,7 @@ class OwnedSources:
             self.stopped(key, SourceStopped(source=source.source_name, reason=error.code, text=str(error)))
         else:
             self._stops.pop(key, None)
+            self._waits.pop(key, None)
             self._missing.discard(key)
             metrics.STOPPED.labels(entry.alias, source.source_name).set(0)
             self._reading.open(opened)
@@ -237,9 +246,9 @@ def _as_of(state: ChainState, source: str) -> object:
 
 
 def _is_elsewhere(source: PushSource, state: ChainState) -> bool:
-    """Tell whether an idle source waits at another position than the chain's: a reset, or another writer."""
+    """Tell whether an idle or waiting source is at another position than the chain: a reset, or another writer."""
     if source.plan.source != state.push_sources[source.name]:
         return True
     known = position_of(state, source.name).topics.get(source.topic)
     at = {} if known is None else known.next
-    return any(at.get(number, source.beginning[number]) != next_ for number, next_ in source.next.items())
+    return any(at.get(number, source.beginning[number]) != next_ for number, next_ in source.position.items())

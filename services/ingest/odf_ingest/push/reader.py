@@ -15,10 +15,10 @@ from odf_common.adapters.kafka.records import Partition, Taken
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.runtime.retry import keep_trying
-from odf_ingest.errors import PositionMoved, SourceStopped
+from odf_ingest.errors import HalfMissing, PositionMoved, SourceStopped
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.records import Records
-from odf_ingest.push.source import LIMIT, PushSource
+from odf_ingest.push.source import LIMIT, PushSource, Wait
 from odf_ingest.push.work import Work
 
 log = structlog.stdlib.get_logger(__name__)
@@ -87,6 +87,9 @@ class PushReader:
         """Take note, from any thread, that a source's batch could not be committed."""
         if isinstance(error, PositionMoved):
             self.request(lambda: self._owned.reopen(source))
+        elif isinstance(error, HalfMissing):
+            wait = Wait(seen=error.end, tries=error.tries + 1, why=error.why)
+            self.request(lambda: self._owned.reopen(source, wait))
         else:
             self.request(lambda: self._halt(source, getattr(error, "code", type(error).__name__), str(error)))
 

@@ -1,5 +1,6 @@
 """One push source being read: what has come of it, cut into batches by bytes and by time."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from odf_ingest.values import Values
 
 LIMIT = 2  # batches at work: one is committed while the next is read
 BEHIND = 5  # times the delay that a batch may take to fill with messages that wait already
+MOST = 64 * 1024 * 1024  # bytes of a batch that grows because what it lacks may lie behind it
+LONGEST = 10.0  # seconds that such a batch waits for more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,29 @@ class Limits:
 
     size: int
     delay: float
+    most: int = MOST
+
+    @property
+    def top(self) -> int:
+        """Return the bytes of the largest batch."""
+        return max(self.size, self.most)
+
+    def after(self, tries: int) -> "Limits":
+        """Return the limits of a batch after that many which were too short: twice as much each time."""
+        if tries == 0:
+            return self
+        times = 2 ** min(tries, 32)
+        delay = max(self.delay, min(max(self.delay, 0.05) * times, LONGEST))
+        return Limits(size=min(self.size * times, self.top), delay=delay, most=self.most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Why a source waits: the batches up to `seen` lacked something, `tries` times."""
+
+    seen: Mapping[int, int]
+    tries: int
+    why: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +67,8 @@ class PushSource:
     `next` is where each partition goes on, `ends` where it was found to end, `high` where it ended when last
     something came; `begun` and `settled` count batches.
     `is_stale` says that what is at work is to be dropped, `is_hurried` that a batch is cut as soon as nothing more
-    waits; `last_mean` is the mean size in bytes of the messages that came last.
+    waits; `last_mean` is the mean size in bytes of the messages that came last. With a `wait` its first batch is
+    not cut before something new has come.
     """
 
     def __init__(  # noqa: PLR0913 - all by name
@@ -55,6 +82,7 @@ class PushSource:
         positions: Mapping[int, int],
         beginning: Mapping[int, int],
         limits: Limits,
+        wait: Wait | None = None,
     ) -> None:
         """Begin to read at `positions`."""
         self.dataset = dataset
@@ -75,7 +103,9 @@ class PushSource:
         self.is_hurried = False
         self.last_mean = 0.0
         self.beginning = dict(beginning)
-        self._limits = limits
+        self.wait = wait
+        self._usual = limits
+        self._limits = limits.after(wait.tries if wait else 0)
         self._buffer = _Buffer(start=dict(positions))
 
     @property
@@ -94,10 +124,22 @@ class PushSource:
         return not (self.at_work or self.ready or self._buffer.parts)
 
     @property
+    def is_waiting(self) -> bool:
+        """Tell whether what has come of it cannot be committed before more comes."""
+        return self.wait is not None and not self._has_new(self.wait) and self._has_seen(self.wait)
+
+    @property
+    def position(self) -> Mapping[int, int]:
+        """Return where that begins which is not cut yet."""
+        return self._buffer.start
+
+    @property
     def due(self) -> float | None:
         """Return when the buffer has to be cut (seconds, monotonic), None while it is empty."""
-        if not self._buffer.parts:
+        if not self._buffer.parts or self.is_waiting:
             return None
+        if self.wait is not None and not self._has_new(self.wait):
+            return math.inf
         if self.is_hurried and all(self.ends.get(number) == at for number, at in self.next.items()):
             return self._buffer.begun
         return self._buffer.begun + self._limits.delay * (BEHIND if self._is_behind else 1)
@@ -108,6 +150,12 @@ class PushSource:
         waiting = sum(max(self.high.get(number, 0) - at, 0) for number, at in self.next.items())
         return self._buffer.size + waiting * self.last_mean >= self._limits.size
 
+    def _has_seen(self, wait: Wait) -> bool:
+        return all(at >= wait.seen.get(number, 0) for number, at in self.next.items())
+
+    def _has_new(self, wait: Wait) -> bool:
+        return any(at > wait.seen.get(number, 0) for number, at in self.next.items())
+
     def lag(self, committed: Mapping[int, int]) -> int:
         """Return how many messages wait behind what is committed, as far as is known."""
         return sum(max(self.high.get(number, 0) - at, 0) for number, at in committed.items())
@@ -117,7 +165,7 @@ class PushSource:
         whole = self._part(chunk)
         if self.plan.takes_whole_batches:
             for number in range(len(whole.values)):
-                self._append(_slice(whole, number, number + 1), 0)
+                self._append(whole.between(number, number + 1), 0)
                 self.cut()
             return
         sizes = whole.values.sizes
@@ -128,13 +176,13 @@ class PushSource:
         while total - (sizes[at - 1] if at else 0) >= room:
             taken = int(sizes[at - 1]) if at else 0
             until = max(int(np.searchsorted(sizes, taken + room)) + 1, at + 1)
-            self._append(_slice(whole, at, until), int(sizes[until - 1]) - taken)
+            self._append(whole.between(at, until), int(sizes[until - 1]) - taken)
             self.cut()
             room, at = self._limits.size, until
             if at == len(sizes):
                 return
         taken = int(sizes[at - 1]) if at else 0
-        self._append(_slice(whole, at, len(sizes)), total - taken)
+        self._append(whole.between(at, len(sizes)), total - taken)
 
     def cut(self) -> None:
         """Make a batch of what the buffer has."""
@@ -153,8 +201,12 @@ class PushSource:
                 begun=buffer.begun,
                 size=buffer.size,
                 unread=frozenset(number for number, at in self.next.items() if self.ends.get(number) != at),
+                tries=self.wait.tries if self.wait else 0,
+                may_grow=buffer.size < self._usual.top,
             )
         )
+        self.wait = None
+        self._limits = self._usual
         self._buffer = _Buffer(start=dict(self.next))
 
     def _part(self, chunk: Chunk) -> Part:
@@ -168,23 +220,12 @@ class PushSource:
 
     def _append(self, part: Part, size: int) -> None:
         buffer = self._buffer
-        if not buffer.parts:
+        # What was seen before does not count: the delay is for what comes behind it.
+        if not buffer.parts or (self.wait is not None and not self._has_new(self.wait)):
             buffer.begun = time.monotonic()
         buffer.parts.append(part)
         buffer.size += size
         self.next[part.partition] = part.offsets[-1] + 1
-
-
-def _slice(part: Part, start: int, stop: int) -> Part:
-    if start == 0 and stop == len(part.values):
-        return part
-    moments = part.timestamps
-    return Part(
-        partition=part.partition,
-        values=part.values[start:stop],
-        offsets=part.offsets[start:stop],
-        timestamps=None if moments is None else moments[start:stop],
-    )
 
 
 def _by_partition(parts: list[Part]) -> list[Part]:

@@ -17,7 +17,7 @@ from odf_common.runtime.retry import keep_trying
 from odf_ingest import metrics
 from odf_ingest.batch import MessageBatch
 from odf_ingest.commit import Outcome
-from odf_ingest.errors import TopicGone, TopicReplaced
+from odf_ingest.errors import HalfMissing, PositionMoved, TopicGone, TopicReplaced
 from odf_ingest.prepare import Plan, Prepared, Preparer
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.messages import KafkaBatch
@@ -83,14 +83,20 @@ class Work:
             outcome = keep_trying(lambda: self._committed(source, work), self._stop)
         except OdfError as error:
             source.is_stale = True
+            if isinstance(error, HalfMissing):
+                self._tell_progress(source, source.lag(batch.start), 0, time.monotonic() - batch.begun)
             self._failed(source, error)
         except Exception as error:
             log.exception("a bug stops this source", dataset=str(source.dataset), source=source.name)
             source.is_stale = True
             self._failed(source, error)
         else:
+            if work.batch is not batch:
+                # The rest of it is read again.
+                source.is_stale = True
+                self._failed(source, PositionMoved(source=source.name))
             if outcome is not None:
-                self._tell(source, batch, outcome)
+                self._tell(source, work.batch, outcome)
 
     def _committed(self, source: PushSource, work: KafkaBatch) -> Outcome:
         try:
@@ -104,7 +110,6 @@ class Work:
         elapsed = time.monotonic() - batch.begun
         lag = source.lag(batch.end)
         metrics.RECORDS.labels(source.alias, source.name).inc(outcome.count)
-        metrics.LAG.labels(source.alias, source.name).set(lag)
         metrics.SECONDS.observe(elapsed)
         log.info(
             "records committed",
@@ -115,8 +120,12 @@ class Work:
             lag=lag,
             ms=round(elapsed * 1000),
         )
+        self._tell_progress(source, lag, outcome.count, elapsed)
+
+    def _tell_progress(self, source: PushSource, lag: int, records: int, elapsed: float) -> None:
+        metrics.LAG.labels(source.alias, source.name).set(lag)
         progress = IngestProgress(
-            source_name=source.name, lag=lag, records=outcome.count, elapsed_ms=round(elapsed * 1000)
+            source_name=source.name, lag=lag, records=records, elapsed_ms=round(elapsed * 1000)
         )
         try:
             self._bus.send(NOTIFICATIONS, envelope(source.dataset, progress, may_ignore=True))

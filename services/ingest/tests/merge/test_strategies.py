@@ -16,6 +16,7 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_ingest.errors import HalfCorrection
 from odf_ingest.history import _last_of_each
 from odf_ingest.merge import Merged, merge
 from odf_ingest.merge_keys import KeyIndex, key_array
@@ -171,6 +172,41 @@ def test_a_changelog_with_half_a_correction_is_refused() -> None:
     assert after(CHANGELOG, whole) == [(2, 1, "a"), (3, 1, "c"), (0, 2, "b")]
     with pytest.raises(InvalidInput, match="without its"):
         after(CHANGELOG, table((1, "a", 0), (2, "c", 0), ops=[2, 3]).slice(0, 1))
+    with pytest.raises(InvalidInput, match="record 1: a -C without its"):
+        after(CHANGELOG, table((1, "a", 0), (2, "c", 0), ops=[2, 3]))
+
+
+def test_several_corrections_of_a_key_follow_on_each_other() -> None:
+    new = table(
+        (2, "x", 0), (1, "a", 0), (1, "b", 0), (2, "y", 0), (1, "b", 0), (1, "c", 0), ops=[2, 2, 3, 3, 2, 3]
+    )
+    assert after(CHANGELOG, new) == [
+        (2, 1, "a"),
+        (3, 1, "b"),
+        (2, 1, "b"),
+        (3, 1, "c"),
+        (2, 2, "x"),
+        (3, 2, "y"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "ops", "whole", "may_come"),
+    [
+        ([1], [2], 0, True),
+        ([1], [3], 0, False),
+        ([1, 1, 2, 1], [2, 3, 0, 2], 3, True),
+        ([1, 2, 1, 3, 2, 4], [2, 2, 3, 0, 3, 2], 5, True),
+        ([5, 1, 2, 1], [0, 2, 2, 3], 1, True),
+        ([5, 1, 2, 1], [0, 2, 3, 3], 1, False),
+    ],
+)
+def test_it_is_told_what_comes_before_the_first_correction_that_is_not_whole(
+    keys: list[int], ops: list[int], whole: int, may_come: bool
+) -> None:
+    with pytest.raises(HalfCorrection) as raised:
+        after(CHANGELOG, table(*((key, "a", 0) for key in keys), ops=ops))
+    assert (raised.value.whole, raised.value.may_come) == (whole, may_come)
 
 
 def test_the_last_upsert_of_a_key_wins_and_equal_ones_change_nothing() -> None:

@@ -26,7 +26,7 @@ from odf_ingest.errors import SourceStopped
 from odf_ingest.push.drain import Drains
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.source import Limits
+from odf_ingest.push.source import MOST, Limits
 from odf_ingest.push.work import Work
 
 TOPIC = "odf.push.a.default"
@@ -148,7 +148,7 @@ class Running:
 
 
 @contextmanager
-def running(bench: Any, broker: Broker, size: int = 1000) -> Iterator[Running]:
+def running(bench: Any, broker: Broker, size: int = 1000, most: int = MOST) -> Iterator[Running]:
     catalog = MemoryCatalog()
     catalog.add(CatalogEntry(alias="a", dataset_id=bench.dataset, push_topics={"default": TOPIC}))
     reader = PushReader(broker, size)
@@ -157,7 +157,7 @@ def running(bench: Any, broker: Broker, size: int = 1000) -> Iterator[Running]:
         lanes=bench.lanes,
         catalog=catalog,
         topics=broker,  # type: ignore[arg-type]
-        limits=Limits(size=size, delay=0.01),
+        limits=Limits(size=size, delay=0.01, most=most),
         partition_of=lambda _: 3,
     )
     work = Work(

@@ -1,3 +1,4 @@
+import math
 import time
 from collections.abc import Sequence
 
@@ -9,10 +10,12 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.testing.builders import a_dataset, a_push_source
 from odf_ingest.batch import MessageBatch
 from odf_ingest.prepare import Plan
-from odf_ingest.push.source import Limits, PushSource
+from odf_ingest.push.source import LONGEST, MOST, Limits, PushSource, Wait
 
 
-def a_source(size: int = 100, delay: float = 10.0, partitions: int = 1, **changes: object) -> PushSource:
+def a_source(
+    size: int = 100, delay: float = 10.0, partitions: int = 1, wait: Wait | None = None, **changes: object
+) -> PushSource:
     from dataclasses import replace
 
     source = replace(a_push_source(), **changes)  # type: ignore[arg-type]
@@ -25,6 +28,7 @@ def a_source(size: int = 100, delay: float = 10.0, partitions: int = 1, **change
         positions=dict.fromkeys(range(partitions), 0),
         beginning=dict.fromkeys(range(partitions), 0),
         limits=Limits(size=size, delay=delay),
+        wait=wait,
     )
 
 
@@ -107,6 +111,32 @@ def test_a_batch_may_take_longer_while_what_fills_it_waits_in_the_topic() -> Non
     assert source.due > time.monotonic() + 250
     source.high[0] = 9
     assert source.due < time.monotonic() + 70
+
+
+def test_a_source_that_waits_is_not_cut_before_something_new_has_come() -> None:
+    source = a_source(size=100, delay=5, wait=Wait(seen={0: 2}, tries=1, why="half"))
+    source.is_hurried = True
+    source.add(a_chunk([1]))
+    assert (source.due, source.is_waiting) == (math.inf, False)
+    source.add(a_chunk([1], start=1))
+    source.ends[0] = 2
+    assert (source.due, source.is_waiting) == (None, True)
+    source.is_hurried = False
+    source.add(a_chunk([98], start=2))
+    assert not source.ready
+    assert source.due is not None
+    assert source.due > time.monotonic() + 6
+    source.add(a_chunk([100, 99, 1], start=3))
+    assert shape(source.ready) == [[1, 1, 98, 100], [99, 1]]
+    assert [batch.tries for batch in source.ready] == [1, 0]
+
+
+def test_limits_double_with_each_try_up_to_a_top() -> None:
+    usual = Limits(size=MOST // 3, delay=0.1)
+    assert usual.after(0) == usual
+    assert usual.after(1) == Limits(size=2 * (MOST // 3), delay=0.2)
+    assert usual.after(9999) == Limits(size=MOST, delay=LONGEST)
+    assert Limits(size=2 * MOST, delay=60).after(3) == Limits(size=2 * MOST, delay=60)
 
 
 def test_tombstones_count_no_bytes() -> None:

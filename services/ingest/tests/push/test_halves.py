@@ -1,0 +1,186 @@
+"""Corrections whose halves fall into two batches, because the batch was cut between them."""
+
+from typing import Any
+
+import pytest
+
+from odf_common.metadata.events import DisablePushSource
+from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson
+from odf_ingest.commit import position_of
+from odf_ingest.errors import SourceStopped, SourceWaits
+
+from .test_reader import TOPIC, Broker, Running, running
+
+ADD, RETRACT, FROM, TO = range(4)
+Change = tuple[int, int, str]  # op, id, v
+
+
+def a_bench(make_bench: Any) -> Any:
+    columns = ("op INT", "id BIGINT", "v STRING", "event_time TIMESTAMP")
+    return make_bench(MergeStrategyChangelogStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
+
+
+def message(op: int, key: int, value: str = "a") -> bytes:
+    return b'{"op":%d,"id":%d,"v":"%s","event_time":"2020-01-01T00:00:00Z"}' % (op, key, value.encode())
+
+
+def waits(node: Running) -> bool:
+    source = node.reader.sources.get((node.bench.dataset, "default"))
+    return source is not None and source.is_waiting
+
+
+def reason(node: Running) -> SourceStopped | None:
+    return node.owned.reason(node.bench.dataset, "default")
+
+
+@pytest.fixture
+def broker() -> Broker:
+    made = Broker()
+    made.make(TOPIC)
+    return made
+
+
+def test_a_half_waits_for_the_other_one_and_the_rest_with_it(make_bench: Any, broker: Broker) -> None:
+    bench = a_bench(make_bench)
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(ADD, 1), message(FROM, 1)]
+        node.wait(lambda: waits(node) and len(bench.rows()) == 1)
+        node.drains.patience = 0.0
+        with pytest.raises(SourceWaits, match="a -C without its"):
+            node.drain()
+        broker.logs[TOPIC, 0] += [message(ADD, 2), message(ADD, 3), message(FROM, 2), message(TO, 2, "b")]
+        node.wait(lambda: node.reader.sources[bench.dataset, "default"].next == {0: 6} and waits(node))
+        assert bench.values("op", "id") == [(ADD, 1)]
+        assert position_of(bench.state, "default").topics[TOPIC].next == {0: 1}
+        broker.logs[TOPIC, 0] += [message(FROM, 2, "b"), message(TO, 2, "c"), message(TO, 1, "z")]
+        node.drains.patience = 60.0
+        node.drain()
+        assert reason(node) is None
+    assert bench.values("op", "id", "v") == [
+        (ADD, 1, "a"),
+        (FROM, 1, "a"),
+        (TO, 1, "z"),
+        (ADD, 2, "a"),
+        (FROM, 2, "a"),
+        (TO, 2, "b"),
+        (FROM, 2, "b"),
+        (TO, 2, "c"),
+        (ADD, 3, "a"),
+    ]
+    assert position_of(bench.state, "default").topics[TOPIC].next == {0: 9}
+
+
+def test_pairs_that_follow_on_each_other_are_committed_though_each_is_cut_by_time(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = a_bench(make_bench)
+    with running(bench, broker) as node:
+        for number in range(5):
+            broker.logs[TOPIC, 0] += [message(FROM, number, "a")]
+            node.wait(lambda: waits(node))
+            broker.logs[TOPIC, 0] += [message(TO, number, "b")]
+            node.drain()
+        assert bench.values("op", "id") == [(op, number) for number in range(5) for op in (FROM, TO)]
+
+
+@pytest.mark.parametrize("size", [70, 130, 200, 1000])
+@pytest.mark.parametrize("apart", [1, 2, 7, 40])
+def test_a_backlog_of_pairs_gets_through_small_batches(
+    make_bench: Any, broker: Broker, size: int, apart: int
+) -> None:
+    bench = a_bench(make_bench)
+    # Each transaction corrects `apart` keys: first all -C, then all +C.
+    for start in range(0, 120, apart):
+        keys = range(start, start + apart)
+        broker.logs[TOPIC, 0] += [message(FROM, key % 50, str(key)) for key in keys]
+        broker.logs[TOPIC, 0] += [message(TO, key % 50, str(key + 50)) for key in keys]
+    count = len(broker.logs[TOPIC, 0])
+    with running(bench, broker, size) as node:
+        node.drain()
+        assert reason(node) is None
+    rows = bench.values("op", "id", "v")
+    assert len(rows) == count
+    assert len(set(rows)) == count
+    assert [row[:2] for row in rows[1::2]] == [(TO, key) for _, key, _ in rows[::2]]
+    for key in range(50):
+        values = [int(str(value)) for _, one, value in rows if one == key]
+        assert values == sorted(values)
+    assert position_of(bench.state, "default").topics[TOPIC].next == {0: count}
+
+
+def test_what_was_begun_is_gone_on_with_after_a_restart(make_bench: Any, broker: Broker) -> None:
+    bench = a_bench(make_bench)
+    broker.logs[TOPIC, 0] += [message(ADD, 1), message(FROM, 1)]
+    with running(bench, broker) as node:
+        node.wait(lambda: waits(node) and len(bench.rows()) == 1)
+    broker.logs[TOPIC, 0] += [message(TO, 1)]
+    with running(bench, broker) as node:
+        node.drain()
+    assert bench.values("op", "id") == [(ADD, 1), (FROM, 1), (TO, 1)]
+
+
+def test_a_second_half_that_stands_alone_stops_the_source_behind_what_is_whole(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = a_bench(make_bench)
+    broker.logs[TOPIC, 0] += [message(FROM, 1), message(TO, 1), message(TO, 2), message(ADD, 3)]
+    with running(bench, broker) as node:
+        with pytest.raises(SourceStopped, match=r"record 1: a \+C without its -C before it"):
+            node.drain()
+        assert bench.values("op", "id") == [(FROM, 1), (TO, 1)]
+
+
+def test_a_first_half_with_too_much_behind_it_stops_the_source(make_bench: Any, broker: Broker) -> None:
+    bench = a_bench(make_bench)
+    broker.logs[TOPIC, 0] += [message(FROM, 1), *(message(ADD, key) for key in range(10, 99))]
+    with running(bench, broker, size=200, most=4000) as node:
+        with pytest.raises(SourceStopped, match=r"record 1: a -C without its \+C behind it"):
+            node.drain()
+        assert bench.rows() == []
+
+
+def test_what_is_no_record_is_a_dead_letter_once_though_its_batch_waits(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = a_bench(make_bench)
+    broker.logs[TOPIC, 0] += [b"junk", message(FROM, 1), b"trash"]
+    with running(bench, broker) as node:
+        node.wait(lambda: waits(node))
+        broker.logs[TOPIC, 0] += [b"rubbish"]
+        node.wait(lambda: node.reader.sources[bench.dataset, "default"].next == {0: 4} and waits(node))
+        assert [letter.offset for letter in bench.coordinator.letters] == [0]
+        broker.logs[TOPIC, 0] += [message(TO, 1)]
+        node.drain()
+    assert [letter.offset for letter in bench.coordinator.letters] == [0, 2, 3]
+    assert bench.values("op", "id") == [(FROM, 1), (TO, 1)]
+
+
+def test_halves_in_one_of_several_partitions_wait_as_well(make_bench: Any) -> None:
+    bench, broker = a_bench(make_bench), Broker()
+    broker.make(TOPIC, 2)
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 1] += [message(FROM, 1)]
+        node.wait(lambda: waits(node))
+        broker.logs[TOPIC, 0] += [message(ADD, 2), message(FROM, 2)]
+        node.wait(lambda: (2,) in bench.values("id"))
+        broker.logs[TOPIC, 1] += [message(TO, 1)]
+        broker.logs[TOPIC, 0] += [message(TO, 2)]
+        node.drain()
+    assert sorted(bench.values("op", "id")) == [(ADD, 2), (FROM, 1), (FROM, 2), (TO, 1), (TO, 2)]
+    assert position_of(bench.state, "default").topics[TOPIC].next == {0: 3, 1: 2}
+
+
+def test_a_source_that_waits_notices_a_reset_and_that_it_is_disabled(make_bench: Any, broker: Broker) -> None:
+    bench = a_bench(make_bench)
+    before = bench.state.head
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(ADD, 1)]
+        node.drain()
+        broker.logs[TOPIC, 0] += [message(FROM, 1)]
+        node.wait(lambda: waits(node))
+        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
+        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.wait(lambda: bench.values("op", "id") == [(ADD, 1)] and waits(node))
+        bench.propose(DisablePushSource(source_name="default"))
+        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        assert not node.reader.sources
