@@ -68,6 +68,7 @@ def build(env: Environment) -> Service:
         lanes=lanes,
         preparer=preparer,
         drains=Drains(env.topics, lanes, owned, reader),
+        owned=owned,
         clock=env.clock,
         staging=settings.home / "staging",
     )

@@ -18,6 +18,7 @@ from odf_ingest.prepare import Preparer
 from odf_ingest.push.drain import Drains
 from odf_ingest.push.file import FileCommit, chosen_source
 from odf_ingest.push.lanes import Lanes
+from odf_ingest.push.owned import OwnedSources
 
 NAME = "odf.node.v1.Ingest"
 
@@ -25,13 +26,14 @@ NAME = "odf.node.v1.Ingest"
 class IngestServicer(ingest_pb2_grpc.IngestServicer):
     """Answers when what was asked for is committed."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name
         self,
         *,
         catalog: Catalog,
         lanes: Lanes,
         preparer: Preparer,
         drains: Drains,
+        owned: OwnedSources,
         clock: Clock,
         staging: Path,
     ) -> None:
@@ -40,6 +42,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self._lanes = lanes
         self._preparer = preparer
         self._drains = drains
+        self._owned = owned
         self._clock = clock
         self._staging = staging
 
@@ -82,6 +85,16 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             yield ingest_pb2.DrainProgress(
                 waiting=progress.waiting, done=progress.head is not None, head=str(progress.head or "")
             )
+
+    def Stuck(  # noqa: N802 - gRPC's name
+        self, request: ingest_pb2.StuckRequest, context: grpc.ServicerContext
+    ) -> ingest_pb2.StuckReply:
+        """Return which sources stand still or wait, and why."""
+        sources = [
+            ingest_pb2.StuckReply.Source(dataset_id=str(dataset), source_name=name, why=str(why))
+            for (dataset, name), why in self._owned.stuck().items()
+        ]
+        return ingest_pb2.StuckReply(sources=sources)
 
     def _commit(
         self, entry: CatalogEntry, source: str, header: ingest_pb2.PushHeader, file: Path

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from odf_common.errors import NotFound
+from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.keys import generate
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+from odf_common.proto.odf.node.v1.ingest_pb2 import StuckReply
 from odf_common.runtime import ask, cli
 from odf_common.runtime.commands.delete import deletable
 from odf_common.runtime.output import WIDE, shortened
@@ -52,7 +53,46 @@ def deleted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(ask, "coordinator", opened)
     monkeypatch.setattr(ask, "this_node", lambda: None)
+    stuck(monkeypatch)
     return gone
+
+
+def stuck(monkeypatch: pytest.MonkeyPatch, *sources: tuple[str, str]) -> None:
+    """Have ingest say of each dataset that a source of it does not go on, and why."""
+    reply = StuckReply(sources=[StuckReply.Source(dataset_id=IDS[name], why=why) for name, why in sources])
+
+    @contextmanager
+    def opened(node: object, patience: float) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(Stuck=lambda request, timeout: reply)
+
+    monkeypatch.setattr(ask, "ingest", opened)
+
+
+def test_why_sources_do_not_go_on_is_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stuck(monkeypatch, ("flights", "a is stopped"), ("report", "b waits"), ("flights", "c waits"))
+    assert cli.main(["list", "-o", "json"]) == 0
+    problems = {row["alias"]: row["problem"] for row in json.loads(capsys.readouterr().out)}
+    assert problems == {
+        "flights": "a is stopped; c waits",
+        "flights.late": None,
+        "flights.worst": None,
+        "report": "b waits",
+    }
+
+
+def test_datasets_are_listed_though_ingest_is_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def opened(node: object, patience: float) -> Iterator[None]:
+        raise Unavailable(what="ingest", why="nobody answers")
+        yield
+
+    monkeypatch.setattr(ask, "ingest", opened)
+    assert cli.main(["list", "-o", "json"]) == 0
+    assert {row["problem"] for row in json.loads(capsys.readouterr().out)} == {None}
 
 
 def ids(*names: str) -> list[str]:

@@ -11,7 +11,7 @@ from odf_common.metadata.chain_state import ChainState
 from odf_common.ports.bus import Topics
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit import position_of
-from odf_ingest.errors import SourceGone, SourceStopped, SourceWaits, TopicReplaced
+from odf_ingest.errors import SourceGone, SourceStopped, TopicReplaced
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader
@@ -62,11 +62,12 @@ class Drains:
                 if time.monotonic() - told > TELL:
                     told = time.monotonic()
                     yield Progress(waiting=waiting)
-                waits = self._waits(dataset, topics)
-                if waits is None:
+                stuck = self._owned.stuck()
+                waits = [stuck[dataset, name] for name in topics if (dataset, name) in stuck]
+                if not waits:
                     moved = time.monotonic()
                 elif time.monotonic() - moved > self.patience:
-                    raise waits
+                    raise waits[0]
                 self._hurry(dataset, topics, is_hurried=True)
                 time.sleep(LOOK)
                 state = self._lanes.state(dataset)
@@ -101,14 +102,6 @@ class Drains:
             if left > 0 and not self._is_reached(state.dataset_id, name, number, end):
                 waiting += left
         return waiting
-
-    def _waits(self, dataset: DatasetId, topics: Mapping[str, str]) -> SourceWaits | None:
-        for name in topics:
-            source = self._reader.sources.get((dataset, name))
-            wait = source.wait if source is not None and source.is_waiting else None
-            if wait is not None:
-                return SourceWaits(source=name, reason="HalfMissing", text=wait.why)
-        return None
 
     def _next(self, state: ChainState, name: str, topic: str, number: int) -> int:
         known = position_of(state, name).topics.get(topic)

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.errors import NotFound, OdfError, Refused, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
@@ -18,7 +18,7 @@ from odf_common.ports.bus import Topics
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest import metrics
 from odf_ingest.commit import position_of
-from odf_ingest.errors import SourceStopped
+from odf_ingest.errors import SourceStopped, SourceWaits
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.opening import open_source
 from odf_ingest.push.source import Limits, PushSource, Wait
@@ -55,7 +55,7 @@ class _Stop:
 
 
 class OwnedSources:
-    """Opens and closes sources; used by the reader's thread, but for `reason`."""
+    """Opens and closes sources; used by the reader's thread, but for `reason` and `stuck`."""
 
     def __init__(
         self,
@@ -167,6 +167,15 @@ class OwnedSources:
         """Return why a source stands still, None if it does not."""
         stop = self._stops.get((dataset, source))
         return None if stop is None else stop.why
+
+    def stuck(self) -> Mapping[Key, Refused]:
+        """Return why sources stand still, or wait for what has not come."""
+        waits = {
+            key: SourceWaits(source=key[1], reason="HalfMissing", text=wait.why)
+            for key, source in list(self._reading.sources.items())
+            if source.is_waiting and (wait := source.wait) is not None
+        }
+        return waits | {key: stop.why for key, stop in list(self._stops.items())}
 
     def _verify_next(self, now: float) -> None:
         self._verified = now

@@ -48,6 +48,9 @@ def test_a_half_waits_for_the_other_one_and_the_rest_with_it(make_bench: Any, br
         node.drains.patience = 0.0
         with pytest.raises(SourceWaits, match="a -C without its"):
             node.drain()
+        assert [str(why) for why in node.owned.stuck().values()] == [
+            "push source default waits for more: record 1: a -C without its +C behind it"
+        ]
         broker.logs[TOPIC, 0] += [message(ADD, 2), message(ADD, 3), message(FROM, 2), message(TO, 2, "b")]
         node.wait(lambda: node.reader.sources[bench.dataset, "default"].next == {0: 6} and waits(node))
         assert bench.values("op", "id") == [(ADD, 1)]
@@ -56,6 +59,7 @@ def test_a_half_waits_for_the_other_one_and_the_rest_with_it(make_bench: Any, br
         node.drains.patience = 60.0
         node.drain()
         assert reason(node) is None
+        assert node.owned.stuck() == {}
     assert bench.values("op", "id", "v") == [
         (ADD, 1, "a"),
         (FROM, 1, "a"),
@@ -127,6 +131,7 @@ def test_a_second_half_that_stands_alone_stops_the_source_behind_what_is_whole(
     with running(bench, broker) as node:
         with pytest.raises(SourceStopped, match=r"record 1: a \+C without its -C before it"):
             node.drain()
+        assert node.owned.stuck() == {(bench.dataset, "default"): reason(node)}
         assert bench.values("op", "id") == [(FROM, 1), (TO, 1)]
 
 

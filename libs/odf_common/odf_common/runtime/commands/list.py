@@ -39,7 +39,10 @@ def command(*, patterns: tuple[str, ...], wide: bool, output: str) -> None:
     with ask.coordinator(node) as coordinator:
         reply = coordinator.List(ListRequest(), timeout=ask.ANSWER)
     shown = [one for one in reply.datasets if not wanted or _is_like(wanted, one.alias)]
+    stuck = ask.stuck_sources(node)
     rows = [summary_row(one) for one in shown]
+    for row in rows:
+        row["problem"] = row["problem"] or stuck.get(str(row["id"]))
     columns = COLUMNS + tuple(
         name for name in ("late", "dropped", "problem") if any(row[name] for row in rows)
     )

@@ -41,6 +41,9 @@ def command(*, names: tuple[str, ...], output: str) -> None:
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     node = read_node(load().home)
     datasets = with_standing(_datasets(node), _summaries(node))
+    stuck = ask.stuck_sources(node)
+    for one in datasets:
+        one["problem"] = one["problem"] or stuck.get(one["dataset_id"])
     if names:
         _print_each([_named(datasets, name) for name in names], output)
     elif output == "table":
