@@ -15,6 +15,7 @@ from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.runtime.states import ChainStates
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.history import DatasetHistory
+from odf_ingest.merge import History, Merged
 from odf_ingest.position import KIND, SourcePosition
 from odf_ingest.prepare import Prepared
 from odf_ingest.propose import Proposals
@@ -45,7 +46,7 @@ class Batch(Protocol):
     def left_of(self, error: InvalidInput) -> Prepared:
         """Return what is left of the batch, which cannot be merged as a whole, or raise the error.
 
-        What is left is the batch from then on.
+        What is left is less than there was, and the batch from then on.
         """
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
@@ -79,13 +80,8 @@ class BatchCommitter:
                 batch.check(position)
             except AlreadyCommitted:
                 return Outcome(state=state, count=0, is_new=False)
-            prepared = batch.prepare(state)
             past = history.at(state.head, state.vocabulary)
-            try:
-                merged = self._drafter.merged(state, prepared, past)
-            except InvalidInput as error:
-                prepared = batch.left_of(error)
-                merged = self._drafter.merged(state, prepared, past)
+            prepared, merged = self._merged(state, batch, batch.prepare(state), past)
             if len(merged.records) == 0 and not batch.may_be_empty:
                 return Outcome(state=state, count=0, is_new=False)
             advanced, watermark = batch.advance(position, prepared)
@@ -95,6 +91,16 @@ class BatchCommitter:
             if self._is_committed(draft, current):
                 history.advance(state.head, draft.after.head, merged)
                 return Outcome(state=draft.after, count=draft.count, is_new=True)
+
+    def _merged(
+        self, state: ChainState, batch: Batch, prepared: Prepared, past: History
+    ) -> tuple[Prepared, Merged]:
+        """Return what of the batch can be merged, and that merged."""
+        while True:
+            try:
+                return prepared, self._drafter.merged(state, prepared, past)
+            except InvalidInput as error:
+                prepared = batch.left_of(error)
 
     def _is_committed(self, draft: Draft, current: Current) -> bool:
         """Propose until there is an answer; False when the batch has to be drafted anew."""

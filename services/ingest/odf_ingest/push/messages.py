@@ -40,6 +40,8 @@ class KafkaBatch:
         """Read anew with `read` if that has failed for a moment, or the source has changed meanwhile."""
         self.source = source
         self.batch = batch  # shorter than at first where only its beginning can be committed
+        self._whole_batch = batch
+        self._left_out = 1
         self._plan = plan
         self._reading = reading
         self._read = read
@@ -94,15 +96,20 @@ class KafkaBatch:
         return left
 
     def _whole(self, plan: Plan, prepared: Prepared, error: HalfCorrection) -> Prepared:
-        batch = self.batch
-        bad = {(one.partition, one.offset) for one in prepared.bad}
-        # Which messages the output of a query comes from is not known.
-        shorter = batch.before(error.whole, bad) if plan.source.preprocess is None else None
+        if plan.source.preprocess is None:
+            bad = {(one.partition, one.offset) for one in prepared.bad}
+            shorter = self.batch.before(error.whole, bad)
+        else:
+            # Which messages the output of a query comes from is not known: leave one, then two, four and so on.
+            shorter = self.batch.before(max(self.batch.count - self._left_out, 0), frozenset())
+            self._left_out *= 2
         if shorter is not None:
             self.batch = shorter
             return self._read(plan, shorter)
-        if error.may_come and batch.may_grow:
-            raise HalfMissing(end=batch.end, tries=batch.tries, why=str(error)) from error
+        if error.may_come and self._whole_batch.may_grow:
+            raise HalfMissing(
+                end=self._whole_batch.end, tries=self._whole_batch.tries, why=str(error)
+            ) from error
         raise error
 
     def _as_bad(self, prepared: Prepared, error: InvalidInput) -> Prepared:

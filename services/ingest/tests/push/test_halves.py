@@ -1,13 +1,18 @@
 """Corrections whose halves fall into two batches, because the batch was cut between them."""
 
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from odf_common.metadata.events import DisablePushSource
-from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson
+from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson, Transform
+from odf_common.testing.builders import a_query
 from odf_ingest.commit import position_of
 from odf_ingest.errors import SourceStopped, SourceWaits
+from odf_ingest.prepare import Preparer
 
 from .test_reader import TOPIC, Broker, Running, running
 
@@ -110,6 +115,36 @@ def test_a_backlog_of_pairs_gets_through_small_batches(
         values = [int(str(value)) for _, one, value in rows if one == key]
         assert values == sorted(values)
     assert position_of(bench.state, "default").topics[TOPIC].next == {0: count}
+
+
+class Doubling:
+    """Port `Preprocessor`: gives each record twice where it is no half of a correction."""
+
+    def run(self, transform: Transform, records: pa.Table) -> pa.Table | None:
+        twice = records.filter(pc.less(records.column("op"), FROM))
+        return pa.concat_tables([records, twice]) if len(records) else None
+
+
+@pytest.mark.parametrize("apart", [1, 3, 30])
+def test_a_backlog_gets_through_where_records_come_of_a_query(
+    make_bench: Any, broker: Broker, apart: int
+) -> None:
+    bench = a_bench(make_bench)
+    bench.propose(replace(bench.state.push_sources["default"], preprocess=a_query()))
+    bench.preparer = Preparer(Doubling())  # type: ignore[arg-type]
+    for start in range(0, 60, apart):
+        keys = range(start, start + apart)
+        broker.logs[TOPIC, 0] += [message(ADD, 1000 + start)]
+        broker.logs[TOPIC, 0] += [message(FROM, key) for key in keys]
+        broker.logs[TOPIC, 0] += [message(TO, key) for key in keys]
+    broker.logs[TOPIC, 0] += [message(FROM, 99)]
+    with running(bench, broker, 300) as node:
+        node.wait(lambda: waits(node) and len(bench.rows()) == 120 + 2 * (60 // apart))
+        broker.logs[TOPIC, 0] += [message(TO, 99)]
+        node.drain()
+    rows = [row for row in bench.values("op", "id") if row[0] != ADD]
+    assert rows[1::2] == [(TO, key) for _, key in rows[::2]]
+    assert sorted(rows[::2]) == [(FROM, key) for key in [*range(60), 99]]
 
 
 def test_what_was_begun_is_gone_on_with_after_a_restart(make_bench: Any, broker: Broker) -> None:
