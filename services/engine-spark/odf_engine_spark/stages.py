@@ -215,8 +215,11 @@ class Session:
         is_open = complete > now
         is_open[np.asarray(pc.list_flatten(members)).astype(np.int64)] = True
         step.new[place] = records.filter(pa.array(is_open)).combine_chunks()
-        table = table.drop_columns([table.column_names[-1]]).filter(pa.array(has_ended))
-        return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=ends[has_ended])
+        # A record that an open session still needs may have been in one that has come out: explode makes many of one.
+        before = NEVER if step.frontier.before is None else step.frontier.before
+        is_new = has_ended & (ends > before)
+        table = table.drop_columns([table.column_names[-1]]).filter(pa.array(is_new))
+        return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=ends[is_new])
 
 
 def _refolded(stage: Grouped | Ranked, step: Step, what: str, fold: Fold) -> Delta:

@@ -42,6 +42,12 @@ KINDS: Final[Mapping[str, Steps]] = {
             "FROM flights GROUP BY session_window(time_hour, '5 minutes'), origin"
         )
     ],
+    "session windows of exploded records": [
+        (
+            "SELECT session_window.end AS event_time, e, count(*) AS n, sum(dep_delay) AS s FROM flights "
+            "LATERAL VIEW explode(array(flight, flight + 1)) AS e WHERE e > 1 GROUP BY session_window(time_hour, '5 minutes'), e"
+        )
+    ],
     "truncated times": [
         (
             "SELECT date_trunc('hour', time_hour) AS event_time, origin, avg(dep_delay) AS a FROM flights "
