@@ -18,7 +18,7 @@ from odf_engine_spark.tree import Tree
 
 _NAME: Final = r"(?:`[^`]+`|[A-Za-z_]\w*)"
 _AS_OF: Final = re.compile(
-    r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*|/\*.*?\*/|"
+    r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--(?:\\\n|[^\r\n])*|/\*(?!\+).*?\*/|"
     rf"(?P<table>{_NAME})(?P<gap>\s+)FOR\s+SYSTEM_TIME\s+AS\s+OF\s+(?P<time>{_NAME}(?:\.{_NAME})?)"
     r"(?P<more>\s*[('\"])?"
     rf"(?P<alias>\s+(?:AS\s+)?(?!(?:ON|USING|WHERE|JOIN|LEFT|INNER|GROUP|UNION|HAVING)\b){_NAME})?",
@@ -28,7 +28,7 @@ _LATE: Final = "LATE"
 _CLOSED: Final = {")": "(", "END": "CASE"}  # by what closes it
 _DEEPEST: Final = {"(": 1000, "CASE": 8}
 _TOKEN: Final = re.compile(
-    r"(?P<line>--[^\n]*)|(?P<comment>/\*.*?\*/)|`[^`]*`|(?P<raw>[rR](?:'[^']*'|\"[^\"]*\"))|(?P<word>[A-Za-z_]\w*)|"
+    r"(?P<line>--(?:\\\n|[^\r\n])*)|(?P<comment>/\*(?!\+).*?\*/)|`[^`]*`|(?P<raw>[rR](?:'[^']*'|\"[^\"]*\"))|(?P<word>[A-Za-z_]\w*)|"
     r"(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\S",
     re.DOTALL,
 )
@@ -73,15 +73,18 @@ def check_depth(sql: str) -> None:
 
     Spark's parser takes a minute for some thousands of brackets, and its JSON doubles with each CASE inside of a CASE.
     """
-    deep = dict.fromkeys(_DEEPEST, 0)
+    deep, before = dict.fromkeys(_DEEPEST, 0), ""
     for found in _TOKEN.finditer(sql):
         word = found[0].upper()
-        if word in _CLOSED:
+        if before == ".":  # a column
+            pass
+        elif word in _CLOSED:
             deep[_CLOSED[word]] = max(deep[_CLOSED[word]] - 1, 0)
         elif word in deep:
             deep[word] += 1
             if deep[word] > _DEEPEST[word]:
                 raise InvalidQuery(text=f"{TOO_DEEP}: more than {_DEEPEST[word]} {word} inside of each other")
+        before = word
 
 
 def check_moments(sql: str) -> None:
