@@ -14,6 +14,7 @@ from odf_engine_spark.calls import (
     window_function,
 )
 from odf_engine_spark.compiler import Compiler, grouping_of
+from odf_engine_spark.distinct import in_order_of_rows
 from odf_engine_spark.flow import Flow
 from odf_engine_spark.joins import join_kind
 from odf_engine_spark.jvm import Java
@@ -179,6 +180,7 @@ def _session(compiler: Compiler, node: Node, plan: Java) -> None:
     keys, columns = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
     assert node.key is not None
     assert node.stream is not None
+    columns = in_order_of_rows(plans, columns, plans.column(part.plan, part.hidden[ROW]))
     name, members = plans.fresh("__odf_key"), plans.fresh("__odf_members")
     collected = plans.collected(plans.column(part.plan, part.hidden[ROW]))
     aggregate = plans.aggregate(

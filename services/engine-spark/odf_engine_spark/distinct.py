@@ -12,7 +12,7 @@ from odf_engine_spark.calls import kind_of
 from odf_engine_spark.jvm import Java
 from odf_engine_spark.plans import Plans, items
 
-_OF_ANY: Final = ("Count", "Min", "Max")
+_OF_ANY: Final = ("Count", "CountIf", "Min", "Max", "BoolAnd", "BoolOr")
 _OF_EXACT: Final = ("Sum", "Average")
 _INEXACT: Final = ("float", "double")
 
