@@ -7,6 +7,7 @@ on only unchanged.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
@@ -20,7 +21,10 @@ from odf_engine_spark.segments import Segment
 from odf_engine_spark.skeleton import renamed
 from odf_engine_spark.stages import Stage
 from odf_engine_spark.state import State, read_state, write_state
+from odf_engine_spark.times import FOREVER
 from odf_engine_spark.transform import Transforms
+
+_EARLIER: Final = "its event times would lie before what was said to be complete"
 
 
 def migrate(transforms: Transforms, request: MigrateRequest) -> TransformResponseSuccess:
@@ -48,6 +52,8 @@ def check_carried(old: Prepared, new: Prepared, names: Mapping[str, str]) -> Non
     `names` are the inputs' in the old query, and what they are called in the new one.
     """
     if not old.is_stateful and not new.is_stateful:
+        if _lag(new) > _lag(old):
+            raise InvalidQuery(text=f"{_EARLIER}: make a new dataset of the new query instead")
         return
     if len(old.stages) != len(new.stages) or not all(
         _same_stage(one, other, names) for one, other in zip(old.stages, new.stages, strict=True)
@@ -69,13 +75,13 @@ def check_carried(old: Prepared, new: Prepared, names: Mapping[str, str]) -> Non
             "stay as they are, or rows would come twice or never"
         )
     if _lag(new) > _lag(old):
-        raise _lost("its event times would lie before what was said to be complete")
+        raise _lost(_EARLIER)
 
 
 def _lag(prepared: Prepared) -> float:
     """Return how long before it is complete a row may have happened."""
     known = prepared.event_time
-    return 0 if known is None else known.span.most
+    return FOREVER if known is None else known.span.most
 
 
 def _same_stage(old: Stage, new: Stage, names: Mapping[str, str]) -> bool:

@@ -149,6 +149,7 @@ def test_an_input_may_get_another_name(derive: Make, engine: EngineClient, tmp_p
     ("old", "new", "why"),
     [
         (LATE, COUNTED, "has not kept"),
+        (EARLY.format("flights"), EARLY.format("flights").replace("time_hour", "time_hour - INTERVAL 1 HOUR"), "event times would lie"),
         (COUNTED, LATE, "records wait in windows"),
         (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "2 hours"), "stay as they are"),
         (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "7 minutes"), "stay as they are"),
