@@ -89,6 +89,8 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
     for column in columns:
         value = column.children[0] if column.kind == "Alias" else column
         if value.kind == "AggregateExpression" and value.children[0].kind in ("Min", "Max"):
+            if value.part("filter"):
+                continue  # null where it lets no row through
             value = value.children[0].children[0]
         found = known_of(value, flow.known)
         if found is None:

@@ -19,7 +19,7 @@ from odf_engine_spark.columns import output
 from odf_engine_spark.node import Node
 from odf_engine_spark.plans import COMPLETE
 from odf_engine_spark.segments import ALWAYS, NEVER, Delta, Segment, Step, first_ends, nothing
-from odf_engine_spark.times import FOREVER
+from odf_engine_spark.times import FOREVER, Frame, Known, known_of
 from odf_engine_spark.tree import Tree
 
 
@@ -187,9 +187,10 @@ def _keys(node: Node) -> tuple[dict[int, int], int] | None:
     tree = node.tree
     if tree.kind == "Aggregate":
         keys = tree.part("groupingExpressions")
-        own = [_identity(key) for key in keys]
-        columns = tree.part("aggregateExpressions")
-        return {c.id: own.index(_identity(c)) for c in columns if _identity(c) in own}, len(keys)
+        made = node.children[0].flow.known
+        own = [_identity(key, made) for key in keys]
+        columns = {column.id: _identity(column, made) for column in tree.part("aggregateExpressions")}
+        return {column: own.index(each) for column, each in columns.items() if each in own}, len(keys)
     if tree.kind == "Distinct":
         ids = [column for _, column in output(tree)]
         return {column: at for at, column in enumerate(ids)}, len(ids)
@@ -200,14 +201,16 @@ def _keys(node: Node) -> tuple[dict[int, int], int] | None:
         return found
     known, count = found
     for column in tree.part("projectList"):
-        if column.kind == "Alias" and (source := _identity(column)) in known:
+        if column.kind == "Alias" and (source := _identity(column, node.children[0].flow.known)) in known:
             known[column.id] = known[source]
     return known, count
 
 
-def _identity(value: Tree) -> object:
+def _identity(value: Tree, known: Known) -> object:
     """Return what two expressions have in common that tell the same rows apart; an edge of a window is the window."""
-    while value.kind in ("Alias", "GetStructField"):
+    while value.kind == "Alias" or (
+        value.kind == "GetStructField" and isinstance(known_of(value.children[0], known), Frame)
+    ):
         value = value.children[0]
     if value.kind == "AttributeReference":
         return value.id

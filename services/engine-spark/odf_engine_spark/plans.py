@@ -204,7 +204,7 @@ class Plans:
         columns = DataFrame(self.spark.frame(plan), self.spark.session).schema
         try:
             return to_arrow_schema(columns, timezone="UTC")
-        except FAULTS as error:
+        except (ValueError, *FAULTS) as error:
             raise InvalidQuery(text=f"a column of the result cannot be stored: {error}") from error
 
     def slots(self, plan: Java) -> Slot:

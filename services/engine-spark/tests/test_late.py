@@ -65,3 +65,17 @@ def test_late_records_without_a_bound_are_dropped_and_counted(derive: Make) -> N
     request = hourly.request([0], [len(chain.blocks)], hourly.folder / "data", hourly.folder / "checkpoint")
     hourly.transforms.execute(request, progress)  # type: ignore[call-arg]
     assert progress.now.late == 1
+
+
+def test_rows_that_show_a_part_of_their_key_are_not_told_apart_by_it(derive: Make) -> None:
+    query = (
+        "SELECT /*+ LATE('2 hours') */ window.start AS event_time, k.a AS a, count(*) AS n FROM "
+        "(SELECT time_hour, named_struct('a', origin, 'b', flight) AS k FROM flights) GROUP BY window(time_hour, '1 hour'), k"
+    )
+    blocks = [
+        Block(rows=[flight(1), flight(2, number=2), flight(3, number=2)], watermark=HOUR),
+        Block(rows=[flight(4)] * 2),
+    ]
+    hourly = derive(sql(query), flights=blocks)
+    hourly.pull()
+    assert hourly.rows() == [(A, 0, "JFK", 1), (A, 0, "JFK", 2), (R, 0, "JFK", 1), (A, 0, "JFK", 3)]

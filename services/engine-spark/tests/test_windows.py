@@ -157,7 +157,17 @@ def test_sums_beside_distinct_go_in_the_order_of_the_records(derive: Make) -> No
         "count(DISTINCT flight) FILTER (WHERE flight > 1) AS d FROM flights GROUP BY date_trunc('hour', time_hour)"
     )
     rows = [flight(1, 1e16, number=1), flight(2, 1.0, number=2), flight(3, -1e16, number=1)]
-    for text in (query, query.replace(" FILTER (WHERE flight > 1)", ""), query.replace("c, sum", "c, avg")):
+    session = (
+        query.replace("date_trunc('hour', time_hour) AS", "session_window.end AS")
+        .replace("date_trunc('hour', ", "session_window(")
+        .replace("time_hour)", "time_hour, '5 minutes')")
+    )
+    for text in (
+        query,
+        session,
+        query.replace(" FILTER (WHERE flight > 1)", ""),
+        query.replace("c, sum", "c, avg"),
+    ):
         hourly = derive(sql(text), flights=[Block(rows=rows, watermark=HOUR)])
         hourly.pull()
         assert hourly.rows()[0][2:4] == (2, 0.0)
