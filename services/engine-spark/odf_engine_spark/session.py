@@ -19,7 +19,6 @@ from odf_engine_spark.launching import bound_to_us
 
 _JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Xshare:auto -Xlog:disable -XX:-UsePerfData "
-    "-XX:ReservedCodeCacheSize=256m "  # of the usual 48 two thirds are used, and what idles is thrown out
     "-Djava.net.preferIPv4Stack=true -Duser.timezone=UTC -Duser.language=en -Duser.country=US -Dfile.encoding=UTF-8"
 )
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
