@@ -37,8 +37,8 @@ demo: setup ## run the main job on real data, from events to a verified derivati
 	@python examples/demo.py
 
 .PHONY: test
-test: setup lint ## lint, then all tests
-	@python -m pytest
+test: setup lint ## lint, then all tests, in two processes
+	@python -m pytest -n 2 --dist loadgroup
 
 .PHONY: unit
 unit: setup ## tests that need neither broker nor Spark

@@ -25,6 +25,7 @@ from odf_common.ports.store import ObjectKind
 from odf_common.runtime.environment import FreeLocks, SystemClock
 from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_coordinator.adding import Adding
+from odf_coordinator.claims import Claims
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.drafts import Manifest
@@ -114,11 +115,18 @@ class Coordinator:
             locks=FreeLocks(),
             require_owned=Owners(keys=keys, catalog=catalog).require,
         )
+        claims = Claims(
+            datasets=self.datasets,
+            refs=refs,
+            committer=self.committer,
+            topics=FakeTopics(),
+            publisher=Publisher(bus=FakeBus(), catalog=catalog),
+            keys=keys,
+        )
         self.adding = Adding(
             datasets=self.datasets,
             committer=self.committer,
-            publisher=Publisher(bus=FakeBus(), catalog=catalog),
-            topics=FakeTopics(),
+            claims=claims,
             engine=engine,
             clock=self.clock,
             keys=keys,

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,15 +98,17 @@ class BenchedNode:
 
     def effort(self) -> Effort:
         """Return processor time used so far by each part and its children, the broker's left out."""
-        parents = _parents()
-        node = self.embedded.node
+        used = {name: seconds for name, seconds in self._used().items() if name not in NOT_OURS}
+        return Effort(by_part={**used, "supervisor": _used(self.embedded.node.pid)})
+
+    def processor_seconds(self, names: Collection[str]) -> float:
+        """Return processor time used so far by some parts and their children, the broker's if it is named."""
+        return sum(seconds for name, seconds in self._used().items() if name in names)
+
+    def _used(self) -> dict[str, float]:
+        parents, node = _parents(), self.embedded.node
         parts = {part.name: part.pid for part in (*node.services, *node.parts) if part.pid is not None}
-        used = {
-            name: sum(_used(process) for process in _family(pid, parents))
-            for name, pid in parts.items()
-            if name not in NOT_OURS
-        }
-        return Effort(by_part={**used, "supervisor": _used(node.pid)})
+        return {name: sum(_used(process) for process in _family(pid, parents)) for name, pid in parts.items()}
 
     def settle(self, timeout: float = 20.0) -> None:
         """Return when the node has nothing more to do."""

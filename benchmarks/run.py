@@ -32,10 +32,21 @@ from rows import Plain, Row, row_of
 
 from odf_common.testing.embedded import EmbeddedNode
 
-ALONE: Final[tuple[str, ...]] = ("hashing", "chain", "engine", "transactions", "nexmark")
+ALONE: Final[tuple[str, ...]] = (
+    "hashing",
+    "chain",
+    "many_datasets",
+    "engine",
+    "transactions",
+    "nexmark",
+)
 WITH_NODE: Final[tuple[str, ...]] = ("ingest_topic", "ingest_file", "small_commits", "integrity", "appends")
 USUAL: Final = (*ALONE, *WITH_NODE)
-LONG: Final = ("transactions_long", "transaction_profile")  # alone too, and only when they are named
+LONG: Final = (
+    "node_of_many",
+    "transactions_long",
+    "transaction_profile",
+)  # alone too, and only when they are named
 NAMES: Final = (*ALONE, *LONG, *WITH_NODE)
 RESULTS: Final = Path(__file__).with_name("results.json")
 CORES: Final = multiprocessing.cpu_count()

@@ -23,6 +23,16 @@ from odf_common.testing import nycflights as data
 
 MANIFESTS = Path(__file__).parent / "nycflights"
 ROOTS = {"flights": data.flights, "weather": data.weather}
+NEXT = """
+[bold]Next[/]: the demo's node is gone; start one of your own, whose data stays in ./.odf
+
+  . .venv/bin/activate
+  odf up --detach
+  odf add examples/nycflights      # what the demo had; or examples/trading, …
+  odf status                       # how the node and its datasets are
+  odf ingest flights FILE.ndjson   # then: odf pull --all, odf tail flights.late
+  odf --help                       # README.md, "A dataset of your own", has more
+"""
 OUT = Console()
 ERR = Console(stderr=True)
 
@@ -35,15 +45,17 @@ def main() -> int:
     checks = expected.Checks()
     try:
         started = time.monotonic()
-        with ERR.status("starting Kafka, Redis, Spark and the services"):
-            node.run("up", "--detach")
+        node.show("up", "--detach")
         OUT.print(f"[bold]node ready[/] after {time.monotonic() - started:.1f} s, home {home.name}")
         story(node, wanted, checks)
     finally:
         node.run("down", check=False)
         shutil.rmtree(home, ignore_errors=True)
     OUT.print(checks.summary())
-    return 0 if checks.all_right else 1
+    if not checks.all_right:
+        return 1
+    OUT.print(NEXT, highlight=False)
+    return 0
 
 
 def story(node: DemoNode, wanted: list[int], checks: "expected.Checks") -> None:
@@ -73,7 +85,7 @@ def publish(node: DemoNode, topics: dict[str, str], wanted: list[int]) -> int:
     producer = Producer({"bootstrap.servers": node.status()["kafka"], "linger.ms": 5})
     total = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=ERR) as progress:
+    with Progress(*columns, console=ERR, transient=True) as progress:
         rounds = progress.add_task("publishing days", total=len(wanted))
         for day in wanted:
             for name, table in ROOTS.items():

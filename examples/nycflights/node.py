@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import Any
 
 
+def _require(
+    words: tuple[str, ...], done: "subprocess.CompletedProcess[Any]", code: int, said: str = ""
+) -> None:
+    if done.returncode != code:
+        sys.exit(f"{said}odf {' '.join(words)}: exit status {done.returncode}, expected {code}")
+
+
 class DemoNode:
     """Runs `odf` with its own home."""
 
@@ -19,18 +26,22 @@ class DemoNode:
         self._odf = str(Path(sys.executable).with_name("odf"))
 
     def run(self, *words: str, check: bool = True, code: int = 0) -> str:
-        """Run `odf words…` and return what it printed; any other exit status than `code` ends the demo."""
+        """Run `odf words…` and return what it printed; any other exit status than `code` ends the demo.
+
+        Its own progress is not shown, since it would be written over ours; what it said is, where it failed.
+        """
         done = subprocess.run(
-            [self._odf, *words], env=self._environment, stdout=subprocess.PIPE, text=True, check=False
+            [self._odf, *words], env=self._environment, capture_output=True, text=True, check=False
         )
-        if check and done.returncode != code:
-            sys.exit(f"odf {' '.join(words)}: exit status {done.returncode}, expected {code}")
+        if check:
+            _require(words, done, code, done.stderr)
         return done.stdout
 
     def show(self, *words: str, code: int = 0) -> None:
-        """Run it and let the user see the command and what it prints."""
+        """Let the user see the command and what it prints, which fits the terminal then."""
         print("$ odf " + " ".join(words), flush=True)
-        print(self.run(*words, code=code), flush=True)
+        _require(words, subprocess.run([self._odf, *words], env=self._environment, check=False), code)
+        print(flush=True)
 
     def json(self, *words: str, code: int = 0) -> Any:  # noqa: ANN401 - JSON
         """Run it with `--output json` and return the result."""

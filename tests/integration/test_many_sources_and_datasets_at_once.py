@@ -115,3 +115,36 @@ def test_pull_all_with_nothing_to_do_ends_well(story: Story) -> None:
     story.node.run("pull --all")
     assert story.pull("--all")["idle"]["state"] == "up-to-date"
     assert story.pull("idle")["idle"]["state"] == "up-to-date"
+
+
+def test_a_topic_that_was_replaced_stops_its_source_alone_until_it_is_accepted(story: Story) -> None:
+    story.add(root("replaced", COLUMNS, event_time="at"), root("beside", COLUMNS, event_time="at"))
+    topic = story.topic("replaced")
+    story.publish("replaced", some(0, 10))
+    story.pull("replaced")
+    topics = story.node.topics()
+    topics.delete_topic(topic)
+    topics.create_push_topic(topic)
+    story.publish("replaced", some(100, 5))
+    story.publish("beside", some(0, 10))
+    story.await_records({"beside": 10})
+    assert "odf source resume replaced --source default --from earliest" in story.node.fails("pull replaced")
+
+    def source() -> Row:
+        (found,) = story.node.run("source show replaced --output json")
+        return dict(found)
+
+    story.node.eventually(lambda: source()["state"] == "stopped")
+    assert "TopicReplaced" in str(story.node.run("status --output json"))
+    (resumed,) = story.node.run("source resume replaced --from earliest --output json")
+    assert (resumed["state"], resumed["advice"]) == ("reading", None)
+    story.pull("replaced")
+    assert story.chain("replaced").column("id") == [*range(10), *range(100, 105)]
+    assert source()["next"] == {"0": 5}
+    story.node.run("source set replaced badRecords=stop --output json")
+    story.publish("replaced", [b"{", *some(200, 5)])
+    story.node.eventually(lambda: source()["state"] == "stopped")
+    skipped = story.node.run("source skip replaced --output json")
+    assert (skipped["skipped"], skipped["offset"]) == (True, 5)
+    story.await_records({"replaced": 20})
+    assert {one["verdict"] for one in story.verify("replaced")} == {"valid"}

@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,13 +9,19 @@ from pathlib import Path
 import pytest
 
 from odf_common.adapters.kafka.bus import KafkaBus
+from odf_common.adapters.kafka.claim import TopicsTaken
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.codec.bus import decode, envelope
 from odf_common.identity.did import DatasetId
-from odf_common.ports.bus import NOTIFICATIONS, Inbox
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.bus import FIXED_TOPICS, NOTIFICATIONS, Inbox
 from odf_common.proto.odf.bus.v1.bus_pb2 import VerifyHead
+from odf_common.runtime.claim import claim_topics
+from odf_common.runtime.environment import connect
 from odf_common.runtime.node import NoNode, is_running, read_node
+from odf_common.runtime.settings import Settings, child_environment
 from odf_common.runtime.supervisor.leftovers import leftovers
+from odf_common.runtime.supervisor.ports import allocate
 from odf_common.testing.embedded import EmbeddedNode
 
 SERVICES = ("ingest", "coordinator", "engine-spark", "verifier", "sync")
@@ -105,6 +113,53 @@ def test_a_failed_up_shows_the_log_and_leaves_nothing(tmp_path: Path) -> None:
     assert "meta.properties" in said
     assert list(leftovers(tmp_path)) == []
     assert "no node is running" in broken.fails("status")
+
+
+def test_a_second_node_on_one_kafka_is_refused_and_has_topics_of_its_own_under_a_prefix(
+    node: EmbeddedNode, tmp_path: Path
+) -> None:
+    second = EmbeddedNode(tmp_path / "second", {"ODF_KAFKA": node.kafka})
+    said = second.fails("up --detach")
+    assert f"belong to the node with home {node.home} on host" in said
+    assert "ODF_KAFKA_PREFIX" in said
+    address = f"127.0.0.1:{allocate(tmp_path, ['verifier'])['verifier']}"
+    told = {"ODF_HOME": str(second.home), "ODF_KAFKA": node.kafka, "ODF_VERIFIER_GRPC": address}
+    program = [sys.executable, "-m", "odf_verifier"]
+    service = subprocess.run(program, env={**child_environment(), **told}, capture_output=True, check=False)
+    assert service.returncode == 1
+    assert str(node.home) in service.stderr.decode()
+
+    first = connect(Settings(home=node.home, kafka=node.kafka))
+    other = connect(Settings(home=second.home, kafka=node.kafka, kafka_prefix="second.", instance="same"))
+    other.claim()
+    first.claim()
+    other.topics.ensure_topics(FIXED_TOPICS)
+    theirs, ours = (one.bus.subscribe(NOTIFICATIONS, group=None) for one in (first, other))
+    dataset = DatasetId.of_key(os.urandom(32))
+    other.bus.send(NOTIFICATIONS, envelope(dataset, VerifyHead()))
+    other.bus.flush()
+    seen: dict[str, int] = {}
+    node.eventually(lambda: _take(ours, seen) == 1)
+    _take(theirs, seen := {})
+    assert str(dataset) not in seen
+    for one in (theirs, ours):
+        one.close()
+    for env in (first, other):
+        env.close()
+
+
+def test_the_topics_of_a_node_that_is_gone_can_be_taken_over(node: EmbeddedNode, tmp_path: Path) -> None:
+    homes = [
+        Settings(home=tmp_path / name, kafka=node.kafka, kafka_prefix="gone.") for name in ("first", "second")
+    ]
+    first, second = homes
+    claim_topics(first, Timestamp.from_ms(0))
+    with pytest.raises(TopicsTaken, match=f"home {first.home} on host .*since 1970-01-01"):
+        claim_topics(second, Timestamp.from_ms(1000))
+    claim_topics(second, Timestamp.from_ms(2000), is_taking_over=True)
+    claim_topics(second, Timestamp.from_ms(3000))
+    with pytest.raises(TopicsTaken, match=f"home {second.home} on host .*since 1970-01-01T00:00:02"):
+        claim_topics(first, Timestamp.from_ms(4000))
 
 
 def test_a_service_that_is_not_there_is_refused(tmp_path: Path) -> None:

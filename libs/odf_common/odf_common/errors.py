@@ -120,6 +120,41 @@ class Unavailable(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
+class Damaged(VerificationFailed):
+    """A stored file cannot be used, and waiting will not change that."""
+
+    file: str  # relative to the node's home or to the dataset's folder
+    why: str
+
+    def __str__(self) -> str:
+        """Return which file it is, and why it cannot be used."""
+        return f"{self.file} cannot be used: {self.why}"
+
+    def advice(self) -> str:
+        """Return what a person can do."""
+        return (
+            "make it a regular file that the node's user may read and write, restore the dataset from a copy, or "
+            "remove the dataset with `odf delete`; other datasets are not affected"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class StorageUnavailable(Unavailable):
+    """Stored files cannot be read or written now."""
+
+    what: str = "storage"
+    file: str | None = None  # relative to the node's home or to the dataset's folder
+
+    def __str__(self) -> str:
+        """Return what could not be used, and why."""
+        return Unavailable.__str__(self) if self.file is None else f"{self.file} is not available: {self.why}"
+
+    def advice(self) -> str:
+        """Return what a person can do."""
+        return "check free space, quota, open files and the disk; work continues automatically once it is available"
+
+
+@dataclass(eq=False, kw_only=True)
 class Refused(OdfError):
     """The node refused; `reason` is the name of the error, `text` its words."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from odf_common.errors import AlreadyExists, OdfError
+from odf_common.errors import AlreadyExists
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.ref_names import HEAD
@@ -14,7 +14,8 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry
-from odf_coordinator.circles import inputs_kept
+from odf_coordinator.circles import inputs_kept, require_inputs_kept
+from odf_coordinator.claims import Claims
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.definitions import (
@@ -29,8 +30,6 @@ from odf_coordinator.keys import KeyFolder
 from odf_coordinator.migrating import Migrating
 from odf_coordinator.outcomes import require_committed
 from odf_coordinator.overtaken import again_when_overtaken
-from odf_coordinator.publisher import Publisher
-from odf_coordinator.topics import PushTopics, topics_for
 from odf_coordinator.validation import Validation
 
 log = structlog.get_logger(__name__)
@@ -67,8 +66,7 @@ class Adding:
 
     datasets: Datasets
     committer: Committer
-    publisher: Publisher
-    topics: PushTopics
+    claims: Claims
     engine: Engine
     clock: Clock
     keys: KeyFolder
@@ -88,16 +86,6 @@ class Adding:
             checked.append(validation.check(draft))
         return tuple(self._make(draft) for draft in checked)
 
-    def make_topics(self, known: Known, events: Iterable[KnownEvent]) -> CatalogEntry:
-        """Return the entry with a topic, which is there then, for each push source of `events`."""
-        sources = [event.source_name for event in events if isinstance(event, AddPushSource)]
-        wanted = [name for name in sources if name not in known.entry.push_topics]
-        taken = {topic for entry in self.datasets.catalog.entries() for topic in entry.push_topics.values()}
-        made = topics_for(known.alias, wanted, taken)
-        for topic in made.values():
-            self.topics.create_push_topic(topic)
-        return replace(known.entry, push_topics={**known.entry.push_topics, **made})
-
     def amend(self, known: Known, events: Sequence[KnownEvent]) -> Known:
         """Append events that say something new of a dataset, and make the topics they need at its head.
 
@@ -107,17 +95,22 @@ class Adding:
         self.committer.require_owned(known.id)
         time = max(self.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
         events = Migrating(datasets=self.datasets, engine=self.engine).carried(known, events, time)
+        entry = self.give_topics(known, events) if known.ref == HEAD else known.entry
         with inputs_kept(self.datasets, known.entry, events, are_here=True):
-            entry = self.give_topics(known, events) if known.ref == HEAD else known.entry
             outcome = self.committer.commit(
                 known.id, expected_head=known.state.head, events=events, system_time=time, ref=known.ref
             )
         return replace(known, entry=entry, state=require_committed(known.id, outcome).state)
 
     def give_topics(self, known: Known, events: Iterable[KnownEvent]) -> CatalogEntry:
-        """Return the dataset's entry, kept with a topic for each push source of `events`."""
-        entry = self.make_topics(known, events)
-        if entry != known.entry:
+        """Return the dataset's entry, kept with a topic, which exists then, for each push source of `events`."""
+        sources = _sources_of(events)
+        entry = self.claims.entry(known.id)
+        if entry.push_topics.keys() >= set(sources):
+            return entry
+        with self.claims.adding_topics(known.id, sources) as made, self.datasets.catalog.locked():
+            now = self.claims.entry(known.id)  # it may have been renamed
+            entry = replace(now, push_topics={**now.push_topics, **made})
             self.datasets.catalog.replace(entry)
         return entry
 
@@ -154,20 +147,16 @@ class Adding:
 
     def _create(self, draft: Draft) -> Known:
         """Write key, chain, topics, and last the name, which makes the dataset one."""
-        dataset = draft.dataset_id
-        self.keys.save(draft.key)
-        entry = CatalogEntry(alias=draft.name, dataset_id=dataset)
-        try:
-            with inputs_kept(self.datasets, entry, draft.events, are_here=True):
-                known = self._written(draft, entry)
-                entry = self.make_topics(known, draft.events)
-                self.datasets.catalog.add(entry)
-        except OdfError:
-            self.datasets.blobs.delete_dataset(dataset)
-            self.keys.remove(dataset)
-            raise
+        dataset, catalog = draft.dataset_id, self.datasets.catalog
+        with self.claims.creating(dataset, draft.name, _sources_of(draft.events)) as topics:
+            entry = CatalogEntry(alias=draft.name, dataset_id=dataset, push_topics=topics)
+            self.keys.save(draft.key)
+            known = self._written(draft, entry)
+            with catalog.locked():
+                require_inputs_kept(self.datasets, entry, draft.events, are_here=True)
+                catalog.add(entry)
         self.committer.tell(known.state)
-        return replace(known, entry=entry)
+        return known
 
     def _written(self, draft: Draft, entry: CatalogEntry) -> Known:
         events = (draft.seed, *draft.events)
@@ -176,6 +165,10 @@ class Adding:
         )
         state = require_committed(draft.dataset_id, outcome).state
         return Known(entry=entry, state=state)
+
+
+def _sources_of(events: Iterable[KnownEvent]) -> list[str]:
+    return [event.source_name for event in events if isinstance(event, AddPushSource)]
 
 
 def require_compatible(known: Known, draft: Draft, *, is_replacing: bool) -> None:

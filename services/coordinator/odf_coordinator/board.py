@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
+from odf_common.codec.times import time_of
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_common.runtime.rejects import Rejects
 
 WINDOW: Final = 60.0  # seconds over which throughput is counted
 
 
 class Row(TypedDict):
-    """A dataset as JSON; `lag` counts messages that wait in its sources.
+    """A dataset as JSON; `lag` counts messages that wait in its sources, `rejected` those that are dead letters.
 
     `stage` is what the engine does for a derivative, with `rows` of `total` done.
     """
@@ -25,6 +26,8 @@ class Row(TypedDict):
     watermark: str | None
     records_per_second: float
     lag: int
+    rejected: int
+    rejected_reason: str | None
     stage: str | None
     rows: int
     total: int
@@ -38,6 +41,7 @@ class _Dataset:
     last_offset: int | None = None
     watermark: str | None = None
     lags: dict[str, int] = field(default_factory=dict)
+    rejects: Rejects = field(default_factory=Rejects)
     work: bus.TransformProgress = field(default_factory=bus.TransformProgress)
     growth: deque[tuple[float, int]] = field(default_factory=deque)  # when, and how many records came
 
@@ -59,7 +63,10 @@ class Board:
             case "ingest_progress":
                 progress = message.ingest_progress
                 dataset = self._datasets.setdefault(message.dataset_id, _Dataset())
-                dataset.lags[progress.source_name] = progress.lag
+                if progress.source_name:
+                    dataset.lags[progress.source_name] = progress.lag
+                if progress.HasField("rejected"):
+                    dataset.rejects = Rejects(count=progress.rejected, reason=progress.rejected_reason)
             case "transform_progress":
                 self._datasets.setdefault(message.dataset_id, _Dataset()).work = message.transform_progress
             case _:
@@ -77,7 +84,11 @@ class Board:
         dataset.sequence_number = body.sequence_number
         dataset.last_offset = last
         dataset.work = bus.TransformProgress()
-        dataset.watermark = str(Timestamp(body.watermark)) if body.HasField("watermark") else None
+        dataset.watermark = str(time_of(body.watermark)) if body.HasField("watermark") else None
+
+    def rejected(self, dataset_id: str, rejects: Rejects) -> None:
+        """Take in how many messages of a dataset were rejected and wait for a decision."""
+        self._datasets.setdefault(dataset_id, _Dataset()).rejects = rejects
 
     def rows(self, now: float) -> Iterator[Row]:
         """Iterate over the datasets by name, throughput as of `now`."""
@@ -94,6 +105,8 @@ class Board:
                 watermark=dataset.watermark,
                 records_per_second=round(sum(count for _, count in dataset.growth) / WINDOW, 3),
                 lag=sum(dataset.lags.values()),
+                rejected=dataset.rejects.count,
+                rejected_reason=dataset.rejects.reason or None,
                 stage=dataset.work.stage or None,
                 rows=dataset.work.rows,
                 total=dataset.work.total,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import unquote
 
 import structlog
 
@@ -11,7 +12,7 @@ from odf_common.chain.events import add_data_event
 from odf_common.chain.state import ChainState
 from odf_common.chain.transforms import is_migration
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Refused
+from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.ref_names import HEAD
 from odf_common.identity.refs import parse_alias
@@ -34,11 +35,10 @@ from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.adding import Adding
 from odf_coordinator.circles import inputs_kept
 from odf_coordinator.committer import Committer
-from odf_coordinator.datasets import Datasets, Known
-from odf_coordinator.declarations import require_possible
+from odf_coordinator.datasets import Datasets, DatasetUnknown, Known, Unreadable
+from odf_coordinator.declarations import require_pollable, require_possible
 from odf_coordinator.definitions import in_force, require_settable
 from odf_coordinator.drafts import resolve
-from odf_coordinator.keys import KeyFolder
 from odf_coordinator.overtaken import again_when_overtaken
 from odf_coordinator.schemas import sources_of
 from odf_coordinator.validation import Validation
@@ -60,42 +60,51 @@ class Changing:
     datasets: Datasets
     committer: Committer
     adding: Adding
-    keys: KeyFolder
 
-    def rename(self, ref: str, new_alias: str) -> Known:
-        """Give a dataset another name; its push topics and all that read it stay as they are."""
-        known = self.datasets.find(ref)
+    def rename(self, ref: str, new_alias: str) -> Known | Unreadable:
+        """Give a dataset another name; its push topics and all that read it stay as they are.
+
+        That is one step. Repeating a rename does nothing; a dataset whose chain cannot be read is renamed too.
+        """
         alias = str(parse_alias(new_alias))
-        entry = replace(known.entry, alias=alias)
-        if alias.lower() == known.alias.lower():
-            self.datasets.catalog.replace(entry)
-        else:
-            self._take_name(entry)
-            self.datasets.catalog.remove(known.alias)
+        catalog = self.datasets.catalog
+        with catalog.locked():
+            entry = self._to_be_renamed(ref, alias)
+            if entry.alias.lower() != alias.lower():
+                catalog.rename(entry.alias, replace(entry, alias=alias, formerly=entry.alias))
+            elif entry.alias != alias:
+                catalog.replace(replace(entry, alias=alias))
+        log.info("dataset renamed", dataset=entry.alias, to=alias)
+        entry = replace(entry, alias=alias)
+        try:
+            known = self.datasets.known(entry)
+        except OdfError as error:
+            return Unreadable(entry=entry, why=str(error))
+        if known is None:
+            return Unreadable(entry=entry, why="it has no blocks")
         self.committer.tell(known.state)
-        log.info("dataset renamed", dataset=known.alias, to=alias)
-        return replace(known, entry=entry)
+        return known
 
     def delete(self, ref: str) -> None:
-        """Remove a dataset that nothing depends on, also one whose chain cannot be read.
+        """Remove a dataset that nothing depends on, also one whose chain or name cannot be read.
 
-        Topics go first, lest a later one of its name finds old records.
+        It is gone once its name is free. Repeating a deletion that was killed finishes it.
         """
-        with self.datasets.catalog.locked():
+        try:
             entry = self.datasets.entry(ref)
-            dataset = entry.dataset_id
-            dependants = [other.alias for other in self.datasets.dependants(dataset)]
-            if dependants:
-                raise Refused(reason="DatasetInUse", text=f"{entry.alias} is read by {', '.join(dependants)}")
-            for topic in entry.push_topics.values():
-                self.adding.topics.delete_topic(topic)
-            with self.committer.exclusively(dataset):
-                self.datasets.catalog.remove(entry.alias)
-                self.datasets.blobs.delete_dataset(dataset)
-                self.keys.remove(dataset)
-                self.datasets.states.forget(dataset)
-        self.adding.publisher.removed(dataset, entry.alias)
-        log.info("dataset deleted", dataset=entry.alias)
+        except DatasetUnknown:
+            if not self._finished(ref):
+                raise
+            return
+        except VerificationFailed:
+            self._free_unreadable(str(parse_alias(ref)))
+            return
+        if self._is_further_name(entry):
+            return
+        # Looked at twice: so that little has to be read while all other changes of names wait.
+        self._require_not_in_use(entry)
+        removed = self.adding.claims.remove(entry.dataset_id, self._require_not_in_use)
+        log.info("dataset deleted", dataset=removed.alias)
 
     def reset(self, ref: str, head: Multihash, *, is_forced: bool = False) -> Known:
         """Move a reference back to a block of its chain; the head not if a derivative has read what would be lost.
@@ -137,6 +146,7 @@ class Changing:
         fitting = self._fitting(known, event)
         if in_force(known.state, fitting) == fitting:
             return known
+        require_pollable(fitting)
         require_settable(known.state, fitting)
         return self.adding.amend(known, (fitting,))
 
@@ -163,11 +173,51 @@ class Changing:
                 )
                 raise Refused(reason="DatasetInUse", text=text)
 
-    def _take_name(self, entry: CatalogEntry) -> None:
+    def _to_be_renamed(self, ref: str, alias: str) -> CatalogEntry:
+        """Return the entry, also where it has this very name because it has been renamed to it."""
         try:
-            self.datasets.catalog.add(entry)
-        except AlreadyExists as error:
-            raise AlreadyExists(what=f"dataset {entry.alias}") from error
+            return self.datasets.entry(ref)
+        except DatasetUnknown:
+            renamed = self.datasets.catalog.by_alias(alias)
+            if renamed is None or renamed.formerly.lower() != ref.lower():
+                raise
+            return renamed
+
+    def _require_not_in_use(self, entry: CatalogEntry) -> None:
+        """Raise `Refused` if another dataset here reads this one."""
+        dependants = [other.alias for other in self.datasets.dependants(entry.dataset_id)]
+        if dependants:
+            raise Refused(reason="DatasetInUse", text=f"{entry.alias} is read by {', '.join(dependants)}")
+
+    def _finished(self, ref: str) -> bool:
+        """Return whether a dataset of this alias or id was being removed, and is gone now."""
+        claims = self.adding.claims
+        is_finished = False
+        for entry in self.datasets.catalog.claims():
+            if ref.lower() in (entry.alias.lower(), str(entry.dataset_id)):
+                is_finished |= claims.settle(entry.dataset_id, lambda record: bool(record.alias))
+        return is_finished
+
+    def _free_unreadable(self, alias: str) -> None:
+        """Free a name whose dataset is unknown; that dataset's files stay."""
+        catalog = self.datasets.catalog
+        with catalog.locked():
+            if alias.lower() in {unquote(name) for name in catalog.unreadable()}:
+                catalog.remove(alias)
+                log.warning("unreadable name freed", name=alias)
+
+    def _is_further_name(self, entry: CatalogEntry) -> bool:
+        """Return whether the dataset has another name, as a killed rename once left it; this one is free then."""
+        catalog = self.datasets.catalog
+        with catalog.locked():
+            names = {
+                other.alias.lower() for other in catalog.entries() if other.dataset_id == entry.dataset_id
+            }
+            if names > {entry.alias.lower()}:
+                catalog.remove(entry.alias)
+                log.warning("one of two names freed", dataset=str(entry.dataset_id), name=entry.alias)
+                return True
+            return False
 
     def _place(self, known: Known, head: Multihash) -> int:
         """Return the sequence number of a block that may be the chain's head; raises `InvalidInput` if it may not."""

@@ -19,20 +19,20 @@ def inputs_kept(
     Raises `InvalidInput` if that would close a circle, and `DatasetUnknown` for an input that is not here where
     they must be. Take it before `Committer.exclusively`, never inside.
     """
-    transforms = [event for event in events if isinstance(event, SetTransform)]
-    if not transforms:
+    events = tuple(events)
+    if not any(isinstance(event, SetTransform) for event in events):
         yield
         return
     with datasets.catalog.locked():
-        for transform in transforms:
-            _require_inputs(datasets, entry, transform, are_here=are_here)
+        require_inputs_kept(datasets, entry, events, are_here=are_here)
         yield
 
 
-def _require_inputs(
-    datasets: Datasets, entry: CatalogEntry, transform: SetTransform, *, are_here: bool
+def require_inputs_kept(
+    datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool
 ) -> None:
-    for one in transform.inputs:
+    """Raise what `inputs_kept` raises; for those who hold the catalog's lock."""
+    for one in (one for event in events if isinstance(event, SetTransform) for one in event.inputs):
         dataset, name = DatasetId.parse(one.dataset_ref), one.alias or one.dataset_ref
         if datasets.is_derived_of(dataset, entry.dataset_id):
             text = f"{entry.alias} cannot read {name}, which is {entry.alias} itself or derived of it"

@@ -6,18 +6,15 @@ Order of writing: objects are there before, then blocks with their signatures, t
 the next.
 """
 
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from threading import Lock as ThreadLock
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import structlog
 
 from odf_common.chain.build import build_blocks
 from odf_common.chain.state import ChainState
-from odf_common.errors import ChainRuleViolated, InvalidInput
+from odf_common.errors import ChainRuleViolated, InvalidInput, Unavailable
 from odf_common.errors import HeadMoved as HeadMovedError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -25,28 +22,14 @@ from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.events import KnownEvent, Seed
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore
+from odf_coordinator.dataset_locks import DatasetLocks, Locks
 from odf_coordinator.keys import NotOwned
 from odf_coordinator.objects import require_checkpoint, require_objects
 from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
+from odf_coordinator.problems import Problems, remedy_of
 from odf_coordinator.repeats import is_repeat
 
 log = structlog.get_logger(__name__)
-
-LOCK_POLL: Final = 0.02  # seconds
-
-
-class Lock(Protocol):
-    """A lock that is held."""
-
-    def release(self) -> None:
-        """Give it back."""
-
-
-class Locks(Protocol):
-    """One lock for each dataset, shared by all instances."""
-
-    def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
-        """Return the dataset's lock, None while somebody else holds it."""
 
 
 class States(Protocol):
@@ -87,6 +70,7 @@ class Committer:
         block_version: int = 3,
         lock_ttl_ms: int = 10_000,
         sign: Sign | None = None,
+        waits: Problems | None = None,
     ) -> None:
         """Use these ports; write blocks of `block_version`, and what `sign` makes of each one's hash beside it.
 
@@ -95,12 +79,11 @@ class Committer:
         self._blobs = blobs
         self._refs = refs
         self._states = states
-        self._locks = locks
         self._require_owned = require_owned
         self._block_version = block_version
-        self._lock_ttl_ms = lock_ttl_ms
         self._sign = sign
-        self._here: defaultdict[DatasetId, ThreadLock] = defaultdict(ThreadLock)
+        self._waits = Problems() if waits is None else waits
+        self.locks = DatasetLocks(locks, lock_ttl_ms)
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
@@ -125,6 +108,23 @@ class Committer:
             self._require_owned(dataset)
         except NotOwned as error:
             return refusal(error)
+        try:
+            outcome = self._commit(dataset, expected_head, events, system_time, ref, onto)
+        except Unavailable as error:
+            self._waits.note(dataset, f"commits wait: {error}", remedy=remedy_of(error, ""))
+            raise
+        self._waits.clear(dataset)
+        return outcome
+
+    def _commit(  # noqa: PLR0917 - what `commit` is given
+        self,
+        dataset: DatasetId,
+        expected_head: Multihash | None,
+        events: Sequence[KnownEvent],
+        system_time: Timestamp,
+        ref: str,
+        onto: ChainState | None,
+    ) -> Outcome:
         with self.exclusively(dataset):
             head = self._refs.head(dataset, ref)
             if head != expected_head:
@@ -149,7 +149,7 @@ class Committer:
     ) -> None:
         """Move a reference to a chain whose blocks and objects are stored and admitted; raises `HeadMoved`.
 
-        Listeners hear of the head only.
+        Once it has moved nothing is raised: the caller's answer is that it has. Listeners hear of the head only.
         """
         self._refs.compare_and_set(dataset, expected=expected, new=state.head, ref=ref)
         log.info(
@@ -161,28 +161,20 @@ class Committer:
             last_offset=state.last_offset,
         )
         if ref == HEAD:
-            self._states.remember(state)
+            _contained(self._states.remember, state)
             self.tell(state)
 
     def tell(self, state: ChainState) -> None:
-        """Tell the listeners that a chain's head is at least that of `state`."""
+        """Tell the listeners that a chain's head is at least that of `state`; one that fails is logged."""
         for listener in self._listeners:
-            listener(state)
+            _contained(listener, state)
 
-    @contextmanager
-    def exclusively(self, dataset: DatasetId) -> Iterator[None]:
-        """Keep others off a dataset as far as that can be had; whoever outlives the lock meets the fence."""
-        with self._here[dataset]:
-            lock = self._locks.acquire(dataset, self._lock_ttl_ms)
-            deadline = time.monotonic() + self._lock_ttl_ms / 1000
-            while lock is None and time.monotonic() < deadline:
-                time.sleep(LOCK_POLL)
-                lock = self._locks.acquire(dataset, self._lock_ttl_ms)
-            try:
-                yield
-            finally:
-                if lock is not None:
-                    lock.release()
+    def exclusively(self, dataset: DatasetId) -> AbstractContextManager[None]:
+        """Keep others off a dataset as far as that can be had; whoever outlives the lock meets the fence.
+
+        Raises `DatasetBusy` while another operation of this process works on it.
+        """
+        return self.locks.hold(dataset)
 
     def _write(
         self,
@@ -233,3 +225,11 @@ class Committer:
             if repeated
             else HeadMoved(expected=expected, head=state.head)
         )
+
+
+def _contained(listener: Listener, state: ChainState) -> None:
+    """Call what is to hear of a head that has moved; its failure is logged, since it cannot undo the commit."""
+    try:
+        listener(state)
+    except Exception:
+        log.exception("a head has moved, and not all heard of it", dataset=str(state.dataset_id))

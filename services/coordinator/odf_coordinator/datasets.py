@@ -1,7 +1,7 @@
 """This node's datasets: from a reference to catalog entry, chain state and blocks."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 import structlog
@@ -13,8 +13,10 @@ from odf_common.identity.did import DatasetId
 from odf_common.identity.ref_names import HEAD, split_ref
 from odf_common.identity.refs import parse_ref
 from odf_common.metadata.events import DatasetKind
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefReader
 from odf_coordinator.committer import States
+from odf_coordinator.problems import Problems, remedy_of
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +83,8 @@ class Unreadable:
 
     entry: CatalogEntry
     why: str
+    remedy: str = ""
+    since: Timestamp | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,12 @@ class Datasets:
     blobs: BlobStore
     refs: RefReader
     is_ours: Callable[[DatasetId], bool] = lambda _: True
+    troubles: Problems = field(default_factory=Problems)
+    """Of datasets that could not be read when they were last listed."""
+    waits: Problems = field(default_factory=Problems)
+    """Of datasets that could not be committed to when that was last tried: their lock is held, say."""
+    roots: set[DatasetId] = field(default_factory=set)
+    """Datasets known to be roots, which they stay: they read no other."""
 
     def find(self, ref: str) -> Known:
         """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name."""
@@ -140,26 +150,61 @@ class Datasets:
 
     def all(self) -> Iterator[Known]:
         """Iterate over all datasets by name; one that cannot be read does not hide the others."""
-        for one in self.listed():
-            if isinstance(one, Known):
-                yield one
-            else:
-                log.error("dataset cannot be read", dataset=one.entry.alias, why=one.why)
+        return (one for one in self.listed() if isinstance(one, Known))
 
     def listed(self) -> Iterator[Known | Unreadable]:
         """Iterate over all datasets by name, those that cannot be read among them."""
-        for entry in self.catalog.entries():
-            try:
-                known = self.known(entry)
-            except OdfError as error:
-                yield Unreadable(entry=entry, why=str(error))
-            else:
-                if known is not None:
-                    yield known
+        entries = tuple(self.catalog.entries())
+        if self.troubles:
+            self.troubles.keep(entry.dataset_id for entry in entries)
+        for entry in entries:
+            one = self.read(entry)
+            if one is not None:
+                yield one
+
+    def read(self, entry: CatalogEntry) -> Known | Unreadable | None:
+        """Return the dataset of an entry, or why it cannot be read; None when it has no blocks."""
+        try:
+            known = self.known(entry)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this dataset only
+            return self.unreadable(entry, error)
+        self.troubles.clear(entry.dataset_id)
+        return known
+
+    def unreadable(self, entry: CatalogEntry, error: Exception) -> Unreadable:
+        """Return why a dataset cannot be read; what is new of it is logged."""
+        why = str(error) if isinstance(error, OdfError) else f"{type(error).__name__}: {error}"
+        remedy = remedy_of(
+            error, f"`odf verify {entry.alias}` tells what is damaged; restore it, or delete the dataset"
+        )
+        if self.troubles.note(entry.dataset_id, why, remedy=remedy):
+            log.error(
+                "dataset cannot be read",
+                dataset=entry.alias,
+                why=why,
+                exc_info=not isinstance(error, OdfError),
+            )
+        noted = self.troubles.get(entry.dataset_id)
+        return Unreadable(entry=entry, why=why, remedy=remedy, since=None if noted is None else noted.since)
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop what is known of a dataset that has gone."""
+        self.states.forget(dataset)
+        self.troubles.clear(dataset)
+        self.waits.clear(dataset)
+        self.roots.discard(dataset)
 
     def dependants(self, dataset: DatasetId) -> tuple[Known, ...]:
-        """Return the other derivatives here that read the dataset directly."""
-        return tuple(known for known in self.all() if dataset in known.inputs() and known.id != dataset)
+        """Return the other derivatives here that read the dataset directly; of roots nothing is read for that."""
+        entries = tuple(self.catalog.entries())
+        self.roots.intersection_update({entry.dataset_id for entry in entries})
+        derived = [
+            known
+            for entry in entries
+            if entry.dataset_id not in self.roots and isinstance(known := self.read(entry), Known)
+        ]
+        self.roots.update(known.id for known in derived if not known.is_derivative)
+        return tuple(known for known in derived if dataset in known.inputs() and known.id != dataset)
 
     def is_derived_of(self, dataset: DatasetId, origin: DatasetId) -> bool:
         """Tell whether a dataset is `origin`, or reads it over any number of steps, as far as this node knows them."""

@@ -23,6 +23,7 @@ from odf_common.metadata.steps import (
     MergeStrategyChangelogStream,
     MergeStrategySnapshot,
     ReadStep,
+    ReadStepCsv,
     Strings,
 )
 from odf_common.metadata.vocabulary import DatasetVocabulary, vocabulary_of
@@ -60,6 +61,16 @@ def require_possible(event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
             pass
 
 
+def require_pollable(event: KnownEvent) -> None:
+    """Raise `InvalidInput` for a polling source: this node has no part that fetches data."""
+    if isinstance(event, SetPollingSource):
+        text = (
+            "polling is not supported by this node, which would never fetch this source; "
+            "declare an AddPushSource and append what you fetch with `odf ingest`"
+        )
+        raise InvalidInput(text=text)
+
+
 def of_source(source: Source, error: InvalidInput) -> InvalidInput:
     """Return the complaint with the source's name before it."""
     name = f"source {source.source_name}" if isinstance(source, AddPushSource) else "the polling source"
@@ -86,9 +97,13 @@ def declared_columns(read: ReadStep) -> tuple[Column, ...] | None:
 def _require_source(source: Source, vocabulary: DatasetVocabulary) -> None:
     if isinstance(source, AddPushSource) and not source.source_name.strip():
         raise InvalidInput(text="its name is empty; call it default", where="sourceName")
+    if isinstance(source.read, ReadStepCsv):
+        _require_characters(source.read)
     columns = declared_columns(source.read)
     if columns is not None:
         _require_distinct(columns)
+        if isinstance(source.read, ReadStepCsv):
+            _require_flat(columns)
     if columns is None or source.preprocess is not None:
         _require_keys(source.merge, None)
         return
@@ -101,6 +116,7 @@ def _require_source(source: Source, vocabulary: DatasetVocabulary) -> None:
             f"a ChangelogStream takes operations from column {vocabulary.operation_type_column}; declare it"
         )
         raise InvalidInput(text=text, where="read")
+    _require_event_time(names, vocabulary)
     kept = set(without_operations(pa.schema([column.field for column in columns]), source, vocabulary).names)
     columns = tuple(column for column in columns if column.field.name in kept)
     _require_own_names(columns, vocabulary)
@@ -109,6 +125,39 @@ def _require_source(source: Source, vocabulary: DatasetVocabulary) -> None:
         if column.field.name == vocabulary.event_time_column:
             _require_time(column)
     _require_keys(source.merge, {*kept, vocabulary.event_time_column})
+
+
+def _require_flat(columns: Iterable[Column]) -> None:
+    """Raise `InvalidInput` for a list or a struct: a Csv cell holds one value."""
+    for column in columns:
+        if kind.is_nested(column.field.type):
+            text = f"Csv has no values of type {column.field.type}; declare STRING, and take it apart by preprocess"
+            raise column.refused(text)
+
+
+def _require_characters(read: ReadStepCsv) -> None:
+    """Raise `InvalidInput` unless what separates and quotes values are single characters."""
+    for name in ("separator", "quote", "escape"):
+        value = getattr(read, name)
+        if value and (len(value) != 1 or not value.isascii() or value in "\r\n"):
+            raise InvalidInput(text=f"{value!r} is not one ASCII character", where=f"read.{name}")
+
+
+def _require_event_time(names: Sequence[str], vocabulary: DatasetVocabulary) -> None:
+    """Raise `InvalidInput` if the vocabulary names an event time column that the source does not declare.
+
+    Without a name of its own the event time may be missing: it is then the time at which a record came.
+    """
+    name = vocabulary.event_time_column
+    if name == DatasetVocabulary().event_time_column or name in names:
+        return
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+    text = (
+        f"SetVocab names {name} as the event time, and the schema has no such column; {hint} "
+        "Declare it, or leave out eventTimeColumn for the time at which records come"
+    )
+    raise InvalidInput(text=text, where="read")
 
 
 def _require_schema(event: SetDataSchema, vocabulary: DatasetVocabulary) -> None:

@@ -1,6 +1,6 @@
 """How a manifest's events compare with what a chain says: nothing new, a change, or what cannot be."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -24,8 +24,9 @@ from odf_common.metadata.events import (
 )
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.snapshot import DatasetSnapshot
+from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_coordinator.datasets import inputs_of
-from odf_coordinator.declarations import require_possible
+from odf_coordinator.declarations import require_pollable, require_possible
 from odf_coordinator.evolution import require_continuing
 from odf_coordinator.schemas import vocabulary_of_events
 
@@ -115,6 +116,7 @@ def _require_side_by_side(events: Sequence[KnownEvent]) -> None:
     """Return if the sources may stand side by side."""
     kinds: set[type] = set()
     names: set[str] = set()
+    before: list[AddPushSource] = []
     for number, event in enumerate(events):
         kinds.add(type(event))
         with event_at(number):
@@ -125,6 +127,22 @@ def _require_side_by_side(events: Sequence[KnownEvent]) -> None:
                     text = f"source {event.source_name} is defined twice"
                     raise InvalidInput(text=text, where="sourceName")
                 names.add(event.source_name)
+                _require_only_snapshot(event, before)
+                before.append(event)
+
+
+def _require_only_snapshot(source: AddPushSource, others: Iterable[AddPushSource]) -> None:
+    """Raise `InvalidInput` if a source and another one of the dataset would each retract the other's records."""
+    for other in others:
+        is_pair = isinstance(source.merge, MergeStrategySnapshot) and isinstance(
+            other.merge, MergeStrategySnapshot
+        )
+        if is_pair and other.source_name != source.source_name:
+            text = (
+                f"source {other.source_name} takes snapshots too, and each would retract the records of the other; "
+                "disable one of them, or make two datasets"
+            )
+            raise InvalidInput(text=text, where="merge")
 
 
 def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[KnownEvent]) -> None:
@@ -140,9 +158,10 @@ def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[K
 
 
 def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[KnownEvent]) -> None:
-    """Return if the rules of the chain admit what events of a snapshot change on top of `past`, None: of no chain.
+    """Raise `InvalidInput` unless the rules admit what events of a snapshot change on top of `past`, None: no chain.
 
-    Raises `InvalidInput` with the rule and the path of the first event that breaks one.
+    It has the rule and the path of the first event that breaks one. A polling source is refused too, unless the
+    chain has it already.
     """
     new = (seed, *events) if past is None else changes(past, events)
     if not new:
@@ -154,10 +173,15 @@ def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[Known
         broken = new[(error.sequence_number or first) - first]
         with event_at(events.index(broken)):  # never the seed: it is ours, and comes first
             raise InvalidInput(text=f"{error.text} (rule {error.rule})") from error
+    for event in events if past is None else changes(past, events):
+        with event_at(events.index(event)):
+            require_pollable(event)
 
 
 def require_settable(state: ChainState, event: KnownEvent) -> None:
     """Return if the event fits what the chain holds by now; raises `InvalidInput`."""
+    if isinstance(event, AddPushSource):
+        _require_only_snapshot(event, state.push_sources.values())
     match event:
         case SetVocab() if state.last_offset is not None or state.schema is not None:
             raise InvalidInput(text=f"the vocabulary cannot change once there is data; {ADVICE}")

@@ -8,7 +8,7 @@ import structlog
 from odf_common.chain.divergence import Agreement, Line, agreement
 from odf_common.chain.order import in_order
 from odf_common.chain.state import ChainState
-from odf_common.errors import Conflict
+from odf_common.errors import Conflict, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent
@@ -85,10 +85,17 @@ class Diverged:
             return line is None or line.holds(block)  # one that is not here says nothing
 
         for one in chosen:
-            known = self.datasets.by_id(one.id)  # as it is now
-            if known is None or not known.is_derivative or not self.keys.has(known.id):
+            if not one.is_derivative or not self.keys.has(one.id):
                 continue
-            agreed = agreement(self.datasets.reader(known.id), known.state.head, holds)
+            known = self.datasets.read(one.entry)  # as it is now
+            if not isinstance(known, Known):
+                continue
+            try:
+                agreed = agreement(self.datasets.reader(known.id), known.state.head, holds)
+            except OdfError as error:
+                # What it reads cannot be read: its pull says so, and the others are looked at.
+                log.warning("derivative not compared with its inputs", dataset=known.alias, why=str(error))
+                continue
             if agreed is not None:
                 found.append(_TakenBack(known=known, agreement=agreed))
                 lines[known.id] = self._line(known.id, agreed.block)

@@ -7,20 +7,23 @@ import structlog
 
 from odf_common.codec.bus import Envelope, envelope
 from odf_common.codec.flatbuffers import decode_event
-from odf_common.errors import InvalidInput, OdfError, Unavailable
+from odf_common.codec.times import time_of
+from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.ref_names import HEAD, check_ref_name
 from odf_common.metadata.events import KnownEvent, UnknownEvent
-from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.runtime.service import Outgoing
 from odf_coordinator.committer import Committer
+from odf_coordinator.datasets import Datasets
 from odf_coordinator.importer import Importer
+from odf_coordinator.late import forget_late
 from odf_coordinator.messages import reply
 from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
 from odf_coordinator.scheduler import Scheduler
+from odf_coordinator.slices import Slices
 
 log = structlog.get_logger(__name__)
 
@@ -36,9 +39,10 @@ class Commands:
         """Return the reply; what could not be read is refused too."""
         try:
             outcome = self._outcome(message)
-        except Unavailable:
-            raise
         except OdfError as error:
+            if isinstance(error, Unavailable) and not isinstance(error, StorageUnavailable):
+                raise
+            # A fault of one dataset's files is answered: waiting for it would keep all others waiting.
             outcome = refusal(error)
         _note(message, outcome)
         return (Outgoing(topic=COORDINATOR_REPLIES, envelope=_answer(message, outcome)),)
@@ -58,7 +62,7 @@ class Commands:
             dataset,
             expected_head=_hash(body.expected_head),
             events=tuple(known_event(raw) for raw in body.events),
-            system_time=Timestamp(body.system_time),
+            system_time=time_of(body.system_time),
         )
 
     def _import(self, dataset: DatasetId, body: bus.ImportChain) -> Outcome:
@@ -73,9 +77,11 @@ class Commands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notifications:
-    """Wakes the derivatives of datasets that other instances have moved."""
+    """Wakes the derivatives of datasets that other instances have moved; forgets datasets that are gone."""
 
     scheduler: Scheduler
+    datasets: Datasets
+    slices: Slices
 
     def handle(self, message: Envelope) -> Iterable[Outgoing]:
         """Mark what may be stale now; answers nothing."""
@@ -83,7 +89,11 @@ class Notifications:
             case "committed":
                 self.scheduler.on_announced(DatasetId.parse(message.dataset_id))
             case "dataset_removed":
-                self.scheduler.on_removed(DatasetId.parse(message.dataset_id))
+                gone = DatasetId.parse(message.dataset_id)
+                self.scheduler.on_removed(gone)
+                self.datasets.forget(gone)
+                self.slices.forget(gone)
+                forget_late(message.dataset_removed.alias)
             case _:
                 pass
         return ()

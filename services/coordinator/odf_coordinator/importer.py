@@ -12,8 +12,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.identity.ref_names import HEAD
 from odf_common.identity.refs import parse_alias
 from odf_common.metadata.events import Seed
-from odf_common.ports.store import CatalogEntry, RefStore, require_unmoved
-from odf_coordinator.circles import inputs_kept
+from odf_common.ports.store import CatalogEntry, RefStore
+from odf_coordinator.circles import inputs_kept, require_inputs_kept
+from odf_coordinator.claims import Claims
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets
 from odf_coordinator.objects import require_objects
@@ -27,6 +28,7 @@ class Importer:
     datasets: Datasets
     refs: RefStore
     committer: Committer
+    claims: Claims
 
     def import_chain(
         self,
@@ -54,19 +56,35 @@ class Importer:
     def _import(
         self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash, alias: str
     ) -> Committed | HeadMoved:
+        entry = self.datasets.catalog.by_id(dataset)
+        if entry is not None:
+            return self._advance(entry, expected, new_head)
+        if not alias:
+            raise InvalidInput(text=f"{dataset} is new here and needs a name")
+        entry = CatalogEntry(alias=str(parse_alias(alias)), dataset_id=dataset)
+        with self.claims.importing(dataset, entry.alias):
+            outcome = self._advance(entry, expected, new_head, is_new=True)
+        if isinstance(outcome, Committed):
+            self.committer.tell(outcome.state)  # now that it has a name
+        return outcome
+
+    def _advance(
+        self, entry: CatalogEntry, expected: Multihash | None, new_head: Multihash, *, is_new: bool = False
+    ) -> Committed | HeadMoved:
+        """Move the head; a dataset that is new here has its name after that, which makes it one."""
+        dataset = entry.dataset_id
         head = self.refs.head(dataset)
         if head == new_head:
-            with self.committer.exclusively(dataset):
-                self._take_name(dataset, alias)
             return Committed(state=self.datasets.states.at(dataset, head), already=True)
         if head != expected:
             return HeadMoved(expected=expected, head=head)
         state = self._admitted(dataset, expected, new_head)
-        entry = self.datasets.catalog.by_id(dataset) or CatalogEntry(alias=alias, dataset_id=dataset)
         with inputs_kept(self.datasets, entry, (state.transform,)), self.committer.exclusively(dataset):
-            require_unmoved(dataset, HEAD, expected, self.refs.head(dataset))  # nothing is named in vain
-            self._take_name(dataset, alias)
             self.committer.move(dataset, expected=expected, state=state)
+        if is_new:
+            with self.datasets.catalog.locked():
+                require_inputs_kept(self.datasets, entry, (state.transform,), are_here=False)
+                self.datasets.catalog.add(entry)
         return Committed(state=state)
 
     def _stage(self, dataset: DatasetId, ref: str, expected: Multihash | None, block: Multihash) -> Committed:
@@ -95,11 +113,3 @@ class Importer:
     def _state(self, dataset: DatasetId, block: Multihash) -> ChainState:
         states = self.datasets.states
         return (states.at if block == self.refs.head(dataset) else states.aside)(dataset, block)
-
-    def _take_name(self, dataset: DatasetId, alias: str) -> None:
-        """Enter a new dataset into the catalog; raises `AlreadyExists` if the name is another dataset's."""
-        if self.datasets.catalog.by_id(dataset) is not None:
-            return
-        if not alias:
-            raise InvalidInput(text=f"{dataset} is new here and needs a name")
-        self.datasets.catalog.add(CatalogEntry(alias=str(parse_alias(alias)), dataset_id=dataset))

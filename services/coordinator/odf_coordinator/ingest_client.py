@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from odf_common.adapters.grpc_client import LONG, RESTART, NobodyThere, calling, reached
-from odf_common.errors import Unavailable
+from odf_common.adapters.grpc_client import LONG, RESTART, Declined, NobodyThere, calling, reached
+from odf_common.errors import Refused, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1.ingest_pb2 import DrainRequest
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
@@ -31,3 +31,7 @@ class IngestClient:
         except NobodyThere:
             self._is_there = False
             raise
+        except Declined as error:
+            # What is answered to a pull has a text only: what to do belongs to it.
+            text = f"{error}. {error.advice()}" if error.advice() else str(error)
+            raise Refused(reason=error.reason, text=text) from error

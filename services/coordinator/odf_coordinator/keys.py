@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from odf_common.adapters.local.faults import guarded
 from odf_common.adapters.local.keys import has_dataset_key, keep_dataset_key
 from odf_common.errors import Refused
 from odf_common.identity.did import DatasetId
@@ -38,6 +39,7 @@ class KeyFolder:
         """Tell whether the dataset was made here, or its key was brought here."""
         return has_dataset_key(self.folder, dataset)
 
+    @guarded
     def remove(self, dataset: DatasetId) -> None:
         """Forget a key; nothing happens when there is none."""
         self._path(dataset).unlink(missing_ok=True)

@@ -8,10 +8,14 @@ from contextlib import suppress
 from typing import Final
 
 import prometheus_client
+import structlog
 
+from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore
 from odf_coordinator.datasets import Known
+
+log = structlog.get_logger(__name__)
 
 NOTE: Final = "late"
 LIMIT: Final = 1 << 63
@@ -28,8 +32,17 @@ def late_rows(blobs: BlobStore, dataset: DatasetId) -> int:
     return 0
 
 
+def forget_late(alias: str) -> None:
+    """Drop the counter of a dataset that has gone."""
+    with suppress(KeyError):
+        LATE.remove(alias)
+
+
 def count_late(blobs: BlobStore, known: Known, more: int) -> None:
-    """Count what a transform dropped, now that it is committed."""
+    """Count what a transform dropped, now that it is committed; a note that cannot be written is logged."""
     if more:
-        blobs.set_note(known.id, NOTE, str(late_rows(blobs, known.id) + more))
         LATE.labels(known.alias).inc(more)
+        try:
+            blobs.set_note(known.id, NOTE, str(late_rows(blobs, known.id) + more))
+        except OdfError as error:
+            log.warning("late rows are not noted", dataset=known.alias, rows=more, why=str(error))

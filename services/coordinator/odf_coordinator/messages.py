@@ -4,6 +4,7 @@ from typing import assert_never
 
 from odf_common.chain.state import ChainState
 from odf_common.codec.bus import Body
+from odf_common.codec.times import time_message, time_message_or_none
 from odf_common.metadata.events import DatasetKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, Refused
@@ -16,8 +17,8 @@ def committed(state: ChainState, *, alias: str = "", already: bool = False) -> b
         sequence_number=state.sequence_number,
         already=already,
         last_offset=state.last_offset,
-        watermark=None if state.watermark is None else state.watermark.ns,
-        system_time=state.system_time.ns,
+        watermark=time_message_or_none(state.watermark),
+        system_time=time_message(state.system_time),
         alias=alias,
         is_derivative=state.kind is DatasetKind.Derivative,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from odf_common.adapters.local.faults import guarded
 from odf_common.chain.inputs import standing
 from odf_common.chain.state import ChainState
 from odf_common.chain.transforms import changes_nothing, next_event
@@ -36,6 +37,7 @@ class Migrating:
     datasets: Datasets
     engine: Engine
 
+    @guarded
     def carried(
         self, known: Known, events: Sequence[KnownEvent], system_time: Timestamp
     ) -> tuple[KnownEvent, ...]:

@@ -1,16 +1,18 @@
 """Which datasets this instance looks after: those in the partitions of the coordinator's commands that it holds."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.chain.state import ChainState
 from odf_common.identity.did import DatasetId
-from odf_coordinator.datasets import Datasets
+from odf_coordinator.datasets import Datasets, Known, Unreadable
 from odf_coordinator.keys import KeyFolder
 
 IDLE_SECONDS: Final = 0.5
+READ_AGAIN_SECONDS: Final = 10.0
 
 
 class Ownership:
@@ -23,6 +25,8 @@ class Ownership:
         self._tell = tell
         self._owned: frozenset[int] = frozenset()
         self._gained: set[int] = set()
+        self._unread: set[DatasetId] = set()
+        self._next_try = 0.0
         self._changed = threading.Condition()
 
     def on_owned(self, partitions: frozenset[int]) -> None:
@@ -40,9 +44,15 @@ class Ownership:
     def run(self, stop: threading.Event) -> None:
         """Have the datasets of new partitions announced and checked, until told to stop."""
         while not stop.is_set():
-            gained = self._take()
-            if gained:
-                self._take_over(gained)
+            self.step()
+
+    def step(self) -> None:
+        """Take over what is new, or look again at what could not be read; else wait a little."""
+        gained = self._take()
+        if gained:
+            self._take_over(gained)
+        elif self._unread and time.monotonic() >= self._next_try:
+            self._read_again()
 
     def _take(self) -> frozenset[int]:
         with self._changed:
@@ -52,9 +62,25 @@ class Ownership:
             return gained
 
     def _take_over(self, partitions: frozenset[int]) -> None:
-        for known in self._datasets.all():
-            if _partition(known.id) in partitions:
-                self._tell(known.state)
+        for one in self._datasets.listed():
+            if _partition(one.entry.dataset_id) in partitions:
+                self._see(one)
+
+    def _read_again(self) -> None:
+        """Look at the datasets that could not be read when they became ours."""
+        for dataset in tuple(self._unread):
+            self._unread.discard(dataset)
+            entry = self._datasets.catalog.by_id(dataset) if _partition(dataset) in self._owned else None
+            one = None if entry is None else self._datasets.read(entry)
+            if one is not None:
+                self._see(one)
+
+    def _see(self, one: Known | Unreadable) -> None:
+        if isinstance(one, Known):
+            self._tell(one.state)
+        else:
+            self._unread.add(one.entry.dataset_id)
+            self._next_try = time.monotonic() + READ_AGAIN_SECONDS
 
 
 def _partition(dataset: DatasetId) -> int:

@@ -101,5 +101,11 @@ class Publisher:
             if entry is None:
                 # A dataset is announced once it has a name; `add` gives it after the blocks.
                 continue
-            self._bus.send(NOTIFICATIONS, envelope(state.dataset_id, committed(state, alias=entry.alias)))
+            try:
+                body = committed(state, alias=entry.alias)
+            except Exception:
+                # Who asks the coordinator is told the same; the heads of other datasets are announced.
+                log.exception("a head cannot be announced", dataset=entry.alias, block=str(state.head))
+                continue
+            self._bus.send(NOTIFICATIONS, envelope(state.dataset_id, body))
         self._bus.flush()

@@ -5,13 +5,16 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+import structlog
+
 from odf_common.chain.order import in_order
-from odf_common.errors import OdfError, Unavailable
+from odf_common.errors import OdfError, Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.refs import covered, is_pattern
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
+from odf_common.runtime.rejects import Rejects
 from odf_coordinator.changing import Changing
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.diverged import Diverged
@@ -19,7 +22,15 @@ from odf_coordinator.keys import KeyFolder
 from odf_coordinator.late import late_rows
 from odf_coordinator.overtaken import again_when_overtaken
 from odf_coordinator.rebuilding import Rebuilding
+from odf_coordinator.rejected import rejects_of
 from odf_coordinator.scheduler import Scheduler
+
+NOT_POLLED: Final = (
+    "{} has a polling source, and this node does not support polling: nothing was fetched; commit a "
+    "DisablePollingSource and an AddPushSource, then use `odf ingest`"
+)
+NO_REJECTS: Final = Rejects()
+log = structlog.get_logger(__name__)
 
 TICK: Final = 0.5  # seconds between looks at whether the caller is still there
 PATIENCE: Final = 300.0  # seconds that the engine may be out of reach
@@ -37,6 +48,7 @@ class Pulled:
     head: Multihash | None = None
     progress: EngineProgress | None = None  # while the engine is at it
     new_late: int = 0  # rows that came too late for their windows, and were dropped
+    rejects: Rejects = NO_REJECTS  # messages that were rejected and wait for a decision
 
 
 class Ingest(Protocol):
@@ -79,8 +91,9 @@ class Pulling:
         taken_back: dict[DatasetId, Known] = {}
 
         def take_back() -> None:
-            for known in self.diverged.take_back(looked_at):
-                taken_back[known.id] = known
+            # Downstream goes first, so a worker may derive one again from an input that is still to be taken back.
+            while found := {known.id: known for known in self.diverged.take_back(looked_at)}:
+                taken_back.update(found)
 
         again_when_overtaken(take_back)
         for known in taken_back.values():
@@ -103,14 +116,22 @@ class Pulling:
     ) -> Iterator[Pulled]:
         for known in inputs_first(chosen):
             yield Pulled(alias=known.alias, state="running", head=known.state.head)
-            late = late_rows(self.datasets.blobs, known.id)
             try:
-                is_rebuilt = yield from self._update(known, is_wanted, is_explicit=known.id in explicit)
+                yield from self._pull_one(known, is_wanted, is_explicit=known.id in explicit)
             except OdfError as error:
                 yield Pulled(alias=known.alias, state="failed", error=str(error), head=known.state.head)
-                continue
-            outcome = self._outcome(known, is_rebuilt=is_rebuilt)
-            yield replace(outcome, new_late=late_rows(self.datasets.blobs, known.id) - late)
+            except Exception as error:
+                log.exception("a bug in a pull", dataset=known.alias)
+                text = f"{type(error).__name__} in the coordinator; see its log"
+                yield Pulled(alias=known.alias, state="failed", error=text, head=known.state.head)
+
+    def _pull_one(
+        self, known: Known, is_wanted: Callable[[], bool], *, is_explicit: bool
+    ) -> Generator[Pulled, None, None]:
+        late = late_rows(self.datasets.blobs, known.id)
+        is_rebuilt = yield from self._update(known, is_wanted, is_explicit=is_explicit)
+        outcome = self._outcome(known, is_rebuilt=is_rebuilt)
+        yield replace(outcome, new_late=late_rows(self.datasets.blobs, known.id) - late)
 
     def _like(self, patterns: Sequence[str]) -> Iterator[Known]:
         """Iterate over the datasets whose names patterns cover; raises `NothingCovered`."""
@@ -136,7 +157,9 @@ class Pulling:
             yield from self._rebuild(known, is_wanted)
         if known.is_derivative:
             yield from self._transform(known, is_wanted)
-        elif known.state.push_sources or known.state.polling_source is not None:
+        elif known.state.polling_source is not None:
+            raise Refused(reason="PollingNotSupported", text=NOT_POLLED.format(known.alias))
+        elif known.state.push_sources:
             self.changing.adding.make_heard(known)
             for waiting in self.ingest.drain(known.id):
                 if waiting:
@@ -174,24 +197,28 @@ class Pulling:
 
     def _outcome(self, before: Known, *, is_rebuilt: bool = False) -> Pulled:
         """Return what has come since `before`."""
-        now = self.datasets.find(str(before.id)).state
+        after = self.datasets.find(str(before.id))
+        now = after.state
         blocks = now.sequence_number - before.state.sequence_number
+        rejects = rejects_of(self.datasets, after)
         return Pulled(
             alias=before.alias,
             state="updated" if blocks else "rebuilt" if is_rebuilt else "up-to-date",
             new_blocks=max(blocks, 0),
             new_records=max(now.next_offset - before.state.next_offset, 0),
             head=now.head,
+            rejects=rejects,
         )
 
     def _with_inputs(self, chosen: Mapping[DatasetId, Known]) -> dict[DatasetId, Known]:
-        """Return the datasets with all that they read, directly or not."""
+        """Return the datasets with all that they read, directly or not; those that cannot be read are left out."""
         found = dict(chosen)
         pending = [*found.values()]
         while pending:
             for dataset in pending.pop().inputs():
-                known = None if dataset in found else self.datasets.by_id(dataset)
-                if known is not None:
+                entry = None if dataset in found else self.datasets.catalog.by_id(dataset)
+                known = None if entry is None else self.datasets.read(entry)
+                if isinstance(known, Known):
                     found[dataset] = known
                     pending.append(known)
         return found

@@ -46,6 +46,8 @@ class Reading:
 
     def query(self, sql: str) -> pa.Table:
         """Return the answer to SQL over dataset names."""
+        if not sql.strip():
+            raise InvalidQuery(text="the query is empty")
         names = self.engine.tables_of(sql)
         tables = tuple(self._table(name) for name in names)
         for name in names:

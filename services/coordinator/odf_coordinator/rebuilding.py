@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from odf_common.adapters.local.faults import guarded
 from odf_common.chain.chain import blocks_between
 from odf_common.chain.events import later
 from odf_common.errors import NotFound, VerificationFailed
@@ -80,6 +81,7 @@ class Rebuilding:
         """Tell whether a derivative's data is not here."""
         return known.is_derivative and is_dropped(self.datasets, known)
 
+    @guarded
     def rebuild(self, known: Known) -> Iterator[int]:
         """Replay the transforms whose objects are missing, oldest first; yields how many were.
 

@@ -18,6 +18,7 @@ from odf_common.identity.did import DatasetId
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.diverged import InputDiverged
 from odf_coordinator.planner import Dependants, Line, Result
+from odf_coordinator.problems import Problem, Problems, remedy_of
 from odf_coordinator.transformer import Plan, Step, Transformer
 from odf_coordinator.underway import Underway
 
@@ -27,15 +28,11 @@ IDLE_SECONDS: Final = 0.5
 BACK_OFF: Final = 0.2  # seconds after the first look in vain; doubled for each further one
 BACK_OFF_MAX: Final = 5.0
 FAILED_MAX: Final = 15.0
+AGAIN: Final = "it is tried again automatically; the coordinator's log says more"
+MEND: Final = (
+    "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` tries it again"
+)
 DOUBLINGS: Final = 16  # of a pause; what keeps failing is tried for ever
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Why a derivative stands still, and what has to change before it is tried again by itself."""
-
-    text: str
-    cause: object
 
 
 class Scheduler:
@@ -56,8 +53,8 @@ class Scheduler:
         self._now = now
         self._dependants = Dependants()
         self._line = Line()
-        self._problems: dict[DatasetId, Problem] = {}
-        self._lost: dict[DatasetId, str] = {}
+        self._problems = Problems()
+        self._lost = Problems()
         self._changed = threading.Condition(threading.RLock())
 
     def on_committed(self, state: ChainState) -> None:
@@ -71,17 +68,25 @@ class Scheduler:
 
     def on_announced(self, dataset: DatasetId) -> None:
         """Mark what may be stale now that somebody says that a head has moved."""
-        known = self._datasets.by_id(dataset)
+        try:
+            known = self._datasets.by_id(dataset)
+        except OdfError as error:
+            # Its derivatives look for themselves, and say what is wrong.
+            log.warning("a dataset that has changed cannot be read", dataset=str(dataset), why=str(error))
+            with self._changed:
+                for dependant in self._dependants.of(dataset):
+                    self._mark(dependant)
+            return
         if known is not None:
             self.on_committed(known.state)
 
     def on_removed(self, dataset: DatasetId) -> None:
         """Forget a dataset."""
         with self._changed:
-            self._lost.pop(dataset, None)
+            self._lost.clear(dataset)
+            self._problems.clear(dataset)
             self._dependants.forget(dataset)
             self._line.forget((dataset,))
-            self._problems.pop(dataset, None)
             self._changed.notify_all()
 
     def request(self, dataset: DatasetId) -> int:
@@ -98,15 +103,23 @@ class Scheduler:
             return self._line.result(dataset, ticket)
 
     def problem(self, dataset: DatasetId) -> str:
-        """Return why a derivative stands still, or an empty string."""
+        """Return why a derivative is not tried again before something changes, or failed; else an empty string."""
+        known = self._problems.get(dataset)
+        return "" if known is None else known.text
+
+    def trouble(self, dataset: DatasetId) -> Problem | None:
+        """Return what keeps a derivative from going on, be it only that what it needs is out of reach."""
+        return self._problems.get(dataset) or self._lost.get(dataset)
+
+    def waiting(self) -> int:
+        """Return how many derivatives are queued or looked at."""
         with self._changed:
-            known = self._problems.get(dataset)
-            return "" if known is None else known.text
+            return self._line.waiting()
 
     def lost(self, dataset: DatasetId) -> str:
         """Return what a transform cannot reach, or an empty string."""
-        with self._changed:
-            return self._lost.get(dataset, "")
+        known = self._lost.get(dataset)
+        return "" if known is None else known.text
 
     @property
     def underway(self) -> Underway:
@@ -142,12 +155,22 @@ class Scheduler:
                 self._changed.wait(wait)
 
     def _look(self, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - what `Line.take` returns
+        self._try(dataset, is_forced)
+        if self._datasets.catalog.by_id(dataset) is None:
+            with self._changed:
+                self._line.drop_idle(dataset)
+
+    def _try(self, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - as above
         try:
             step = self._steps(dataset, is_forced)
         except (HeadMoved, Unavailable) as error:
             self._postpone(dataset, error)
         except OdfError as error:
             self._failed(dataset, error)
+        except Exception as error:
+            # A bug that one derivative meets, in its data or its query, must not end the process for all others.
+            log.exception("a bug in a transform", dataset=str(dataset))
+            self._failed(dataset, TransformCrashed(why=f"{type(error).__name__}: {error}"))
         else:
             self._done(dataset, step)
 
@@ -167,33 +190,31 @@ class Scheduler:
 
     def _plan(self, known: Known, is_forced: bool) -> Plan | None:  # noqa: FBT001 - as above
         """Return what is new; a chain that has diverged from an input is not walked again by itself."""
-        with self._changed:
-            problem = self._problems.get(known.id)
+        problem = self._problems.get(known.id)
         if problem is not None and problem.cause == known.state.head and not is_forced:
             raise _StillBroken(text=problem.text)
         try:
             return self._transformer.plan(known)
         except InputDiverged as error:
-            self._note_problem(known, str(error), known.state.head)
+            self._note_problem(known, error, known.state.head)
             raise
 
     def _step(self, known: Known, plan: Plan, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
         """Transform once; None when that changes nothing. Raises what kept it from that."""
         dataset = known.id
-        with self._changed:
-            problem = self._problems.get(dataset)
+        problem = self._problems.get(dataset)
         if problem is not None and problem.cause == self._transformer.cause(known, plan) and not is_forced:
             raise _StillBroken(text=problem.text)
         try:
             return self._transformer.perform(known, plan)
         except InvalidQuery as error:
-            self._note_problem(known, str(error), self._transformer.cause(known, plan))
+            self._note_problem(known, error, self._transformer.cause(known, plan))
             raise
 
     def _done(self, dataset: DatasetId, step: Step | None) -> None:
         with self._changed:
-            self._problems.pop(dataset, None)
-            self._lost.pop(dataset, None)
+            self._problems.clear(dataset)
+            self._lost.clear(dataset)
             result = (
                 Result()
                 if step is None
@@ -207,32 +228,42 @@ class Scheduler:
             pause = 0.0
             if isinstance(error, Unavailable):
                 pause = min(BACK_OFF * 2 ** min(self._line.pauses(dataset), DOUBLINGS), BACK_OFF_MAX)
-                if dataset not in self._lost:
+                if self._lost.note(dataset, str(error), remedy=remedy_of(error, AGAIN)):
                     log.warning("transform waits", dataset=str(dataset), why=str(error))
-                self._lost[dataset] = str(error)
             self._line.postpone(dataset, self._now() + pause)
             self._changed.notify_all()
 
     def _failed(self, dataset: DatasetId, error: OdfError) -> None:
         """Tell why; the user's faults wait for a change, others are tried again ever more seldom."""
         with self._changed:
-            self._lost.pop(dataset, None)  # the engine has answered
+            self._lost.clear(dataset)  # the engine has answered
             again_at = None
             if not isinstance(error, InvalidQuery | InputDiverged):
                 pause = min(BACK_OFF * 2 ** min(self._line.pauses(dataset), DOUBLINGS), FAILED_MAX)
                 again_at = self._now() + pause
-                if self.problem(dataset) != str(error):
+                if self._problems.note(dataset, str(error), remedy=remedy_of(error, AGAIN)):
                     log.error("transform failed", dataset=str(dataset), why=str(error))
-                self._problems[dataset] = Problem(text=str(error), cause=None)
             self._line.finish(dataset, Result(error=error), again_at=again_at)
             self._changed.notify_all()
 
-    def _note_problem(self, known: Known, text: str, cause: object) -> None:
-        with self._changed:
-            new = Problem(text=text, cause=cause)
-            if self._problems.get(known.id) != new:
-                log.warning("transform refused", dataset=known.alias, why=text)
-            self._problems[known.id] = new
+    def _note_problem(self, known: Known, error: OdfError, cause: object) -> None:
+        if self._problems.note(known.id, str(error), remedy=remedy_of(error, MEND), cause=cause):
+            log.warning("transform refused", dataset=known.alias, why=str(error))
+
+
+@dataclass(eq=False, kw_only=True)
+class TransformCrashed(OdfError):
+    """The transform met a bug of the node."""
+
+    why: str
+
+    def __str__(self) -> str:
+        """Return what it was."""
+        return f"a bug of the node: {self.why}"
+
+    def advice(self) -> str:
+        """Return where more is said."""
+        return "it is tried again automatically; the coordinator's log has the traceback, which a bug report needs"
 
 
 class _StillBroken(InvalidQuery):

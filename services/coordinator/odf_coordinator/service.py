@@ -14,6 +14,8 @@ from odf_common.runtime.environment import Environment
 from odf_common.runtime.service import Service, Subscription
 from odf_coordinator.adding import Adding
 from odf_coordinator.changing import Changing
+from odf_coordinator.claims import Claims
+from odf_coordinator.collector import Collector
 from odf_coordinator.committer import Committer, Sign
 from odf_coordinator.datasets import Datasets
 from odf_coordinator.diverged import Diverged
@@ -23,6 +25,7 @@ from odf_coordinator.importer import Importer
 from odf_coordinator.ingest_client import IngestClient
 from odf_coordinator.keys import KeyFolder, Owners
 from odf_coordinator.ownership import Ownership
+from odf_coordinator.problems import Problems
 from odf_coordinator.publisher import Publisher
 from odf_coordinator.pulling import Pulling
 from odf_coordinator.reading import Reading
@@ -37,6 +40,8 @@ from odf_coordinator.underway import Underway
 log = structlog.get_logger(__name__)
 
 POOL: Final = 2  # transforms at a time
+COMMITS: Final = 64  # datasets committed to at a time; one that is locked keeps its thread for seconds
+NOTICES: Final = 8  # datasets looked at a time, of those that others have moved
 
 
 def build(env: Environment) -> Service:
@@ -45,7 +50,7 @@ def build(env: Environment) -> Service:
     datasets = Datasets(
         catalog=env.catalog, states=env.states, blobs=env.blobs, refs=env.refs, is_ours=keys.has
     )
-    committer = _committer(env, Owners(keys=keys, catalog=env.catalog))
+    committer = _committer(env, Owners(keys=keys, catalog=env.catalog), datasets.waits)
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
     ownership = Ownership(datasets=datasets, keys=keys, tell=committer.tell)
     transformer = Transformer(
@@ -59,27 +64,36 @@ def build(env: Environment) -> Service:
     scheduler = Scheduler(datasets=datasets, transformer=transformer, is_ours=ownership.is_ours)
     committer.listen(publisher.announce)
     committer.listen(scheduler.on_committed)
+    claims = Claims(
+        datasets=datasets,
+        refs=env.refs,
+        committer=committer,
+        topics=env.topics,
+        publisher=publisher,
+        keys=keys,
+    )
     adding = Adding(
         datasets=datasets,
         committer=committer,
-        publisher=publisher,
-        topics=env.topics,
+        claims=claims,
         engine=env.engine,
         clock=env.clock,
         keys=keys,
     )
+    collector = Collector(catalog=env.catalog, claims=claims)
     ingest = IngestClient(env.settings.ingest_grpc)
-    importer = Importer(datasets=datasets, refs=env.refs, committer=committer)
+    importer = Importer(datasets=datasets, refs=env.refs, committer=committer, claims=claims)
+    parts = _parts(adding, importer, scheduler, ingest)
     return Service(
         name="coordinator",
-        subscriptions=_subscriptions(committer, importer, ownership, scheduler),
-        grpc=partial(register, parts=_parts(adding, importer, scheduler, ingest)),
+        subscriptions=_subscriptions(importer, ownership, parts),
+        grpc=partial(register, parts=parts),
         grpc_address=env.settings.coordinator_grpc,
-        background=(ownership.run, publisher.run, *(scheduler.run for _ in range(POOL))),
+        background=(ownership.run, publisher.run, collector.run, *(scheduler.run for _ in range(POOL))),
     )
 
 
-def _committer(env: Environment, owners: Owners) -> Committer:
+def _committer(env: Environment, owners: Owners, waits: Problems) -> Committer:
     key = node_key(env.settings.home / "keys")
     log.info("node key", signer=str(SignerId.of_key(key)), signs_blocks=env.settings.sign_blocks)
     return Committer(
@@ -91,6 +105,7 @@ def _committer(env: Environment, owners: Owners) -> Committer:
         block_version=env.settings.block_version,
         lock_ttl_ms=env.settings.lock_ttl_ms,
         sign=_signing(key) if env.settings.sign_blocks else None,
+        waits=waits,
     )
 
 
@@ -98,20 +113,22 @@ def _signing(key: PrivateKey) -> Sign:
     return lambda block: encode_signature(sign_block(key, block))
 
 
-def _subscriptions(
-    committer: Committer, importer: Importer, ownership: Ownership, scheduler: Scheduler
-) -> tuple[Subscription, ...]:
-    commands = Commands(committer=committer, importer=importer).handle
-    notifications = Notifications(scheduler=scheduler).handle
+def _subscriptions(importer: Importer, ownership: Ownership, parts: Parts) -> tuple[Subscription, ...]:
+    commands = Commands(committer=importer.committer, importer=importer).handle
+    notifications = Notifications(
+        scheduler=parts.scheduler, datasets=parts.datasets, slices=parts.reading.slices
+    ).handle
     return (
-        Subscription(topic=COORDINATOR_COMMANDS, handler=commands, group=True, on_owned=ownership.on_owned),
-        Subscription(topic=NOTIFICATIONS, handler=notifications, group=False),
+        Subscription(
+            topic=COORDINATOR_COMMANDS, handler=commands, on_owned=ownership.on_owned, threads=COMMITS
+        ),
+        Subscription(topic=NOTIFICATIONS, handler=notifications, group=False, threads=NOTICES),
     )
 
 
 def _parts(adding: Adding, importer: Importer, scheduler: Scheduler, ingest: IngestClient) -> Parts:
     datasets, keys = adding.datasets, adding.keys
-    changing = Changing(datasets=datasets, committer=adding.committer, adding=adding, keys=keys)
+    changing = Changing(datasets=datasets, committer=adding.committer, adding=adding)
     return Parts(
         datasets=datasets,
         adding=adding,

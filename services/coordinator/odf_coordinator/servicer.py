@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 import grpc
 
 from odf_common.chain.chain import iterate
 from odf_common.codec.flatbuffers import encode_event
+from odf_common.codec.times import time_of
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.refs import is_pattern
-from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
@@ -22,7 +23,7 @@ from odf_common.runtime.comparison import encode_comparison
 from odf_common.runtime.signatures import stored_signature
 from odf_coordinator.adding import Adding
 from odf_coordinator.changing import Changing
-from odf_coordinator.datasets import Datasets, Known
+from odf_coordinator.datasets import Datasets, Known, Unreadable
 from odf_coordinator.drafts import Manifest
 from odf_coordinator.dropping import Dropping, was_dropped
 from odf_coordinator.handlers import known_event
@@ -30,10 +31,12 @@ from odf_coordinator.late import late_rows
 from odf_coordinator.pulling import Pulled, Pulling
 from odf_coordinator.reading import Reading, ipc_chunks
 from odf_coordinator.references import Expected, References
+from odf_coordinator.rejected import rejects_of
 from odf_coordinator.scheduler import Scheduler
 from odf_coordinator.summaries import ref_item, summary, unreadable_summary
 
 NAME = "odf.node.v1.Coordinator"
+WAITING_SECONDS: Final = 60.0  # who waits for a dataset asks again more often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +75,7 @@ class Servicer(CoordinatorServicer):
     def List(self, request: wire.ListRequest, context: grpc.ServicerContext) -> wire.ListReply:  # noqa: N802
         """Return all datasets by name."""
         listed = self._parts.datasets.listed()
-        return wire.ListReply(
-            datasets=[
-                self._summary(one) if isinstance(one, Known) else unreadable_summary(one) for one in listed
-            ]
-        )
+        return wire.ListReply(datasets=[self._told(one) for one in listed])
 
     def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
         """Return one dataset, with the size of its data."""
@@ -100,7 +99,12 @@ class Servicer(CoordinatorServicer):
         """Return the event of a kind that is in force."""
         known = self._parts.datasets.find_at(request.ref)
         event = known.state.definitions.in_force(request.kind)
-        return wire.LastEventReply(event=b"" if event is None else encode_event(event))
+        return wire.LastEventReply(
+            event=b"" if event is None else encode_event(event),
+            alias=known.alias,
+            dataset_id=str(known.id),
+            kind=known.state.kind.name,
+        )
 
     def Tail(self, request: wire.TailRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
         """Iterate over the Arrow stream of the last records."""
@@ -118,7 +122,7 @@ class Servicer(CoordinatorServicer):
         if request.HasField("set_watermark"):
             if request.all or not request.refs or any(is_pattern(ref) for ref in request.refs):
                 raise InvalidInput(text="a watermark is set on datasets given by name")
-            steps = pulling.set_watermarks(request.refs, Timestamp(request.set_watermark))
+            steps = pulling.set_watermarks(request.refs, time_of(request.set_watermark))
         elif request.reset_derivatives:
             steps = pulling.derive_again(
                 () if request.all else request.refs,
@@ -136,7 +140,7 @@ class Servicer(CoordinatorServicer):
 
     def Rename(self, request: wire.RenameRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
         """Give a dataset another name."""
-        return self._summary(self._parts.changing.rename(request.ref, request.new_alias))
+        return self._told(self._parts.changing.rename(request.ref, request.new_alias))
 
     def Delete(self, request: wire.DeleteRequest, context: grpc.ServicerContext) -> wire.DeleteReply:  # noqa: N802
         """Remove a dataset."""
@@ -193,13 +197,25 @@ class Servicer(CoordinatorServicer):
         compared = self._parts.references.compare(request.left, request.right)
         return encode_comparison(compared.relation, compared.common)
 
+    def _told(self, one: Known | Unreadable) -> wire.DatasetSummary:
+        """Return the summary of a dataset; one that cannot be summed up says so, and hides no other."""
+        if isinstance(one, Unreadable):
+            return unreadable_summary(one)
+        try:
+            return self._summary(one)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this dataset only
+            return unreadable_summary(self._parts.datasets.unreadable(one.entry, error))
+
     def _summary(self, known: Known, *, data_size: int = 0) -> wire.DatasetSummary:
         return summary(
             known,
-            problem=self._parts.scheduler.problem(known.id),
+            problem=self._parts.scheduler.trouble(known.id)
+            or self._parts.datasets.waits.recent(known.id, WAITING_SECONDS),
             data_size=data_size,
-            is_dropped=was_dropped(self._parts.datasets, known),
-            late=late_rows(self._parts.datasets.blobs, known.id),
+            # Only of derivatives: a listing opens no file of a root but its head.
+            is_dropped=known.is_derivative and was_dropped(self._parts.datasets, known),
+            late=late_rows(self._parts.datasets.blobs, known.id) if known.is_derivative else 0,
+            rejects=rejects_of(self._parts.datasets, known),
         )
 
 
@@ -222,4 +238,6 @@ def _pull_item(step: Pulled) -> wire.PullItem:
         rows=now.rows,
         total=now.total,
         late=now.late if step.progress else step.new_late,
+        rejected=step.rejects.count,
+        rejected_reason=step.rejects.reason,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from odf_common.adapters.local.faults import guarded
 from odf_common.chain.chain import iterate
 from odf_common.data.slices import read_slice
 from odf_common.errors import NotFound
@@ -33,6 +34,7 @@ class Slices:
         self._known: dict[DatasetId, _Listing] = {}
         self._lock = threading.Lock()
 
+    @guarded
     def all(self, known: Known) -> tuple[DataSlice, ...]:
         """Return all slices, oldest first."""
         with self._lock:
@@ -50,6 +52,15 @@ class Slices:
             self._known[known.id] = _Listing(head=known.state.head, slices=slices)
         return slices
 
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop the list of a dataset that has gone."""
+        with self._lock:
+            self._known.pop(dataset, None)
+
+    def __len__(self) -> int:
+        """Return how many datasets' lists are kept."""
+        return len(self._known)
+
     def paths(self, known: Known) -> tuple[Path, ...]:
         """Return the files of all slices, oldest first; raises `DataDropped`, `CopyLost`."""
         return tuple(self.path(known, slice_) for slice_ in self.all(known))
@@ -61,6 +72,7 @@ class Slices:
         except NotFound as error:
             raise why_missing(self._datasets, (known,), error) from error
 
+    @guarded
     def tail(self, known: Known, records: int) -> pa.Table | None:
         """Return the last records, ascending by offset, from as few slices as hold them; None without any slice."""
         tables: list[pa.Table] = []

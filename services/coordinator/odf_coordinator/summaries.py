@@ -1,14 +1,26 @@
 """What the coordinator shows of a dataset."""
 
-from odf_common.metadata.scalars import Timestamp
+from typing import Final
+
+from odf_common.codec.times import time_message, time_message_or_none
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.runtime.comparison import encode_comparison
+from odf_common.runtime.rejects import Rejects
 from odf_coordinator.datasets import Known, Unreadable
+from odf_coordinator.problems import Problem
 from odf_coordinator.references import Reference
+
+NONE: Final = Rejects()
 
 
 def summary(
-    known: Known, *, problem: str = "", data_size: int = 0, is_dropped: bool = False, late: int = 0
+    known: Known,
+    *,
+    problem: Problem | None = None,
+    data_size: int = 0,
+    is_dropped: bool = False,
+    late: int = 0,
+    rejects: Rejects = NONE,
 ) -> wire.DatasetSummary:
     """Return a dataset as the answer to a question."""
     state = known.state
@@ -19,14 +31,18 @@ def summary(
         head=str(state.head),
         blocks=state.sequence_number + 1,
         records=state.next_offset,
-        watermark=_ns(state.watermark),
-        system_time=state.system_time.ns,
+        watermark=time_message_or_none(state.watermark),
+        system_time=time_message(state.system_time),
         push_topics=dict(known.entry.push_topics),
-        problem=problem,
+        problem="" if problem is None else problem.text,
+        remedy="" if problem is None else problem.remedy,
+        since=None if problem is None else problem.since.ns,
         data_size=data_size,
         inputs=[str(one) for one in known.inputs()],
         dropped=is_dropped,
         late=late,
+        rejected=rejects.count,
+        rejected_reason=rejects.reason,
     )
 
 
@@ -38,6 +54,8 @@ def unreadable_summary(one: Unreadable) -> wire.DatasetSummary:
         dataset_id=str(entry.dataset_id),
         push_topics=dict(entry.push_topics),
         problem=f"cannot be read: {one.why}",
+        remedy=one.remedy,
+        since=None if one.since is None else one.since.ns,
     )
 
 
@@ -51,7 +69,3 @@ def ref_item(reference: Reference) -> wire.RefItem:
         compared=None if compared is None else encode_comparison(compared.relation, compared.common),
         problem=reference.problem,
     )
-
-
-def _ns(moment: Timestamp | None) -> int | None:
-    return None if moment is None else moment.ns

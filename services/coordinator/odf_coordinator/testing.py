@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.catalog import LocalCatalog
+from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.events import add_data_event
 from odf_common.codec.bus import Envelope
@@ -19,16 +22,20 @@ from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.store import ObjectKind, RefStore
+from odf_common.ports.store import BlobStore, Catalog, ObjectKind, RefStore
 from odf_common.runtime.environment import FreeLocks
 from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_coordinator.adding import Added, Adding
 from odf_coordinator.changing import Changing
-from odf_coordinator.committer import Committer, Locks
+from odf_coordinator.claims import Claims
+from odf_coordinator.collector import Collector
+from odf_coordinator.committer import Committer
+from odf_coordinator.dataset_locks import Locks
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.diverged import Diverged
 from odf_coordinator.drafts import Manifest
 from odf_coordinator.dropping import Dropping
+from odf_coordinator.handlers import Notifications
 from odf_coordinator.importer import Importer
 from odf_coordinator.keys import KeyFolder, Owners
 from odf_coordinator.outcomes import Outcome, require_committed
@@ -38,6 +45,7 @@ from odf_coordinator.reading import Reading
 from odf_coordinator.rebuilding import Rebuilding
 from odf_coordinator.references import References
 from odf_coordinator.scheduler import Scheduler
+from odf_coordinator.servicer import Parts
 from odf_coordinator.slices import Slices
 from odf_coordinator.testing_engine import PassingEngine
 from odf_coordinator.transformer import Transformer
@@ -60,6 +68,8 @@ class TickingClock:
 class FakeTopics:
     """Names of topics."""
 
+    prefix = ""
+
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.is_lost = False
@@ -70,6 +80,8 @@ class FakeTopics:
         self.names.add(name)
 
     def delete_topic(self, name: str) -> None:
+        if self.is_lost:
+            raise Unavailable(what="Kafka")
         self.names.discard(name)
 
 
@@ -107,12 +119,11 @@ class Coordinator:
     bus: FakeBus = field(default_factory=FakeBus)
     ingest: NoIngest = field(default_factory=NoIngest)
     now: float = 0.0
+    is_durable: bool = False  # over the files in `home`, as another process would find them
 
     def __post_init__(self) -> None:
         self.clock = TickingClock()
-        self.refs = MemoryRefStore()
-        self.blobs = MemoryBlobStore(self.refs)
-        self.catalog = MemoryCatalog()
+        self._open_stores()
         self.states = ChainStates(self.blobs, self.refs, NoStateCache())
         self.keys = KeyFolder(self.home / "keys")
         self.datasets = Datasets(
@@ -123,7 +134,6 @@ class Coordinator:
             is_ours=self.keys.has,
         )
         self.committer = self.new_committer()
-        self.importer = Importer(datasets=self.datasets, refs=self.refs, committer=self.committer)
         self.publisher = Publisher(bus=self.bus, catalog=self.catalog)
         transformer = Transformer(
             datasets=self.datasets,
@@ -138,19 +148,39 @@ class Coordinator:
         self.committer.listen(self.scheduler.on_committed)
         self._wire()
 
+    def _open_stores(self) -> None:
+        self.refs: RefStore
+        self.blobs: BlobStore
+        self.catalog: Catalog
+        if self.is_durable:
+            self.refs, self.blobs = LocalRefStore(self.home), LocalBlobStore(self.home)
+            self.catalog = LocalCatalog(self.home)
+        else:
+            heads = MemoryRefStore()
+            self.refs, self.blobs, self.catalog = heads, MemoryBlobStore(heads), MemoryCatalog()
+
     def _wire(self) -> None:
+        self.claims = Claims(
+            datasets=self.datasets,
+            refs=self.refs,
+            committer=self.committer,
+            topics=self.topics,
+            publisher=self.publisher,
+            keys=self.keys,
+        )
+        self.collector = Collector(catalog=self.catalog, claims=self.claims, now=lambda: self.now)
+        self.importer = Importer(
+            datasets=self.datasets, refs=self.refs, committer=self.committer, claims=self.claims
+        )
         self.adding = Adding(
             datasets=self.datasets,
             committer=self.committer,
-            publisher=self.publisher,
-            topics=self.topics,
+            claims=self.claims,
             engine=self.engine,
             clock=self.clock,
             keys=self.keys,
         )
-        self.changing = Changing(
-            datasets=self.datasets, committer=self.committer, adding=self.adding, keys=self.keys
-        )
+        self.changing = Changing(datasets=self.datasets, committer=self.committer, adding=self.adding)
         self.references = References(
             datasets=self.datasets,
             refs=self.refs,
@@ -160,6 +190,9 @@ class Coordinator:
         )
         self.dropping = Dropping(datasets=self.datasets, committer=self.committer, engine=self.engine)
         self.reading = Reading(datasets=self.datasets, slices=Slices(self.datasets), engine=self.engine)
+        self.notifications = Notifications(
+            scheduler=self.scheduler, datasets=self.datasets, slices=self.reading.slices
+        )
         self.pulling = Pulling(
             datasets=self.datasets,
             scheduler=self.scheduler,
@@ -168,6 +201,20 @@ class Coordinator:
             keys=self.keys,
             diverged=Diverged(datasets=self.datasets, adding=self.adding, keys=self.keys),
             rebuilding=Rebuilding(datasets=self.datasets, committer=self.committer, engine=self.engine),
+        )
+
+    @property
+    def parts(self) -> Parts:
+        """Return what the servicer answers with."""
+        return Parts(
+            datasets=self.datasets,
+            adding=self.adding,
+            changing=self.changing,
+            references=self.references,
+            reading=self.reading,
+            pulling=self.pulling,
+            scheduler=self.scheduler,
+            dropping=self.dropping,
         )
 
     def new_committer(
@@ -181,6 +228,7 @@ class Coordinator:
             locks=locks or FreeLocks(),
             require_owned=Owners(keys=self.keys, catalog=self.catalog).require,
             lock_ttl_ms=lock_ttl_ms,
+            waits=self.datasets.waits,
         )
 
     def add(self, *texts: str, replace: bool = False) -> tuple[Added, ...]:

@@ -1,8 +1,9 @@
 """Push topics: a name for each push source, fixed when the source is made (design: push topics)."""
 
 import hashlib
+import itertools
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, Protocol
 
 PREFIX: Final = "odf.push"
@@ -14,6 +15,10 @@ _OTHER: Final = re.compile(r"[^a-z0-9._-]")
 class PushTopics(Protocol):
     """The part of the port `Topics` that sources need."""
 
+    @property
+    def prefix(self) -> str:
+        """Return what the names of this node's topics begin with."""
+
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
         """Make a topic that keeps every record until told otherwise; nothing happens when it is there."""
 
@@ -21,18 +26,31 @@ class PushTopics(Protocol):
         """Delete a topic; nothing happens when it is not there."""
 
 
-def topic_name(alias: str, source: str, taken: Collection[str]) -> str:
-    """Return `odf.push.[account.]dataset.source`, told apart by a digest where it is taken or too long."""
-    plain = ".".join((PREFIX, *(_OTHER.sub("-", part.lower()) for part in (*alias.split("/"), source))))
+def topic_name(alias: str, source: str, taken: Collection[str], *, prefix: str = "") -> str:
+    """Return `[prefix]odf.push.[account.]dataset.source`, with a digest where it is taken or too long."""
+    plain = prefix + ".".join(
+        (PREFIX, *(_OTHER.sub("-", part.lower()) for part in (*alias.split("/"), source)))
+    )
     if len(plain) <= MAX_LENGTH and plain not in taken:
         return plain
-    digest = hashlib.sha256(f"{alias.lower()}\n{source}".encode()).hexdigest()[:DIGEST]
-    return f"{plain[: MAX_LENGTH - DIGEST - 1]}-{digest}"
+    names = (_with_digest(plain, f"{alias.lower()}\n{source}" + attempt) for attempt in _attempts())
+    return next(name for name in names if name not in taken)
 
 
-def topics_for(alias: str, sources: Iterable[str], taken: Collection[str]) -> dict[str, str]:
+def _with_digest(plain: str, text: str) -> str:
+    return f"{plain[: MAX_LENGTH - DIGEST - 1]}-{hashlib.sha256(text.encode()).hexdigest()[:DIGEST]}"
+
+
+def _attempts() -> Iterator[str]:
+    yield ""
+    yield from (f"\n{number}" for number in itertools.count(2))
+
+
+def topics_for(
+    alias: str, sources: Iterable[str], taken: Collection[str], *, prefix: str = ""
+) -> dict[str, str]:
     """Return a topic for each source."""
     topics: dict[str, str] = {}
     for source in sources:
-        topics[source] = topic_name(alias, source, {*taken, *topics.values()})
+        topics[source] = topic_name(alias, source, {*taken, *topics.values()}, prefix=prefix)
     return topics

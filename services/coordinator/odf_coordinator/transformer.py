@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from odf_common.adapters.local.faults import guarded
 from odf_common.chain.chain import ChainBroken, blocks_between
 from odf_common.chain.divergence import Line
 from odf_common.chain.inputs import (
@@ -90,6 +91,7 @@ class Transformer:
     clock: Clock
     underway: Underway = field(default_factory=Underway)
 
+    @guarded
     def plan(self, known: Known) -> Plan | None:
         """Return what is new for a derivative; None when there is nothing to do.
 
@@ -113,6 +115,7 @@ class Transformer:
         """Return what a query's fate depends on besides the records: the transform and its inputs' schemas."""
         return known.state.transform, tuple(one.state.schema for one in plan.sources.values())
 
+    @guarded
     def perform(self, known: Known, plan: Plan) -> Step | None:
         """Run and commit a step, None when it changes nothing.
 

@@ -28,6 +28,7 @@ from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_coordinator.board import Board
 from odf_coordinator.datasets import Datasets
 from odf_coordinator.messages import committed
+from odf_coordinator.rejected import rejects_of
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +47,12 @@ def datasets_of(settings: Settings) -> Datasets:
 def read_heads(board: Board, datasets: Datasets) -> None:
     """Put the heads of all datasets on the board."""
     for known in datasets.all():
-        board.committed(str(known.id), committed(known.state, alias=known.alias), now=None)
+        try:
+            board.committed(str(known.id), committed(known.state, alias=known.alias), now=None)
+            board.rejected(str(known.id), rejects_of(datasets, known))
+        except Exception:
+            # It would be met again at every start, and no dataset be shown.
+            log.exception("dataset cannot be shown", dataset=known.alias)
 
 
 def make_app(settings: Settings, board: Board, datasets: Datasets) -> faust.App:
@@ -55,7 +61,7 @@ def make_app(settings: Settings, board: Board, datasets: Datasets) -> faust.App:
     brokers = settings.required("kafka").split(",")
     app = faust.App(
         # Each process sees every notification, so each is a group of its own, which ends with it.
-        f"odf-views-{uuid.uuid4().hex}",
+        f"{settings.kafka_prefix}odf-views-{uuid.uuid4().hex}",
         broker=[f"kafka://{broker}" for broker in brokers],
         broker_session_timeout=SESSION,
         broker_heartbeat_interval=SESSION / 3,
@@ -70,14 +76,18 @@ def make_app(settings: Settings, board: Board, datasets: Datasets) -> faust.App:
         web_port=int(port),
         worker_redirect_stdouts=False,
     )
-    _follow(app, board, datasets)
+    _follow(app, settings, board, datasets)
     _serve(app, board)
     return app
 
 
-def _follow(app: faust.App, board: Board, datasets: Datasets) -> None:
+def _follow(app: faust.App, settings: Settings, board: Board, datasets: Datasets) -> None:
     notifications = app.topic(
-        NOTIFICATIONS, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
+        settings.kafka_prefix + NOTIFICATIONS,
+        key_type=bytes,
+        value_type=bytes,
+        key_serializer="raw",
+        value_serializer="raw",
     )
 
     @app.agent(notifications)
@@ -87,6 +97,8 @@ def _follow(app: faust.App, board: Board, datasets: Datasets) -> None:
                 board.see(decode(bytes(key), bytes(value)), time.monotonic())
             except InvalidInput as error:
                 log.warning("notification cannot be read", why=str(error))
+            except Exception:
+                log.exception("notification cannot be shown", key=bytes(key or b"").decode(errors="replace"))
 
     @app.on_partitions_assigned.connect
     async def catch_up(*_: Any, **__: Any) -> None:  # noqa: ANN401 - what a signal brings
@@ -126,7 +138,8 @@ async def run(app: faust.App, settings: Settings) -> None:
     kafka = settings.required("kafka")
     await reachable(kafka.split(",")[0])
     # Faust follows only what is there when it starts.
-    await loop.run_in_executor(None, KafkaTopics(kafka).ensure_topics, (NOTIFICATIONS,))
+    topics = KafkaTopics(kafka, prefix=settings.kafka_prefix)
+    await loop.run_in_executor(None, topics.ensure_topics, (NOTIFICATIONS,))
     await app.start()
     await app.wait_until_stopped()
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc_server import serve
 from odf_common.runtime import cli
-from odf_coordinator.servicer import Parts, register
+from odf_coordinator.servicer import register
 from odf_coordinator.testing import Coordinator
 
 Odf = Callable[..., int]
@@ -67,16 +67,7 @@ def odf(
 ) -> Iterator[Odf]:
     """Run `odf` with two datasets, in a folder of its own."""
     node.add(root, derivative)
-    parts = Parts(
-        datasets=node.datasets,
-        adding=node.adding,
-        changing=node.changing,
-        references=node.references,
-        reading=node.reading,
-        pulling=node.pulling,
-        scheduler=node.scheduler,
-        dropping=node.dropping,
-    )
+    parts = node.parts
     server = serve("127.0.0.1:0", partial(register, parts=parts))
     monkeypatch.setenv("ODF_HOME", str(tmp_path))
     monkeypatch.setenv("ODF_COORDINATOR_GRPC", f"127.0.0.1:{server.port}")

@@ -12,7 +12,7 @@ HEAD = physical_hash_of(b"head")
 
 def committed(last_offset: int | None, *, number: int = 1) -> bus.Committed:
     return bus.Committed(
-        head=HEAD.raw, sequence_number=number, last_offset=last_offset, watermark=0, alias="cities"
+        head=HEAD.raw, sequence_number=number, last_offset=last_offset, watermark={}, alias="cities"
     )
 
 
@@ -22,7 +22,8 @@ def test_a_row_has_what_was_said_last() -> None:
 
     board.see(envelope(DATASET, committed(9, number=2)), 100.0)
     board.see(envelope(DATASET, bus.IngestProgress(source_name="a", lag=3)), 100.0)
-    board.see(envelope(DATASET, bus.IngestProgress(source_name="b", lag=4)), 100.0)
+    told = bus.IngestProgress(source_name="b", lag=4, rejected=2, rejected_reason="is empty")
+    board.see(envelope(DATASET, told), 100.0)
 
     (row,) = board.rows(100.0)
     assert row == {
@@ -33,6 +34,8 @@ def test_a_row_has_what_was_said_last() -> None:
         "watermark": "1970-01-01T00:00:00Z",
         "records_per_second": round(10 / 60, 3),
         "lag": 7,
+        "rejected": 2,
+        "rejected_reason": "is empty",
         "stage": None,
         "rows": 0,
         "total": 0,

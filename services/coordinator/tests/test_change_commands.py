@@ -147,3 +147,11 @@ def test_dropping_asks_first_and_refuses_roots(
 
 def _no(question: str, **_: object) -> None:
     raise click.Abort
+
+
+@pytest.mark.parametrize("query", ["", " \n "])
+def test_a_query_of_nothing_is_said_to_be_empty(
+    odf: Odf, capsys: pytest.CaptureFixture[str], query: str
+) -> None:
+    assert odf("sql", "-c", query) == 1
+    assert capsys.readouterr().err.startswith("error: the query is empty\n")

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind
 from odf_coordinator.testing import Coordinator
 
 Odf = Callable[..., int]
@@ -121,7 +124,15 @@ def test_what_is_in_force_is_found_without_walking_the_chain(
 ) -> None:
     node.push("cities", "Oslo")
     node.find("cities")
-    node.blobs.read = lambda *_: pytest.fail("a block was read")  # type: ignore[method-assign]
+    reads = 0
+    read = node.blobs.read
+
+    def counted(dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
+        nonlocal reads
+        reads += 1
+        return read(dataset, kind, name)
+
+    node.blobs.read = counted  # type: ignore[method-assign]
     assert odf("inspect", "schema", "cities", "--form", "ddl", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)[-1] == {"definition": "city STRING"}
     assert odf("inspect", "schema", "cities", "--form", "odf", "-o", "json") == 0
@@ -130,4 +141,8 @@ def test_what_is_in_force_is_found_without_walking_the_chain(
     assert json.loads(capsys.readouterr().out)[-1] == {"column": "city", "type": "string", "nullable": True}
     assert odf("inspect", "query", "cities.copy", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)[0]["query"] == "SELECT event_time, city FROM cities"
+    assert odf("inspect", "lineage", "cities.copy", "-o", "json") == 0
+    assert [row["dataset"] for row in json.loads(capsys.readouterr().out)] == ["cities.copy", "cities"]
     assert odf("inspect", "query", "cities") == 1
+    assert "cities is a root" in capsys.readouterr().err
+    assert reads == 0

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved as HeadMovedError
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.events import AddData, KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind, RefStore
 from odf_coordinator.datasets import Known
@@ -69,7 +71,7 @@ def data_of(events: Sequence[KnownEvent]) -> Multihash:
 
 def test_a_block_whose_object_is_missing_is_refused(node: Coordinator, cities: Known) -> None:
     events = node.ingest_events(cities, ["Oslo"], 1)
-    node.blobs._objects[cities.id].pop((ObjectKind.DATA, data_of(events)))
+    node.blobs.remove(cities.id, ObjectKind.DATA, [data_of(events)])
 
     outcome = node.propose(cities, events)
 
@@ -80,7 +82,8 @@ def test_a_block_whose_object_is_missing_is_refused(node: Coordinator, cities: K
 
 def test_a_block_whose_object_has_another_size_is_refused(node: Coordinator, cities: Known) -> None:
     events = node.ingest_events(cities, ["Oslo"], 1)
-    node.blobs._objects[cities.id][ObjectKind.DATA, data_of(events)] = b"short"
+    node.blobs.remove(cities.id, ObjectKind.DATA, [data_of(events)])
+    node.blobs.put(cities.id, ObjectKind.DATA, data_of(events), b"short")
 
     assert isinstance(node.propose(cities, events), Refused)
 
@@ -191,7 +194,7 @@ def test_a_chain_in_the_store_is_imported_with_its_name(
 ) -> None:
     head = node.push("cities", "Oslo").state.head
     node.catalog.remove("cities")
-    node.refs.forget(cities.id)
+    node.refs.remove(cities.id, HEAD, expected=None)
 
     outcome = node.importer.import_chain(cities.id, expected_head=None, new_head=head, alias="copy")
 
@@ -219,3 +222,22 @@ def test_moving_a_head_from_elsewhere_is_noticed(node: Coordinator, cities: Know
 
     with pytest.raises(HeadMovedError):
         node.committer.move(cities.id, expected=cities.state.head, state=state)
+
+
+def test_what_fails_after_the_head_has_moved_does_not_fail_the_commit(
+    node: Coordinator, cities: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[ChainState] = []
+
+    def fails(_: ChainState) -> None:
+        raise OSError(5, "Input/output error")
+
+    node.committer.listen(fails)
+    node.committer.listen(heard.append)
+    monkeypatch.setattr(node.states, "remember", fails)
+
+    outcome = node.propose(cities, [SetInfo(description="x")])
+
+    assert isinstance(outcome, Committed)
+    assert heard == [outcome.state]
+    assert node.find("cities").state == outcome.state

@@ -6,6 +6,7 @@ import pytest
 
 from odf_common.codec.bus import envelope
 from odf_common.codec.flatbuffers import encode_event
+from odf_common.codec.times import time_message
 from odf_common.errors import NotFound, Refused
 from odf_common.identity.keys import PrivateKey
 from odf_common.metadata.events import SetInfo
@@ -66,7 +67,7 @@ def test_a_proposal_from_ingest_is_refused_by_its_own_code(node: Coordinator) ->
     state = node.find("cities").state
     body = bus.Propose(
         expected_head=state.head.raw,
-        system_time=node.clock.now().ns,
+        system_time=time_message(node.clock.now()),
         events=[encode_event(SetInfo(description="x"))],
     )
     commands = Commands(committer=node.committer, importer=node.importer)

@@ -1,9 +1,11 @@
 """What cannot be is refused where it is said: with file, line, column, source and column."""
 
+from dataclasses import replace
+
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import AddPushSource, SetDataSchema, SetVocab
+from odf_common.metadata.events import AddPushSource, DisablePushSource, SetDataSchema, SetInfo, SetVocab
 from odf_common.metadata.schema import DataField, DataSchema, DataTypeDuration, DataTypeInt32, DataTypeUInt64
 from odf_common.metadata.steps import (
     MergeStrategyAppend,
@@ -12,6 +14,7 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     TransformSql,
 )
+from odf_common.testing.builders import a_polling_source
 from odf_coordinator.testing import Coordinator
 
 COLUMNS = "ddlSchema: [event_time TIMESTAMP, city STRING]"
@@ -79,6 +82,51 @@ def test_columns_that_cannot_be_are_refused(
 )
 def test_columns_that_can_be_are_taken(node: Coordinator, root: str, columns: str) -> None:
     assert node.add(root.replace(COLUMNS, f"schema: {columns}"))[0].outcome == "added"
+
+
+def named_event_time(root: str, name: str, columns: str) -> str:
+    """Return the manifest with another schema and a vocabulary."""
+    return (
+        root.replace(COLUMNS, f"schema: {columns}") + f"    - {{kind: SetVocab, eventTimeColumn: {name}}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ("[tz TIMESTAMP, city STRING]", r"SetVocab names ts as the event time, .* did you mean tz\?"),
+        ("[city STRING]", r"SetVocab names ts as the event time, .*; there are city\."),
+    ],
+)
+def test_an_event_time_column_that_is_named_has_to_be_declared(
+    node: Coordinator, root: str, columns: str, complaint: str
+) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        node.add(named_event_time(root, "ts", columns))
+    assert list(node.catalog.entries()) == []
+
+
+def test_an_event_time_column_may_be_made_by_sql_or_found_in_data_or_be_the_usual_one(
+    node: Coordinator, root: str
+) -> None:
+    query = "      preprocess: {kind: Sql, engine: spark, query: SELECT now() AS ts}\n"
+    made = root.replace(COLUMNS, "schema: [city STRING]") + query
+    for text in (
+        made + "    - {kind: SetVocab, eventTimeColumn: ts}\n",
+        root.replace(COLUMNS, "schema: null") + "    - {kind: SetVocab, eventTimeColumn: ts}\n",
+        named_event_time(root, "event_time", "[city STRING]"),
+        named_event_time(root, "ts", "[ts TIMESTAMP, city STRING]"),
+    ):
+        assert node.add(text.replace("name: cities", f"name: cities{len(list(node.catalog.entries()))}"))
+
+
+@pytest.mark.parametrize("option", ['separator: "||"', "quote: “", 'escape: "\\n"'])
+def test_csv_is_separated_and_quoted_by_single_characters(node: Coordinator, root: str, option: str) -> None:
+    text = root.replace("kind: NdJson", "kind: Csv").replace(COLUMNS, f"{COLUMNS}, {option}")
+    with pytest.raises(
+        InvalidInput, match=rf"read\.{option.split(':', maxsplit=1)[0]}: .*is not one ASCII character"
+    ):
+        node.add(text)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +212,30 @@ def test_events_that_do_not_go_together_are_refused_where_they_stand(
 ) -> None:
     with pytest.raises(InvalidInput, match=rf"^m0\.yaml:{place}: cities: content\.{complaint}"):
         node.add(root + more.removeprefix("\n"))
+
+
+SNAPSHOTS = """
+    - kind: AddPushSource
+      sourceName: {name}
+      read: {{kind: NdJson, schema: ["event_time TIMESTAMP", "city STRING"]}}
+      merge: {{kind: Snapshot, primaryKey: [city]}}
+"""
+
+
+def test_a_second_snapshot_source_is_refused_by_add_and_by_commit(node: Coordinator, root: str) -> None:
+    one, two = (SNAPSHOTS.format(name=name).removeprefix("\n") for name in ("one", "two"))
+    with pytest.raises(InvalidInput, match=r"merge: source one takes snapshots too, and each would retract"):
+        node.add(root + one + two)
+    node.add(root + one)
+    snapshot = replace(
+        source("event_time TIMESTAMP", "city STRING", name="two"),
+        merge=MergeStrategySnapshot(primary_key=("city",)),
+    )
+    with pytest.raises(InvalidInput, match="source one takes snapshots too"):
+        node.changing.commit_event("cities", snapshot)
+    node.changing.commit_event("cities", DisablePushSource(source_name="one"))
+    node.changing.commit_event("cities", snapshot)
+    assert set(node.find("cities").state.push_sources) == {"default", "two"}
 
 
 def test_a_derivative_without_transform_is_refused(node: Coordinator) -> None:
@@ -295,7 +367,46 @@ def test_a_rule_of_the_chain_that_is_broken_is_told_with_its_place(node: Coordin
     assert list(node.blobs.datasets()) == []
 
 
+@pytest.mark.parametrize("type_", ["BIGINT[]", "STRUCT<a: INT>"])
+def test_csv_declares_no_lists_and_structs(node: Coordinator, root: str, type_: str) -> None:
+    text = root.replace("NdJson", "Csv").replace("city STRING", f'city STRING, "tags {type_}"')
+    assert type_ in text
+    with pytest.raises(InvalidInput, match="tags: Csv has no values of type"):
+        node.add(text)
+
+
+@pytest.fixture
+def polled(node: Coordinator, root: str) -> str:
+    """Return the manifest of `cities`, which an earlier release made with a polling source."""
+    node.add(root.split("    - kind", maxsplit=1)[0].replace("metadata:", "metadata: []"))
+    known = node.find("cities")
+    node.propose(known, [a_polling_source("http://example.org")])
+    return root.split("    - kind", maxsplit=1)[0] + POLLING.removeprefix("\n")
+
+
+def test_a_polling_source_is_refused_since_nothing_would_fetch_it(node: Coordinator, root: str) -> None:
+    text = root.split("    - kind", maxsplit=1)[0] + POLLING.removeprefix("\n")
+    with pytest.raises(InvalidInput, match=r"^m0\.yaml:8:7: .*metadata\[0\]: polling is not supported"):
+        node.add(text)
+    assert list(node.catalog.entries()) == []
+    node.add(root.split("    - kind", maxsplit=1)[0].replace("metadata:", "metadata: []"))
+    with pytest.raises(InvalidInput, match="polling is not supported"):
+        node.changing.commit_event("cities", a_polling_source("http://example.org"))
+
+
+def test_a_polled_dataset_keeps_working_and_a_pull_says_that_nothing_was_fetched(
+    node: Coordinator, polled: str
+) -> None:
+    assert node.add(polled)[0].outcome == "unchanged"
+    assert node.changing.commit_event("cities", SetInfo(description="x")).state.info is not None
+    step = [*node.pulling.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True)][-1]
+    assert step.state == "failed"
+    assert "does not support polling" in step.error
+    with pytest.raises(InvalidInput, match="polling is not supported"):
+        node.add(polled.replace("example.org", "example.com"), replace=True)
+
+
+@pytest.mark.usefixtures("polled")
 def test_a_polled_dataset_is_not_pushed_to_by_another_manifest(node: Coordinator, root: str) -> None:
-    node.add(root.split("    - kind", maxsplit=1)[0] + POLLING.removeprefix("\n"))
     with pytest.raises(InvalidInput, match=r"^m0\.yaml:\S+ cities: .*sources cannot be taken away: polling"):
         node.add(root, replace=True)

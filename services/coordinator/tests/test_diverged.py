@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 
 import pytest
+from structlog.testing import capture_logs
 
 from odf_common.chain.chain import iterate
-from odf_common.errors import Refused
+from odf_common.errors import Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.engine import OnProgress
@@ -185,3 +188,29 @@ def test_a_reset_while_a_transform_runs_loses_only_the_transform(
 
     assert node.reading.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo", "Lima"]
     assert node.scheduler.problem(node.find("cities.copy").id) == ""
+
+
+def test_a_derivative_whose_input_cannot_be_read_keeps_no_other_from_being_taken_back(
+    story: Story, root: str, derivative: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = story.node
+    towns = derivative.replace("name: cities.copy", "name: towns.copy").replace("Cities", "towns")
+    node.add(root.replace("name: cities", "name: towns"), towns.replace("FROM cities", "FROM towns"))
+    node.push("towns", "Ulm")
+    node.work()
+    lost, head = node.find("towns").id, node.refs.head
+
+    def failing(dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
+        if dataset == lost:
+            raise Unavailable(what="the disk", why="EIO")
+        return head(dataset, ref)
+
+    monkeypatch.setattr(node.refs, "head", failing)
+    story.go_another_way()
+
+    diverged = node.pulling.diverged
+    with capture_logs() as logs:
+        taken_back = list(diverged.take_back(diverged.downstream(node.datasets.all())))
+
+    assert [one.alias for one in taken_back] == ["copy.copy", "cities.copy"]
+    assert "towns.copy" in {one.get("dataset") for one in logs if "not compared" in one["event"]}

@@ -3,8 +3,10 @@
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 from odf_common.chain.chain import iterate
 from odf_common.errors import HeadMoved
 from odf_common.metadata.events import ExecuteTransform
+from odf_coordinator.datasets import Known
+from odf_coordinator.diverged import Diverged
 from odf_coordinator.testing import Coordinator
 
 ROOT = """
@@ -144,6 +148,40 @@ def test_a_diamond_whose_root_goes_back_is_exact_again(tmp_path: Path) -> None:
     assert {one.alias for one in steps if one.state == "reset"} == set(READS)
     require_exact(node)
     assert set(cities(node, "e")) == {"Oslo", "Lima"}
+
+
+@dataclass(frozen=True)
+class LooksBetween:
+    """Takes derivatives back, and has all of them looked at after each one, as workers may do."""
+
+    node: Coordinator
+
+    def downstream(self, chosen: Iterable[Known]) -> tuple[Known, ...]:
+        return self.node.pulling.diverged.downstream(chosen)
+
+    def take_back(self, chosen: Iterable[Known]) -> Iterator[Known]:
+        for known in self.node.pulling.diverged.take_back(chosen):
+            self.node.work()
+            yield known
+
+
+def test_a_derivative_that_is_looked_at_before_its_inputs_are_taken_back_is_taken_back_again(
+    tmp_path: Path,
+) -> None:
+    node = a_diamond(tmp_path)
+    node.push("a", "Oslo")
+    node.work()
+    first = node.find("a").state.head
+    node.push("a", "Rome", minute=1)
+    node.work()
+    node.changing.reset("a", first, is_forced=True)
+    node.push("a", "Lima", minute=2)
+
+    pulling = replace(node.pulling, diverged=cast("Diverged", LooksBetween(node)))
+    with node.at_work(1):
+        assert [*pulling.derive_again(["a"], is_recursive=False, is_wanted=lambda: True)]
+
+    require_exact(node)
 
 
 def test_dropped_data_of_a_whole_graph_comes_back_inputs_first(tmp_path: Path) -> None:

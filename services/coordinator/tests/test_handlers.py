@@ -4,12 +4,13 @@ import pytest
 
 from odf_common.codec.bus import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
+from odf_common.codec.times import time_message
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.bus import COORDINATOR_REPLIES, NOTIFICATIONS
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_coordinator.handlers import Commands, Notifications
+from odf_coordinator.handlers import Commands
 from odf_coordinator.ownership import Ownership
 from odf_coordinator.publisher import Publisher
 from odf_coordinator.testing import Coordinator, FakeBus
@@ -17,7 +18,9 @@ from odf_coordinator.testing import Coordinator, FakeBus
 
 def proposal(node: Coordinator, events: list[bytes]) -> Envelope:
     known = node.find("cities")
-    body = bus.Propose(expected_head=known.state.head.raw, system_time=node.clock.now().ns, events=events)
+    body = bus.Propose(
+        expected_head=known.state.head.raw, system_time=time_message(node.clock.now()), events=events
+    )
     return envelope(known.id, body, correlation_id="one")
 
 
@@ -78,7 +81,7 @@ def test_commits_elsewhere_wake_derivatives_here(node: Coordinator, root: str, d
     node.committer._listeners[:] = listeners
 
     message = envelope(known.id, bus.Committed(head=known.state.head.raw))
-    Notifications(scheduler=node.scheduler).handle(message)
+    node.notifications.handle(message)
     node.work()
 
     assert node.find("cities.copy").state.last_offset == 0

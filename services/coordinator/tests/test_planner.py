@@ -1,6 +1,10 @@
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
 from odf_common.errors import InvalidInput
+from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
-from odf_coordinator.planner import Line, Result
+from odf_coordinator.planner import TRANSITIONS, JobEvent, JobState, Line, Result
 
 ONE, TWO = generate().dataset_id, generate().dataset_id
 
@@ -75,3 +79,91 @@ def test_what_was_removed_needs_no_look() -> None:
 
     assert line.take(0.0) is None
     assert line.result(ONE, ticket) == Result()
+
+
+# What each state becomes on MARK, FORCE, TAKE, FINISH, FAIL, POSTPONE; "-" where that cannot happen.
+TABLE = """
+IDLE            QUEUED          FORCED          -        IDLE       IDLE       IDLE
+QUEUED          QUEUED          FORCED          RUNNING  QUEUED     QUEUED     QUEUED
+FORCED          FORCED          FORCED          RUNNING  FORCED     FORCED     FORCED
+RUNNING         MARKED          RUNNING_FORCED  -        IDLE       FAILED     POSTPONED
+MARKED          MARKED          RUNNING_FORCED  -        QUEUED     FAILED     POSTPONED
+RUNNING_FORCED  RUNNING_FORCED  RUNNING_FORCED  -        FORCED     FORCED     FORCED
+POSTPONED       POSTPONED       FORCED          RUNNING  POSTPONED  POSTPONED  POSTPONED
+FAILED          FAILED          FORCED          RUNNING  FAILED     FAILED     FAILED
+"""
+
+
+def test_every_event_in_every_state_has_its_transition() -> None:
+    wanted = {
+        (JobState[name], event): JobState[after]
+        for name, *states in (line.split() for line in TABLE.strip().splitlines())
+        for event, after in zip(JobEvent, states, strict=True)
+        if after != "-"
+    }
+    assert {name for name, _ in wanted} == set(JobState)
+    assert wanted == TRANSITIONS
+
+
+class LineModel(RuleBasedStateMachine):
+    """A line beside what is expected of it: no request is lost, none runs twice at a time, tickets are answered in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = Line()
+        self.now = 0.0
+        self.running: dict[DatasetId, int] = {}
+        self.asked: dict[DatasetId, int] = {}
+        self.answered: dict[DatasetId, int] = {}
+
+    @rule(one=st.sampled_from((ONE, TWO)), is_forced=st.booleans())
+    def mark(self, one: DatasetId, is_forced: bool) -> None:
+        self.asked[one] = self.line.mark(one, is_forced=is_forced)
+
+    @rule(seconds=st.sampled_from((0.0, 1.0, 5.0)))
+    def take(self, seconds: float) -> None:
+        self.now += seconds
+        due = self.line.next_due()
+        taken = self.line.take(self.now)
+        assert (taken is None) == (due is None or due > self.now)
+        if taken is not None:
+            assert taken[0] not in self.running
+            self.running[taken[0]] = self.asked.get(taken[0], 0)
+
+    @precondition(lambda self: self.running)
+    @rule(end=st.sampled_from(("finish", "fail", "postpone")))
+    def end(self, end: str) -> None:
+        one, covered = self.running.popitem()
+        if end == "postpone":
+            self.line.postpone(one, self.now + 2)
+            return
+        self.line.finish(one, Result(records=covered), again_at=self.now + 3 if end == "fail" else None)
+        self.answered[one] = covered
+
+    @precondition(lambda self: not self.running)
+    @rule(one=st.sampled_from((ONE, TWO)))
+    def forget(self, one: DatasetId) -> None:
+        self.line.forget((one,))
+        self.asked.pop(one, None)
+        self.answered.pop(one, None)
+
+    @invariant()
+    def whoever_asked_is_answered_or_waits(self) -> None:
+        for one, ticket in self.asked.items():
+            is_answered = self.line.result(one, ticket) is not None
+            assert is_answered == (self.answered.get(one, 0) >= ticket)
+            if not is_answered and one not in self.running:
+                assert self.line.next_due() is not None
+
+    def teardown(self) -> None:
+        for one, covered in self.running.items():
+            self.line.finish(one, Result(records=covered))
+        for _ in range(4):
+            self.now += 10
+            while (taken := self.line.take(self.now)) is not None:
+                self.line.finish(taken[0], Result())
+        assert self.line.next_due() is None
+        assert all(self.line.result(one, ticket) is not None for one, ticket in self.asked.items())
+
+
+TestLine = LineModel.TestCase

@@ -109,7 +109,7 @@ def test_a_reference_that_cannot_be_read_hides_no_other(cities: Coordinator) -> 
     head = cities.references.set("cities@well", "", None).block
     cities.references.set("cities@broken", "", None)
     lost = cities.changing.commit_event("cities@broken", info("towns")).state.head
-    del cities.blobs._objects[cities.find("cities").id][ObjectKind.BLOCK, lost]
+    cities.blobs.remove(cities.find("cities").id, ObjectKind.BLOCK, [lost])
     cities.references.set("cities@damaged", "", None)
     read = cities.refs.head
 
@@ -141,7 +141,7 @@ def test_a_reference_that_cannot_be_read_hides_no_other(cities: Coordinator) -> 
 def test_references_are_listed_where_the_head_cannot_be_read(cities: Coordinator) -> None:
     cities.references.set("cities@old", "", None)
     lost = cities.changing.commit_event("cities", info("towns")).state.head
-    del cities.blobs._objects[cities.find("cities").id][ObjectKind.BLOCK, lost]
+    cities.blobs.remove(cities.find("cities").id, ObjectKind.BLOCK, [lost])
     cities.states.forget(cities.find("cities").id)
 
     head, old = cities.references.all("cities")

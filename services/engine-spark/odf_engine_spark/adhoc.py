@@ -26,6 +26,8 @@ from odf_engine_spark.types import output_schema_of, spark_schema_of
 from odf_engine_spark.values import in_spark
 
 RAW_INPUT: Final = "input"
+BIGINT_MAX: Final = 2**63 - 1
+UINT64_MAX: Final = 2**64 - 1
 IN_MEMORY: Final = 32 * 1024 * 1024  # bytes of slices; larger tables are scanned by Spark
 
 
@@ -81,8 +83,9 @@ def _run(spark: Spark, steps: Sequence[SqlQueryStep]) -> pa.Table:
 def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:
     files = [Path(file) for file in table.data_paths]
     inside = spark_schema_of(table.schema)
+    integers = _integers(table.schema, files)
     if sum(file.stat().st_size for file in files) <= IN_MEMORY:
-        schema = _plain_integers(inside, table.schema)
+        schema = _plain_integers(inside, integers)
         parts = [in_spark(read_slice(file), schema) for file in files]
         records = pa.concat_tables([schema.empty_table(), *parts])
         spark.frame(spark.relation(records)).createOrReplaceTempView(quoted(table.name))
@@ -91,7 +94,7 @@ def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:
         files = _rewritten(files, inside, scratch)
     reader = spark.session.read.schema(from_arrow_schema(inside))
     frame = reader.parquet(*(str(file) for file in files))
-    _cast_integers(frame, table.schema).createOrReplaceTempView(quoted(table.name))
+    _cast_integers(frame, integers).createOrReplaceTempView(quoted(table.name))
 
 
 def _is_scanned(type_: pa.DataType) -> bool:
@@ -111,21 +114,32 @@ def _rewritten(files: Sequence[Path], schema: pa.Schema, folder: Path) -> list[P
     return written
 
 
-def _cast_integers(frame: DataFrame, schema: pa.Schema) -> DataFrame:
+def _integers(schema: pa.Schema, files: Sequence[Path]) -> frozenset[str]:
+    """Return the 64-bit unsigned columns whose values are all BIGINTs too, as the files' own statistics say."""
+    held = [pq.read_metadata(file) for file in files]
+    unsigned = [column.name for column in schema if kind.is_uint64(column.type)]
+    return frozenset(name for name in unsigned if all(_highest(one, name) <= BIGINT_MAX for one in held))
+
+
+def _highest(held: pq.FileMetaData, name: str) -> int:
+    """Return the greatest value of a column; without statistics, the greatest that there may be."""
+    groups = [held.row_group(number) for number in range(held.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    own = [one.statistics for one in columns if one.path_in_schema == name and one.num_values]
+    highest = [one.max if one is not None and one.has_min_max else UINT64_MAX for one in own]
+    return max(highest, default=0)
+
+
+def _cast_integers(frame: DataFrame, integers: frozenset[str]) -> DataFrame:
     columns = [
-        frame[quoted(column.name)].cast("bigint").alias(column.name)
-        if kind.is_uint64(column.type)
-        else frame[quoted(column.name)]
-        for column in schema
+        frame[quoted(name)].cast("bigint").alias(name) if name in integers else frame[quoted(name)]
+        for name in frame.columns
     ]
     return frame.select(*columns)
 
 
-def _plain_integers(target: pa.Schema, schema: pa.Schema) -> pa.Schema:
+def _plain_integers(target: pa.Schema, integers: frozenset[str]) -> pa.Schema:
     """Return the schema with 64-bit integers where transforms see decimals: people expect integers to be such."""
     return pa.schema(
-        [
-            column.with_type(pa.int64()) if kind.is_uint64(given.type) else column
-            for column, given in zip(target, schema, strict=True)
-        ]
+        [column.with_type(pa.int64()) if column.name in integers else column for column in target]
     )

@@ -1,15 +1,46 @@
 """The engine's messages as values: what came over the wire is checked here."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
 import pyarrow as pa
 
-from odf_common.codec.flatbuffers import decode_event
+from odf_common.codec.flatbuffers import decode_event, decode_message
+from odf_common.codec.times import time_message_or_none, time_of
 from odf_common.errors import InvalidInput
-from odf_common.metadata.engine import TransformResponseSuccess
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess, Watermark
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import EngineProgress, MigrateInput, MigrateRequest, QueryTable
 from odf_common.proto.engine import engine_pb2
+
+_LAST_MS: Final = (2**63 - 1) // 1_000_000  # the state keeps watermarks as nanoseconds in 64 bits
+_FIRST_MS: Final = -_LAST_MS
+
+
+def transform_of(raw: bytes) -> TransformRequest:
+    """Return a transform as asked for, with watermarks that the state can hold."""
+    asked = decode_message(TransformRequest, raw)
+    inputs = (
+        replace(one, explicit_watermarks=held_watermarks(one.explicit_watermarks))
+        for one in asked.query_inputs
+    )
+    return replace(asked, query_inputs=tuple(inputs))
+
+
+def held_watermarks(watermarks: Iterable[Watermark]) -> tuple[Watermark, ...]:
+    """Return watermarks that promise no more than was promised, within the years 1677 to 2262.
+
+    A later one is lowered to the end of that range; an earlier one is left out, as if none was known yet.
+    """
+    last = Timestamp.from_ms(_LAST_MS)
+    return tuple(
+        replace(one, event_time=min(one.event_time, last))
+        for one in watermarks
+        if one.event_time.ms >= _FIRST_MS
+    )
 
 
 def schema_of(raw: bytes) -> pa.Schema:
@@ -57,7 +88,7 @@ def migration_of(request: engine_pb2.MigrateQueryRequest) -> MigrateRequest:
             for each in request.inputs
         ),
         vocab=vocabulary_of(request.output_vocab),
-        system_time=Timestamp(request.system_time),
+        system_time=time_of(request.system_time),
         next_offset=request.next_offset,
         prev_checkpoint_path=request.prev_checkpoint_path or None,
         new_checkpoint_path=request.new_checkpoint_path,
@@ -72,7 +103,7 @@ def migrated(done: TransformResponseSuccess) -> engine_pb2.MigrateQueryResponse:
         new_offset_interval=None
         if interval is None
         else engine_pb2.OffsetInterval(start=interval.start, end=interval.end),
-        new_watermark=None if watermark is None else watermark.ns,
+        new_watermark=time_message_or_none(watermark),
     )
 
 

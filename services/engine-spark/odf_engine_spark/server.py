@@ -18,7 +18,6 @@ from odf_common.metadata.engine import (
     RawQueryResponseInvalidQuery,
     RawQueryResponseProgress,
     RawQueryResponseRoot,
-    TransformRequest,
     TransformResponse,
     TransformResponseInternalError,
     TransformResponseInvalidQuery,
@@ -40,6 +39,7 @@ from odf_engine_spark.messages import (
     schema_of,
     set_transform_of,
     tables_of,
+    transform_of,
     vocabulary_of,
 )
 from odf_engine_spark.migrate import migrate
@@ -73,14 +73,14 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
 
         def work(reports: Progress) -> TransformResponse:
             try:
-                asked = decode_message(TransformRequest, request.flatbuffer)
+                asked = transform_of(request.flatbuffer)
                 self._identity.require(asked.transform)
                 return self._transforms.execute(asked, reports)
             except EngineNotAvailable:
                 raise
             except InvalidQuery as error:
                 return TransformResponseInvalidQuery(message=str(error))
-            except (OdfError, RuntimeError, ValueError, OSError, pa.ArrowException) as error:
+            except (OdfError, RuntimeError, ValueError, ArithmeticError, OSError, pa.ArrowException) as error:
                 return TransformResponseInternalError(
                     message=str(error), backtrace=_noted("transform", error, reports)
                 )
@@ -104,7 +104,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
                 raise
             except InvalidQuery as error:
                 return RawQueryResponseInvalidQuery(message=str(error))
-            except (OdfError, RuntimeError, ValueError, OSError, pa.ArrowException) as error:
+            except (OdfError, RuntimeError, ValueError, ArithmeticError, OSError, pa.ArrowException) as error:
                 return RawQueryResponseInternalError(
                     message=str(error), backtrace=_noted("raw query", error, reports)
                 )

@@ -87,6 +87,21 @@ def test_queries_read_them_out_of_slices_of_any_size(
     assert answer.column("at").cast(pa.int64()).to_pylist() == [1_234_567, None]
 
 
+@pytest.mark.parametrize("in_memory", [adhoc.IN_MEMORY, 0])
+def test_unsigned_integers_are_queried_whatever_their_size(
+    engine: EngineClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: int
+) -> None:
+    monkeypatch.setattr(adhoc, "IN_MEMORY", in_memory)
+    table = pa.table({name: pa.array([1, None, 3], pa.uint64()) for name in ("offset", "small", "huge")})
+    table = table.set_column(0, "offset", pa.array([0, 1, 2], pa.uint64()))
+    table = table.set_column(2, "huge", pa.array([0, None, 2**64 - 1], pa.uint64()))
+    write_slice(table, tmp_path / "slice")
+    asked = QueryTable(name="t", schema=table.schema, data_paths=(str(tmp_path / "slice"),))
+    answer = engine.query("SELECT * FROM t", (asked,))
+    assert answer.to_pylist() == table.to_pylist()
+    assert [str(field.type) for field in answer.schema] == ["int64", "int64", "decimal128(20, 0)"]
+
+
 @pytest.mark.parametrize(
     ("type_", "is_scanned"),
     [

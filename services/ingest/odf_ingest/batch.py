@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from odf_common.metadata.scalars import Timestamp
+from odf_ingest.push.record import Search
 from odf_ingest.values import Places, Values
 
 
@@ -38,7 +39,8 @@ class MessageBatch:
     `unread` are the partitions that were not seen to have been read to their ends.
     `begun` is when the first of them came (seconds, monotonic), `size` their bytes, `partitions` how many the
     topic has. `tries` counts the batches from the same position that were too short to be committed, `may_grow`
-    tells whether a longer one may be tried.
+    tells whether a longer one may be tried. With a `search` it is one of those that look for a message to be left
+    out; `is_skipped` says that it is that message.
     """
 
     topic: str
@@ -53,6 +55,8 @@ class MessageBatch:
     unread: frozenset[int] = frozenset()
     tries: int = 0
     may_grow: bool = True
+    search: Search | None = None
+    is_skipped: bool = False
 
     @property
     def count(self) -> int:
@@ -64,17 +68,35 @@ class MessageBatch:
 
         `record` counts messages from 0, but for those in `bad` (partition and offset).
         """
-        parts: list[Part] = []
-        end = dict(self.start)
+        stops: list[int] = []
         for part in self.parts:
             good = [place for place, at in enumerate(part.offsets) if (part.partition, at) not in bad]
-            stop = good[record] if record < len(good) else len(part.values)
+            stops.append(good[record] if record < len(good) else len(part.values))
+            if stops[-1] < len(part.values):
+                break
+            record -= len(good)
+        return self._until(stops)
+
+    def before_bad(self, bad: AbstractSet[tuple[int, int]]) -> "MessageBatch | None":
+        """Return each partition's messages before its first in `bad` (partition and offset); None for no messages."""
+        return self._until(
+            [
+                next(
+                    (place for place, at in enumerate(part.offsets) if (part.partition, at) in bad),
+                    len(part.values),
+                )
+                for part in self.parts
+            ]
+        )
+
+    def _until(self, stops: Sequence[int]) -> "MessageBatch | None":
+        """Return the messages before a place in each part; nothing of parts after the last place given."""
+        parts: list[Part] = []
+        end = dict(self.start)
+        for part, stop in zip(self.parts, stops, strict=False):
             if stop:
                 parts.append(part.between(0, stop))
                 end[part.partition] = part.offsets[stop - 1] + 1
-            if stop < len(part.values):
-                break
-            record -= len(good)
         cut = {number for number, at in end.items() if at != self.end[number]}
         size = sum(int(part.values.sizes[-1]) for part in parts)
         return (
@@ -84,11 +106,13 @@ class MessageBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBatch:
-    """One file; `event_time` is for records that have none, `key` tells a repeat."""
+    """One file; `event_time` is for records that have none, `key` identifies a repeat."""
 
     file: Path
     event_time: Timestamp
     key: str
+    is_key_generated: bool = False
+    """No client will come back with the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

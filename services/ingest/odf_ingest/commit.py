@@ -20,6 +20,7 @@ from odf_ingest.position import KIND, SourcePosition
 from odf_ingest.prepare import Prepared
 from odf_ingest.propose import Proposals
 from odf_ingest.slices import Draft, Drafter, Reached
+from odf_ingest.source_settings import SourceSettings
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -52,6 +53,9 @@ class Batch(Protocol):
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
         """Return the position behind the batch, and the watermark there; bad records are put aside, durably."""
 
+    def before_proposal(self) -> None:
+        """Raise to leave the batch uncommitted: after this it cannot be taken back."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -80,25 +84,29 @@ class BatchCommitter:
                 batch.check(position)
             except AlreadyCommitted:
                 return Outcome(state=state, count=0, is_new=False)
-            past = history.at(state.head, state.vocabulary)
-            prepared, merged = self._merged(state, batch, batch.prepare(state), past)
+            past = history.at(state)
+            settings = self._drafter.settings(state, batch.source)
+            prepared, merged = self._merged(state, batch, past, settings)
             if len(merged.records) == 0 and not batch.may_be_empty:
                 return Outcome(state=state, count=0, is_new=False)
             advanced, watermark = batch.advance(position, prepared)
             draft = self._drafter.draft(
                 state, merged, source=batch.source, position=advanced, watermark=watermark
             )
+            batch.before_proposal()
             if self._is_committed(draft, current):
-                history.advance(state.head, draft.after.head, merged)
+                if draft.slice is not None:
+                    history.written(*draft.slice)
                 return Outcome(state=draft.after, count=draft.count, is_new=True)
 
     def _merged(
-        self, state: ChainState, batch: Batch, prepared: Prepared, past: History
+        self, state: ChainState, batch: Batch, past: History, settings: SourceSettings
     ) -> tuple[Prepared, Merged]:
         """Return what of the batch can be merged, and that merged."""
+        prepared = batch.prepare(state)
         while True:
             try:
-                return prepared, self._drafter.merged(state, prepared, past)
+                return prepared, self._drafter.merged(state, prepared, past, settings)
             except InvalidInput as error:
                 prepared = batch.left_of(error)
 

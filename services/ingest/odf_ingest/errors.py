@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final, TypeGuard
 
-from odf_common.errors import InvalidInput, OdfError, Refused
+from odf_common.adapters.local import CorruptName, CorruptRef
+from odf_common.adapters.local.durable import LockHeld
+from odf_common.errors import Damaged, InvalidInput, OdfError, Refused, StorageUnavailable
 
 
 @dataclass(eq=False, kw_only=True)
@@ -19,17 +22,50 @@ class UnsupportedStep(InvalidInput):
 
 @dataclass(eq=False, kw_only=True)
 class SourceStopped(Refused):
-    """The push source stands still until someone acts; `reason` and `text` are those of the error that stopped it."""
+    """The push source is stopped until someone acts; `reason` and `text` are those of the error that stopped it."""
 
     source: str
+    dataset: str
 
     def __str__(self) -> str:
         """Return the source, the error's name and its words."""
         return f"push source {self.source} is stopped: {self.text} ({self.reason})"
 
     def advice(self) -> str:
+        """Return the command that makes it continue."""
+        which = f"{self.dataset} --source {self.source}"
+        if self.reason in OF_TOPIC:
+            return (
+                f"Nothing was skipped. Accept the topic as it is: odf source resume {which} --from earliest "
+                "(or latest, keep, or an offset)."
+            )
+        if self.reason == SourceGone.__name__:
+            return "Nothing was skipped. Add the push source again to continue."
+        if self.reason == SnapshotRetractsTooMuch.__name__:
+            return (
+                "Nothing was retracted. If the snapshot is right: odf source set "
+                f"{which} maxRetractedShare=1, then odf source resume {which}. "
+                f"If it is not, leave it out: odf source skip {which}."
+            )
+        return (
+            f"Nothing was skipped. Mend the cause, then: odf source resume {which}. "
+            f"Or leave the message out: odf source skip {which}."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class SnapshotRetractsTooMuch(Refused):
+    """One snapshot would retract more of the current rows than its source allows: the source stops before it."""
+
+    retracted: int
+    rows: int
+
+    def advice(self) -> str:
         """Return what to do."""
-        return "Nothing was skipped; mend the cause, then restart ingest or commit to the dataset to go on."
+        return (
+            "If the snapshot is right, raise the limit with `odf source set DATASET maxRetractedShare=1`, then "
+            "continue with `odf source resume DATASET` or ingest the file again; nothing was retracted."
+        )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -64,7 +100,28 @@ class SourceWaits(Refused):
 
     def advice(self) -> str:
         """Return what to do."""
-        return "Nothing was skipped; it goes on by itself as soon as the other half is in the topic."
+        return (
+            "Nothing was skipped; it continues by itself as soon as the other half is in the topic. "
+            "If that never comes, leave this half out: odf source skip DATASET --source NAME."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceRetries(Refused):
+    """Something stands in the push source's way that may pass; it is tried again, since `since` (RFC 3339)."""
+
+    source: str
+    since: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """Return the source, what is in its way, and since when."""
+        what = f"push source {self.source}" if self.source else "the dataset"
+        return f"{what} is tried again since {self.since}: {self.text}"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return self.remedy or "Nothing was skipped; it continues by itself once the cause is mended."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -120,3 +177,42 @@ class PositionMoved(OdfError):
     """The chain stands at another position of the topic than the batch begins at; read again from there."""
 
     source: str
+
+
+@dataclass(eq=False, kw_only=True)
+class RecordRejected(OdfError):
+    """The message is not a record of the source, which is set to stop there."""
+
+    topic: str
+    partition: int
+    offset: int
+    why: str
+
+
+@dataclass(eq=False, kw_only=True)
+class TooManyRejected(OdfError):
+    """More messages of a batch are not records than the source is set to reject."""
+
+    topic: str
+    rejected: int
+    messages: int
+    limit: float
+    why: str
+
+
+# Why the topic is not the one that the chain knows: accepting it as it is, is a person's decision.
+OF_TOPIC: Final = frozenset(
+    one.__name__ for one in (TopicReplaced, TopicGone, RecordsLost, PositionBeyondEnd)
+)
+
+
+STORAGE_FAULTS: Final = frozenset(
+    kind.__name__ for kind in (Damaged, CorruptName, CorruptRef, StorageUnavailable, LockHeld)
+)
+
+
+def is_storage_fault(error: Exception) -> TypeGuard[OdfError]:
+    """Return whether an error is about a dataset's files, here or at the coordinator, and not about its records."""
+    if isinstance(error, Refused):
+        return error.reason in STORAGE_FAULTS
+    return isinstance(error, Damaged | StorageUnavailable)

@@ -18,26 +18,38 @@ DAY_MS = 86_400_000
 def with_event_time(
     records: pa.Table, name: str, moments: Sequence[int] | npt.NDArray[np.int64] | None
 ) -> pa.Table:
-    """Return the records with a column of event times, in ms: `moments` (one a record) or nulls where there is none.
+    """Return the records with a column of event times, in ms: `moments` (one a record) where there is none, or nulls.
 
-    A column without any value counts as none. Raises `InvalidInput` for one that is neither moment nor date.
+    Raises `InvalidInput` for one that is neither moment nor date.
     """
     if name in records.column_names:
         column = records.column(name)
         if kind.is_null(column.type):
             records = records.drop_columns([name])
         elif kind.is_timestamp(column.type):
-            return _in_milliseconds(records, name)
+            return _completed(_in_milliseconds(records, name), name, moments)
         elif kind.is_date(column.type):
-            return records
+            return _completed(records, name, moments)
         else:
             text = f"the event time has to be a TIMESTAMP or DATE, not {column.type}"
             raise InvalidInput(where=f"column {name}", text=text)
-    if moments is None:
-        made = pa.nulls(len(records), TIMESTAMP)
-    else:
-        made = pa.array(np.asarray(moments, dtype=np.int64)).cast(TIMESTAMP)
+    made = pa.nulls(len(records), TIMESTAMP) if moments is None else _as_column(moments)
     return records.append_column(name, made)
+
+
+def _as_column(moments: Sequence[int] | npt.NDArray[np.int64]) -> pa.Array:
+    return pa.array(np.asarray(moments, dtype=np.int64)).cast(TIMESTAMP)
+
+
+def _completed(
+    records: pa.Table, name: str, moments: Sequence[int] | npt.NDArray[np.int64] | None
+) -> pa.Table:
+    """Fill event times that are null, where there are others for them."""
+    column = records.column(name)
+    if moments is None or column.null_count == 0:
+        return records
+    others = _as_column(moments).cast(column.type, safe=False)
+    return records.set_column(records.column_names.index(name), name, pc.coalesce(column, others))
 
 
 def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:

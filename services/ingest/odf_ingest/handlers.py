@@ -8,6 +8,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
 from odf_common.runtime.replies import Replies
 from odf_common.runtime.service import Outgoing, Subscription
+from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader
 
@@ -15,8 +16,9 @@ from odf_ingest.push.reader import PushReader
 class Notices:
     """Tells the reader what has changed elsewhere."""
 
-    def __init__(self, reader: PushReader, owned: OwnedSources) -> None:
+    def __init__(self, reader: PushReader, owned: OwnedSources, lanes: Lanes) -> None:
         """Have everything done on the reader's thread."""
+        self._lanes = lanes
         self._reader = reader
         self._owned = owned
 
@@ -29,7 +31,9 @@ class Notices:
         match message.WhichOneof("body"):
             case "committed" if not message.committed.is_derivative:
                 dataset, alias = DatasetId.parse(message.dataset_id), message.committed.alias
-                self._reader.request(lambda: self._owned.look(dataset, alias))
+                # Of what was committed from here, everything is known.
+                if not self._lanes.is_own(dataset, message.committed.head):
+                    self._reader.request(lambda: self._owned.look(dataset, alias))
             case "dataset_removed":
                 gone = DatasetId.parse(message.dataset_id)
                 self._reader.request(lambda: self._owned.removed(gone))

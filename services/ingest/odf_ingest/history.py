@@ -1,44 +1,76 @@
-"""What a dataset holds, as merging asks for it: kept for one head, brought forward by the slices since.
+"""What a dataset holds, as merging asks for it: indexes in memory, each brought forward by the slices that it lacks.
 
-After a restart it is built from the slices' own columns; with it lost, everything is slower and nothing is wrong.
+There is one way forward: the slices between the block that an index stands at and the head, whoever wrote them. The
+slice that was written last is kept in memory so that it need not be read. Nothing is brought forward when a batch is
+committed, but when the next one asks: after a head has moved nothing here can fail. With everything lost, as after a
+restart, the next batch is slower and nothing is wrong.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final, Generic, TypeVar
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import structlog
 
 from odf_common.chain.chain import iterate
-from odf_common.data.columns import Operation
 from odf_common.data.slices import read_slice
 from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddData, ExecuteTransform
 from odf_common.metadata.steps import Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.merge import Merged
-from odf_ingest.merge_keys import KeyIndex, key_array
+from odf_ingest.current_rows import CurrentRows
+from odf_ingest.merge_keys import KeyIndex, Keys, key_array, with_keys
+
+log = structlog.stdlib.get_logger(__name__)
+
+MANY: Final = 1000  # slices that take so long to read that somebody may ask what is going on
+RUN: Final = 1 << 17  # records that are taken in at once while many slices are read
 
 ReadBlock = Callable[[Multihash], bytes]
 SlicePath = Callable[[Multihash], Path]
+Index = TypeVar("Index")
 
 
-@dataclass(slots=True, kw_only=True)
-class _Keys:
-    """All keys as of a head."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRecords:
+    """Records of one slice or several, in stored types; `keys` are as in `Merged`."""
 
+    records: pa.Table
+    keys: Mapping[Strings, Keys] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is kept of a slice: the records of it, those of `columns` only; None: of all."""
+
+    name: Multihash
+    slice: SliceRecords
+    columns: frozenset[str] | None
+
+    def has(self, slices: Sequence[Multihash], columns: Sequence[str] | None) -> bool:
+        """Return whether this is all that has to be read."""
+        is_enough = self.columns is None or (columns is not None and self.columns.issuperset(columns))
+        return is_enough and slices == [self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class _At(Generic[Index]):
+    """An index, and the block that it stands at."""
+
+    value: Index
     head: Multihash
-    index: KeyIndex
 
 
-@dataclass(slots=True, kw_only=True)
-class _Rows:
-    """The last record of each key as of a head."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind(Generic[Index]):
+    """How an index is built: what it begins as, of which columns (None: all), and how records are added."""
 
-    head: Multihash
-    table: pa.Table
+    begin: Callable[[], Index]
+    columns: Strings | None
+    add: Callable[[Index, SliceRecords], None]
 
 
 class DatasetHistory:
@@ -48,107 +80,113 @@ class DatasetHistory:
         """Begin with nothing known; blocks and slices are read as they are needed."""
         self._read_block = read_block
         self._slice_path = slice_path
-        self._keys: dict[Strings, _Keys] = {}
-        self._rows: dict[Strings, _Rows] = {}
+        self._seen: dict[Strings, _At[KeyIndex]] = {}
+        self._rows: dict[Strings, _At[CurrentRows]] = {}
+        self._kept: _Kept | None = None
 
-    def at(self, head: Multihash, vocab: DatasetVocabulary) -> "HistoryAt":
-        """Return what the dataset holds as of a head."""
-        return HistoryAt(self, head, vocab)
+    def at(self, state: ChainState) -> "HistoryAt":
+        """Return what the dataset holds as of a state of its chain."""
+        return HistoryAt(self, state)
 
-    def advance(self, before: Multihash, after: Multihash, merged: Merged) -> None:
-        """Take in what was appended to `before`; only that lies between it and `after`."""
-        for key, keys in self._keys.items():
-            if keys.head == before:
-                if len(merged.records):
-                    fresh = merged.keys
-                    if fresh is None:
-                        _, fresh = keys.index.fresh(key_array(merged.records, key))
-                    keys.index.add(fresh)
-                keys.head = after
-        for key, rows in self._rows.items():
-            if rows.head == before:
-                ops = merged.ops
-                if ops is None:
-                    ops = pa.repeat(pa.scalar(0, pa.uint8()), len(merged.records))
-                rows.table = _last_of_each(rows.table, merged.records, ops, key)
-                rows.head = after
+    def written(self, name: Multihash, written: SliceRecords) -> None:
+        """Keep in memory what the next batch would have to read of a slice that was just written."""
+        if self._rows:
+            self._kept = _Kept(name, written, None)
+        elif self._seen:
+            wanted = frozenset(column for key in self._seen for column in key)
+            records = written.records
+            records = records.select([column for column in records.column_names if column in wanted])
+            self._kept = _Kept(name, replace(written, records=records), wanted)
 
-    def keys(self, head: Multihash, key: Strings) -> KeyIndex:
-        """Return all keys up to a head."""
-        known = self._keys.get(key)
-        if known is None or known.head != head:
-            slices = self._slices(head, None if known is None else known.head)
-            if known is None or slices is None:
-                known = _Keys(head=head, index=KeyIndex())
-                slices = self._slices(head, None)
-            for name in slices or ():
-                table = read_slice(self._slice_path(name), list(key))
-                _, fresh = known.index.fresh(key_array(table, key))
-                known.index.add(fresh)
-            known.head = head
-            self._keys[key] = known
-        return known.index
+    def seen(self, state: ChainState, key: Strings) -> KeyIndex:
+        """Return all keys up to a state of the chain."""
 
-    def rows(self, head: Multihash, key: Strings, vocab: DatasetVocabulary) -> pa.Table:
-        """Return the last record of each key up to a head, without those that were retracted."""
-        known = self._rows.get(key)
-        if known is None or known.head != head:
-            slices = self._slices(head, None if known is None else known.head)
-            if known is None or slices is None:
-                known = _Rows(head=head, table=pa.table({}))
-                slices = self._slices(head, None)
-            for name in slices or ():
-                table = read_slice(self._slice_path(name))
-                ops = table.column(vocab.operation_type_column).combine_chunks().cast(pa.uint8())
-                system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-                records = table.drop_columns(list(system))
-                known.table = _last_of_each(known.table, records, ops, key)
-            known.head = head
-            self._rows[key] = known
-        return known.table
+        def add(index: KeyIndex, new: SliceRecords) -> None:
+            records = with_keys(new.records, key)
+            if len(records):
+                keys = new.keys.get(key)
+                index.add(index.fresh(key_array(records, key) if keys is None else keys)[1])
 
-    def _slices(self, head: Multihash, since: Multihash | None) -> list[Multihash] | None:
-        """Return slices after the block `since`, oldest first; None when that is not in the chain."""
+        return self._brought(self._seen, state, key, _Kind(begin=KeyIndex, columns=key, add=add))
+
+    def rows(self, state: ChainState, key: Strings) -> CurrentRows:
+        """Return the last record of each key up to a state of the chain."""
+        vocab = state.vocabulary
+
+        def add(index: CurrentRows, new: SliceRecords) -> None:
+            index.add(_without_numbers(new.records, vocab), vocab.operation_type_column)
+
+        kind = _Kind(begin=lambda: CurrentRows(key), columns=None, add=add)
+        return self._brought(self._rows, state, key, kind)
+
+    def _brought(
+        self, known: dict[Strings, _At[Index]], state: ChainState, key: Strings, kind: _Kind[Index]
+    ) -> Index:
+        """Return an index at a state of the chain: brought forward, or built where its block is not in the chain."""
+        # Not kept while it is half brought forward: should reading fail, it is built again.
+        before = known.pop(key, None)
+        is_passed, slices = self._slices(state.head, None if before is None else before.head)
+        if len(slices) >= MANY:
+            log.info("reading slices before merging", dataset=str(state.dataset_id), slices=len(slices))
+        index = before.value if before is not None and is_passed else kind.begin()
+        for records in self._read(slices, kind.columns):
+            kind.add(index, records)
+        known[key] = _At(index, state.head)
+        return index
+
+    def _slices(self, head: Multihash, since: Multihash | None) -> tuple[bool, list[Multihash]]:
+        """Return whether the block `since` is in the chain, and the slices after it or else all, oldest first."""
         found: list[Multihash] = []
+        if head == since:
+            return True, found
         for name, decoded, _ in iterate(self._read_block, head):
             if name == since:
-                return found[::-1]
+                return True, found[::-1]
             event = decoded.block.event
             if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
                 found.append(event.new_data.physical_hash)
-        return found[::-1] if since is None else None
+        return False, found[::-1]
+
+    def _read(self, slices: Sequence[Multihash], columns: Sequence[str] | None) -> Iterator[SliceRecords]:
+        """Yield the records of all slices in order, few slices of many records at a time or many of few."""
+        if self._kept is not None and self._kept.has(slices, columns):
+            yield self._kept.slice
+            return
+        tables: list[pa.Table] = []
+        rows = 0
+        for name in slices:
+            tables.append(read_slice(self._slice_path(name), None if columns is None else list(columns)))
+            rows += len(tables[-1])
+            if rows >= RUN:
+                yield _joined(tables)
+                tables, rows = [], 0
+        if tables:
+            yield _joined(tables)
 
 
 class HistoryAt:
-    """Port `History` for one head."""
+    """Port `History` for one state of the chain."""
 
-    def __init__(self, history: DatasetHistory, head: Multihash, vocab: DatasetVocabulary) -> None:
-        """Look into `history` as of `head`."""
+    def __init__(self, history: DatasetHistory, state: ChainState) -> None:
+        """Look into `history` as of `state`."""
         self._history = history
-        self._head = head
-        self._vocab = vocab
+        self._state = state
 
     def seen(self, key: Strings) -> KeyIndex:
         """Return all keys that were ever appended."""
-        return self._history.keys(self._head, key)
+        return self._history.seen(self._state, key)
 
-    def current(self, key: Strings) -> pa.Table:
-        """Return for each key its last record, unless that was retracted."""
-        return self._history.rows(self._head, key, self._vocab)
+    def current(self, key: Strings, keys: Keys | None = None) -> pa.Table:
+        """Return the last record of each key, or of those among `keys`, unless it was retracted."""
+        return self._history.rows(self._state, key).current(keys)
 
 
-def _last_of_each(known: pa.Table, records: pa.Table, ops: pa.Array, key: Strings) -> pa.Table:
-    """Return the last record of each key in `known`, then `records`; keys that were taken away are left out."""
-    if len(records) == 0:
-        return known
-    marked = records.append_column("", ops)
-    if known.num_columns:
-        nothing = pa.repeat(pa.scalar(int(Operation.APPEND), pa.uint8()), len(known))
-        before = known.append_column("", nothing)
-        marked = pa.concat_tables([before, marked], promote_options="permissive")
-    marked = marked.combine_chunks()
-    _, from_end = np.unique(key_array(marked, key)[::-1], return_index=True)
-    last = marked.take(pa.array(np.sort(len(marked) - 1 - from_end)))
-    gone = pa.array([int(Operation.RETRACT), int(Operation.CORRECT_FROM)], pa.uint8())
-    is_there = pc.invert(pc.is_in(last.column(""), value_set=gone))
-    return last.filter(is_there).drop_columns([""])
+def _without_numbers(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:
+    """Return records without offset and system time."""
+    dropped = {vocab.offset_column, vocab.system_time_column}
+    return records.select([name for name in records.column_names if name not in dropped])
+
+
+def _joined(tables: list[pa.Table]) -> SliceRecords:
+    records = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+    return SliceRecords(records=records.combine_chunks())

@@ -1,7 +1,8 @@
 """Keys as arrays that sort and compare exactly, and an index of all keys that were ever seen.
 
-One whole-number column is taken as it is. Other keys become bytes that are equal exactly where the keys are;
-those longer than `INLINE` become a SHA-256 digest. The index keeps sorted runs and merges them as they double,
+Which keys are equal is defined in `equality.py`. One column of whole numbers, times or floating-point numbers
+becomes integers. Other keys become bytes that are equal exactly where the keys are; those longer than `INLINE`
+become a SHA-256 digest. The index keeps sorted runs and merges them as they double,
 so that adding n keys one batch at a time costs O(n log n) in all.
 """
 
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
+from odf_ingest.equality import comparable
 
 INLINE: Final = 64  # bytes of a key that is kept as it is
 Keys = npt.NDArray[np.generic]
@@ -32,7 +34,7 @@ def key_array(table: pa.Table, columns: Sequence[str]) -> Keys:
     missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise InvalidInput(where=f"column {missing[0]}", text="is a primary key and is missing")
-    key = [plain(table.column(name).combine_chunks()) for name in columns]
+    key = [comparable(table.column(name).combine_chunks()) for name in columns]
     for name, column in zip(columns, key, strict=True):
         if column.null_count:
             raise InvalidInput(where=f"column {name}", text="is a primary key and must not be null")
@@ -41,9 +43,14 @@ def key_array(table: pa.Table, columns: Sequence[str]) -> Keys:
     return _sortable(_as_bytes(key))
 
 
-def plain(column: pa.Array) -> pa.Array:
-    """Return a UUID column as the bytes it is stored as, which have an order; any other as it is."""
-    return column.storage if isinstance(column, pa.ExtensionArray) else column
+def with_keys(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return the records that have a value in every key column; none where a column is missing."""
+    if any(name not in table.column_names for name in columns):
+        return table.slice(0, 0)
+    for name in columns:
+        if table.column(name).null_count:
+            table = table.filter(table.column(name).is_valid())
+    return table
 
 
 def _whole_numbers(column: pa.Array) -> Keys | None:
@@ -70,9 +77,6 @@ def _as_bytes(key: list[pa.Array]) -> pa.Array:
         numbers = _whole_numbers(column)
         if numbers is not None:
             parts.append(_fixed(numbers.astype(">i8" if numbers.dtype.kind == "i" else ">u8")))
-        elif kind.is_floating(column.type):
-            # Adding zero makes one zero of both.
-            parts.append(_fixed(column.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0))
         else:
             text = _variable(column)
             if len(key) > 1:

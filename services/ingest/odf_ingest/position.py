@@ -1,7 +1,8 @@
 """How far a push source has been read: the value of its source state (design: source state).
 
 `{"v":1,"topics":{"<topic>":{"id":"<topic uuid>","next":{"0":123}}}}`; topics of several partitions also keep
-`greatest`, each partition's greatest event time (ms), and pushed batches leave their keys in `receipts`.
+`greatest`, each partition's greatest event time (ms), and pushed batches leave their keys in `receipts`. `rejected`
+counts the messages that became dead letters; it is absent while there are none.
 """
 
 import json
@@ -10,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 from odf_common.errors import InvalidInput
+from odf_common.runtime import rejects
 from odf_common.runtime.idempotency import run_and_place
 
-KIND: Final = "odf/kafka"
+KIND: Final = rejects.KIND
 VERSION: Final = 1
 RECEIPTS: Final = 64  # kept, newest last
 
@@ -32,6 +34,8 @@ class SourcePosition:
 
     topics: Mapping[str, TopicPosition] = field(default_factory=dict)
     receipts: tuple[str, ...] = ()
+    rejected: int = 0
+    """Messages up to here that became dead letters."""
 
     @classmethod
     def parse(cls, value: str) -> Self:
@@ -41,7 +45,11 @@ class SourcePosition:
             if plain["v"] != VERSION:
                 raise InvalidInput(where="source state", text=f"version {plain['v']!r} is not known here")
             topics = {name: _topic(entry) for name, entry in plain["topics"].items()}
-            return cls(topics=topics, receipts=tuple(str(key) for key in plain.get("receipts", ())))
+            return cls(
+                topics=topics,
+                receipts=tuple(str(key) for key in plain.get("receipts", ())),
+                rejected=int(plain.get("rejected", 0)),
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidInput(where="source state", text=f"cannot be read: {value!r}") from error
 
@@ -53,11 +61,17 @@ class SourcePosition:
         }
         if self.receipts:
             plain["receipts"] = list(self.receipts)
+        if self.rejected:
+            plain["rejected"] = self.rejected
         return json.dumps(plain, sort_keys=True, separators=(",", ":"))
 
     def with_topic(self, name: str, topic: TopicPosition) -> Self:
         """Return the position with one topic's replaced."""
         return replace(self, topics={**self.topics, name: topic})
+
+    def with_rejected(self, count: int) -> Self:
+        """Return the position with so many more messages rejected."""
+        return replace(self, rejected=self.rejected + count)
 
     def with_receipt(self, key: str) -> Self:
         """Return the position with the key of one more batch; the oldest are forgotten.

@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as kind
 
+from odf_common.data.columns import normalize_timestamps
 from odf_common.data.schema import schema_of_event
+from odf_common.data.types import as_stored
 from odf_common.errors import InvalidInput
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
@@ -21,24 +24,36 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.batch import BadRecord, FileBatch, MessageBatch, Part
 from odf_ingest.conform import data_columns
 from odf_ingest.event_time import greatest, with_event_time
+from odf_ingest.inferred_columns import Columns, inferred_columns
 from odf_ingest.merge import key_columns, operation_faults, takes_whole_batches
 from odf_ingest.preprocess import Preprocessor
-from odf_ingest.read import obvious_faults, read_batch, read_file, read_records
+from odf_ingest.read import (
+    infer_batch,
+    infer_records,
+    read_batch,
+    read_file,
+    read_inferred,
+    read_records,
+    suspects,
+)
 from odf_ingest.read.declared import declared_schema
+from odf_ingest.read.years import with_known_years
 from odf_ingest.sift import sift
 from odf_ingest.values import Places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a source's batches are read: the source, the names of columns, and the schema to read with.
+    """How a source's batches are read: the source, the names of columns, and the schema that it declares.
 
+    A source that declares none goes on with the columns `known` in the dataset, and may add to them.
     `also_required` are columns that the dataset requires and the source does not.
     """
 
     source: AddPushSource
     vocab: DatasetVocabulary
     schema: pa.Schema | None
+    known: pa.Schema | None = None
     also_required: tuple[str, ...] = ()
 
     @property
@@ -49,8 +64,7 @@ class Plan:
     @property
     def needs_timestamps(self) -> bool:
         """Tell whether a record's event time may have to be its message's."""
-        declared = declared_schema(self.source.read)
-        has_event_time = declared is not None and self.vocab.event_time_column in declared.names
+        has_event_time = self.schema is not None and self.vocab.event_time_column in self.schema.names
         return self.takes_whole_batches or self.source.preprocess is not None or not has_event_time
 
     @property
@@ -76,7 +90,7 @@ class Prepared:
 
 
 def plan_of(state: ChainState, source: AddPushSource) -> Plan:
-    """Return how batches of the source are read. Without a declared schema the dataset's own is kept to."""
+    """Return how batches of the source are read. Without a declared schema the dataset's own columns are kept to."""
     plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read))
     if state.schema is None:
         return plan
@@ -87,7 +101,7 @@ def plan_of(state: ChainState, source: AddPushSource) -> Plan:
         return replace(plan, also_required=required)
     own = {*data.names, plan.vocab.event_time_column}
     fields = [pa.field(column.name, column.type) for column in known if column.name in own]
-    return replace(plan, schema=pa.schema(fields), also_required=required)
+    return replace(plan, known=pa.schema(fields), also_required=required)
 
 
 class Preparer:
@@ -103,8 +117,9 @@ class Preparer:
         bad: list[BadRecord] = []
         highest: dict[int, int] = {}
         last = 0
+        columns = self._columns(plan, batch)
         for part in batch.parts:
-            records, faults = self._part(plan, part)
+            records, faults = self._part(plan, columns, part)
             bad += [_bad(part, place, reason) for place, reason in sorted(faults.items())]
             last = max(last, int(_moments(part)[-1])) if plan.takes_whole_batches else last
             if records is None or len(records) == 0:
@@ -124,58 +139,78 @@ class Preparer:
 
     def file(self, plan: Plan, batch: FileBatch) -> Prepared:
         """Read a file; raises `InvalidInput` for the first fault."""
-        table = read_file(plan.source.read, batch.file, plan.schema)
-        records = self._whole(plan, table)
+        step = plan.source.read
+        if plan.schema is None:
+            columns = _inferred(plan, infer_batch(step, batch.file.read_bytes(), plan.known))
+        else:
+            columns = Columns(schema=plan.schema)
+        records = self._whole(plan, columns, read_file(step, batch.file, columns.schema))
         return Prepared(source=plan.source, records=records, moment=batch.event_time, greatest={})
 
-    def _part(self, plan: Plan, part: Part) -> tuple[pa.Table | None, Mapping[int, str]]:
+    def _columns(self, plan: Plan, batch: MessageBatch) -> Columns:
+        """Return the columns to read messages with; those of a whole batch are inferred from it alone."""
+        if plan.schema is not None or plan.takes_whole_batches:
+            return Columns(schema=plan.schema)
+        values = [value for part in batch.parts for value in part.values if value is not None]
+        return _inferred(plan, infer_records(plan.source.read, values, plan.known))
+
+    def _part(self, plan: Plan, columns: Columns, part: Part) -> tuple[pa.Table | None, Mapping[int, str]]:
         if not plan.takes_whole_batches:
-            return self._records(plan, part)
+            return self._records(plan, columns, part)
         (value,) = part.values
         if value is None:
             return None, {0: "is empty"}
+        step = plan.source.read
         try:
-            return self._whole(plan, read_batch(plan.source.read, value, plan.schema)), {}
+            if plan.schema is None:
+                columns = _inferred(plan, infer_batch(step, value, plan.known))
+            return self._whole(plan, columns, read_batch(step, value, columns.schema)), {}
         except InvalidInput as error:
             return None, {0: str(error)}
 
-    def _whole(self, plan: Plan, table: pa.Table) -> pa.Table | None:
+    def _whole(self, plan: Plan, columns: Columns, table: pa.Table) -> pa.Table | None:
         """Return the records of a whole batch; event times may be null."""
         if len(table) == 0:
             return None
+        if columns.schema is None:
+            columns = _inferred(plan, table.schema)
+        table, faults = columns.admitted(table)
+        _raise_first(faults)
         table = _without_empty_event_time(plan, table)
         _require(table, plan.required if plan.source.preprocess is None else ())
         records = self._preprocessed(plan, table)
         if records is None:
             return None
         _require(records, plan.required)
-        return with_event_time(records, plan.vocab.event_time_column, None)
+        return _as_kept(with_event_time(records, plan.vocab.event_time_column, None))
 
-    def _records(self, plan: Plan, part: Part) -> tuple[pa.Table | None, Mapping[int, str]]:
+    def _records(self, plan: Plan, columns: Columns, part: Part) -> tuple[pa.Table | None, Mapping[int, str]]:
         """Return the records of a partition's messages, and why others are none."""
-        step = plan.source.read
+        step, schema = plan.source.read, columns.schema
+        read = read_records if plan.schema is not None else read_inferred
         sifted = sift(
             part.values,
-            lambda values: read_records(step, values, plan.schema),
-            lambda values: obvious_faults(step, values),
+            lambda values: read(step, values, schema),
+            lambda values: suspects(step, values, schema),
         )
         if sifted.table is None:
             return None, sifted.bad
-        table = _without_empty_event_time(plan, sifted.table)
+        table, faults = columns.admitted(sifted.table)
         if plan.source.preprocess is not None:
-            return self._queried(plan, part, table, sifted.kept, sifted.bad)
+            table, kept, bad = _without(table, sifted.kept, faults, sifted.bad)
+            return self._queried(plan, part, _without_empty_event_time(plan, table), kept, bad)
         name = plan.vocab.event_time_column
-        moments = None if name in table.column_names else _moments(part)[sifted.kept]
-        table = with_event_time(table, name, moments)
+        # A column that the source declares has to have a value; without one it is the time of the message.
+        is_declared = plan.schema is not None and name in plan.schema.names
+        table = with_event_time(table, name, None if is_declared else _moments(part)[sifted.kept])
+        required = (name, *plan.required)
         faults = {
             **operation_faults(plan.source.merge, table, plan.vocab),
-            **_nulls(table, (name, *plan.required)),
+            **(_nulls(table, required) if plan.schema is not None else _missing(table, required)),
+            **faults,
         }
-        if not faults:
-            return table, sifted.bad
-        good = np.setdiff1d(np.arange(len(table)), list(faults))
-        bad = {int(sifted.kept[row]): reason for row, reason in faults.items()}
-        return table.take(pa.array(good)), {**sifted.bad, **bad}
+        table, _, bad = _without(_as_kept(table), sifted.kept, faults, sifted.bad)
+        return table, bad
 
     def _queried(
         self,
@@ -192,7 +227,9 @@ class Preparer:
             output = self._preprocessed(plan, table.take(pa.array(rows, pa.int64())))
             if output is None:
                 return pa.table({})
-            output = with_event_time(output, plan.vocab.event_time_column, [moment] * len(output))
+            name = plan.vocab.event_time_column
+            has_times = name in output.column_names and not kind.is_null(output.column(name).type)
+            output = with_event_time(output, name, None if has_times else [moment] * len(output))
             _require(output, (plan.vocab.event_time_column, *plan.required))
             return output
 
@@ -209,7 +246,36 @@ class Preparer:
     def _preprocessed(self, plan: Plan, table: pa.Table) -> pa.Table | None:
         if plan.source.preprocess is None:
             return table
-        return self._preprocessor.run(plan.source.preprocess, table)
+        output = self._preprocessor.run(plan.source.preprocess, table)
+        return None if output is None else with_known_years(output)
+
+
+def _inferred(plan: Plan, found: pa.Schema | None) -> Columns:
+    return inferred_columns(found, plan.source, plan.vocab)
+
+
+def _without(
+    table: pa.Table, kept: npt.NDArray[np.int64], faults: Mapping[int, str], bad: Mapping[int, str]
+) -> tuple[pa.Table, npt.NDArray[np.int64], Mapping[int, str]]:
+    """Return the records without faults, their places in the input, and all that is bad by its place."""
+    if not faults:
+        return table, kept, bad
+    good = np.setdiff1d(np.arange(len(table)), list(faults))
+    more = {int(kept[row]): reason for row, reason in faults.items()}
+    return table.take(pa.array(good)), kept[good], {**bad, **more}
+
+
+def _as_kept(table: pa.Table) -> pa.Table:
+    """Return the records in the types that are stored, so that keys in memory equal those that are read back."""
+    return as_stored(normalize_timestamps(table))
+
+
+def _missing(table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
+    """Return rows without a value where one is required; no record has one of a column that was not found."""
+    for name in columns:
+        if name not in table.column_names:
+            return dict.fromkeys(range(len(table)), f"has no {name}")
+    return _nulls(table, columns)
 
 
 def _without_empty_event_time(plan: Plan, table: pa.Table) -> pa.Table:
@@ -234,7 +300,10 @@ def _nulls(table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
 
 
 def _require(table: pa.Table, columns: Sequence[str]) -> None:
-    faults = _nulls(table, columns)
+    _raise_first(_nulls(table, columns))
+
+
+def _raise_first(faults: Mapping[int, str]) -> None:
     if faults:
         row = min(faults)
         raise InvalidInput(where=f"record {row + 1}", text=faults[row])

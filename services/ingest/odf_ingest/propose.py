@@ -4,6 +4,7 @@ from typing import Final
 
 from odf_common.codec.bus import Body, body_of
 from odf_common.codec.flatbuffers import encode_event
+from odf_common.codec.times import time_message
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
 from odf_common.runtime.replies import Replies
@@ -23,7 +24,7 @@ class Proposals:
         """Return `Committed`, `HeadMoved` or `Refused`, None when no answer came in time. Raises `Unavailable`."""
         body = Propose(
             expected_head=draft.before.head.raw,
-            system_time=draft.system_time.ns,
+            system_time=time_message(draft.system_time),
             events=[encode_event(event) for event in draft.events],
         )
         answer = self.replies.ask(COORDINATOR_COMMANDS, draft.before.dataset_id, body, timeout=wait)

@@ -7,8 +7,11 @@ from typing import Final
 
 import pyarrow as pa
 
+from odf_common.adapters.kafka.letters import KafkaLetters
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
+from odf_common.errors import OdfError
+from odf_common.ports.store import Catalog
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
 from odf_common.runtime.service import Service
@@ -17,17 +20,23 @@ from odf_ingest.handlers import Notices, subscriptions
 from odf_ingest.prepare import Preparer
 from odf_ingest.preprocess import Preprocessor
 from odf_ingest.propose import Proposals
+from odf_ingest.push.control import SourceControl
 from odf_ingest.push.drain import Drains
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push.pools import ElasticPool
 from odf_ingest.push.reader import PushReader
+from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import Limits
 from odf_ingest.push.work import Work
+from odf_ingest.rejected import RejectedMessages
 from odf_ingest.servicer import IngestServicer
 from odf_ingest.slices import Drafter
 
-READERS: Final = 2  # threads that parse
-COMMITTERS: Final = 8  # datasets that commit at the same time
+READERS: Final = 2  # batches that are parsed at a time
+COMMITTERS: Final = 8  # datasets that commit at a time, not counting those whose commit has stalled
+QUERIES: Final = 4  # sources' queries at a time, as many as the engine runs
+INSPECTORS: Final = 2  # datasets that are looked at, at a time
 
 
 def build(env: Environment) -> Service:
@@ -42,10 +51,16 @@ def build(env: Environment) -> Service:
         env.blobs,
         env.states,
         BatchCommitter(env.states, drafter, Proposals(replies)),
-        ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit"),
+        ElasticPool(COMMITTERS, name="commit"),
+        ThreadPoolExecutor(QUERIES, thread_name_prefix="query"),
     )
     preparer = Preparer(Preprocessor(env.engine, env.blobs.scratch))
-    reader = PushReader(KafkaRecords(settings.required("kafka")), settings.slice_max_bytes)
+    records = KafkaRecords(
+        settings.required("kafka"),
+        prefix=settings.kafka_prefix,
+        partitions=_topics_of(env.catalog),
+    )
+    reader = PushReader(records, settings.slice_max_bytes)
     owned = OwnedSources(
         reading=reader,
         lanes=lanes,
@@ -53,13 +68,15 @@ def build(env: Environment) -> Service:
         topics=env.topics,
         limits=Limits(size=settings.slice_max_bytes, delay=settings.slice_max_delay_ms / 1000),
         partition_of=lambda dataset: partition_of(str(dataset).encode()),
+        pool=ElasticPool(INSPECTORS, name="inspect"),
     )
     work = Work(
         lanes=lanes,
         preparer=preparer,
         topics=env.topics,
         bus=env.bus,
-        readers=ThreadPoolExecutor(READERS, thread_name_prefix="read"),
+        rejecting=Rejecting(env.bus, env.blobs),
+        readers=ElasticPool(READERS, name="read"),
         failed=reader.failed,
     )
     reader.bind(owned, work)
@@ -69,16 +86,34 @@ def build(env: Environment) -> Service:
         preparer=preparer,
         drains=Drains(env.topics, lanes, owned, reader),
         owned=owned,
+        rejected=RejectedMessages(
+            lanes=lanes,
+            blobs=env.blobs,
+            letters=KafkaLetters(settings.required("kafka"), prefix=settings.kafka_prefix),
+            bus=env.bus,
+        ),
+        control=SourceControl(
+            lanes=lanes, topics=env.topics, owned=owned, blobs=env.blobs, request=reader.request
+        ),
         clock=env.clock,
         staging=settings.home / "staging",
+        scratch=env.blobs.scratch,
     )
     return Service(
         name="ingest",
-        subscriptions=subscriptions(Notices(reader, owned), replies),
+        subscriptions=subscriptions(Notices(reader, owned, lanes), replies),
         grpc=servicer.register,
         grpc_address=settings.ingest_grpc,
         background=(reader.run, _warm),
     )
+
+
+def _topics_of(catalog: Catalog) -> int:
+    """Return about how many topics there are to read; 0 while the catalog cannot be read."""
+    try:
+        return sum(len(one.push_topics) for one in catalog.entries())
+    except OdfError:
+        return 0
 
 
 def _warm(_: threading.Event) -> None:

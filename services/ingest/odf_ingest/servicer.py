@@ -2,23 +2,29 @@
 
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
 
+from odf_common.adapters.local.faults import guarded
+from odf_common.codec.times import time_of
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import PREFIX, DatasetId
-from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.bus import StoredLetter
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.node.v1 import ingest_pb2, ingest_pb2_grpc
 from odf_ingest.batch import FileBatch
+from odf_ingest.commit import Outcome
 from odf_ingest.prepare import Preparer
+from odf_ingest.push.control import SourceControl
 from odf_ingest.push.drain import Drains
 from odf_ingest.push.file import FileCommit, chosen_source
+from odf_ingest.push.inflight import IsWanted, PushesInFlight, Target
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.owned import OwnedSources
+from odf_ingest.rejected import RejectedMessages, Wanted
 
 NAME = "odf.node.v1.Ingest"
 
@@ -34,23 +40,31 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         preparer: Preparer,
         drains: Drains,
         owned: OwnedSources,
+        rejected: RejectedMessages,
+        control: SourceControl,
         clock: Clock,
         staging: Path,
+        scratch: Callable[[], Path],
     ) -> None:
-        """Find staged files in the folder `staging`."""
+        """Find staged files in the folder `staging`; what is received lies in folders that `scratch` makes."""
         self._catalog = catalog
         self._lanes = lanes
         self._preparer = preparer
         self._drains = drains
         self._owned = owned
+        self._rejected = rejected
+        self._pushes = PushesInFlight()
+        self._control = control
         self._clock = clock
         self._staging = staging
+        self._scratch = scratch
 
     def register(self, server: grpc.Server) -> tuple[str, ...]:
         """Answer calls of the server."""
         ingest_pb2_grpc.add_IngestServicer_to_server(self, server)
         return (NAME,)
 
+    @guarded
     def Push(  # noqa: N802 - gRPC's name
         self, request_iterator: Iterator[ingest_pb2.PushPart], context: grpc.ServicerContext
     ) -> ingest_pb2.PushReply:
@@ -62,15 +76,14 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         entry = self._entry(header.ref)
         source = chosen_source(self._lanes.state(entry.dataset_id), header.source_name)
         if header.staged:
-            reply = self._commit(entry, source.source_name, header, self._staged(header.staged))
+            reply = self._commit(entry, source.source_name, header, self._staged(header.staged), context)
             self._staged(header.staged).unlink(missing_ok=True)
             return reply
-        folder = self._staging / f".{uuid.uuid4().hex}"
-        folder.mkdir(parents=True)
+        folder = self._scratch()
         try:
             file = folder / "batch"
             _receive(request_iterator, file)
-            return self._commit(entry, source.source_name, header, file)
+            return self._commit(entry, source.source_name, header, file, context)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -91,22 +104,140 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> ingest_pb2.StuckReply:
         """Return which sources stand still or wait, and why."""
         sources = [
-            ingest_pb2.StuckReply.Source(dataset_id=str(dataset), source_name=name, why=str(why))
+            ingest_pb2.StuckReply.Source(
+                dataset_id=str(dataset),
+                source_name=name,
+                why=str(why),
+                advice=why.advice(),
+                since=self._owned.stuck_since((dataset, name)),
+            )
             for (dataset, name), why in self._owned.stuck().items()
         ]
         return ingest_pb2.StuckReply(sources=sources)
 
+    def CancelPush(  # noqa: N802 - gRPC's name
+        self, request: ingest_pb2.CancelPushRequest, context: grpc.ServicerContext
+    ) -> ingest_pb2.CancelPushReply:
+        """Withdraw a push; its own call answers with what became of it."""
+        return ingest_pb2.CancelPushReply(found=self._pushes.withdraw(request.idempotency_key))
+
+    def Rejected(  # noqa: N802 - gRPC's name
+        self, request: ingest_pb2.RejectedRequest, context: grpc.ServicerContext
+    ) -> Iterator[ingest_pb2.RejectedPart]:
+        """Iterate over rejected messages that nobody has decided about, then tell how many there are."""
+        dataset = self._entry(request.ref).dataset_id
+        found = 0
+        for letter in self._rejected.open(dataset, [_wanted(one) for one in request.places]):
+            found += 1
+            if not context.is_active():
+                return
+            if not request.limit or found <= request.limit:
+                yield ingest_pb2.RejectedPart(message=_rejected_message(letter, request.value_bytes))
+        counts = ingest_pb2.RejectedPart.Counts(open=self._rejected.count(dataset), found=found)
+        yield ingest_pb2.RejectedPart(counts=counts)
+
+    def SettleRejected(  # noqa: N802 - gRPC's name
+        self, request: ingest_pb2.SettleRejectedRequest, context: grpc.ServicerContext
+    ) -> ingest_pb2.SettleRejectedReply:
+        """Publish rejected messages again, or drop them."""
+        dataset = self._entry(request.ref).dataset_id
+        wanted = [_wanted(one) for one in request.places]
+        match request.action:
+            case ingest_pb2.SettleRejectedRequest.RETRY:
+                settled = self._rejected.retry(dataset, wanted)
+            case ingest_pb2.SettleRejectedRequest.DROP:
+                settled = self._rejected.drop(dataset, wanted)
+            case _:
+                raise InvalidInput(text="say whether to retry or to drop rejected messages")
+        return ingest_pb2.SettleRejectedReply(settled=settled.count, cut=settled.cut, open=settled.open)
+
+    def ShowSources(  # noqa: N802 - gRPC's name
+        self, request: ingest_pb2.SourceRequest, context: grpc.ServicerContext
+    ) -> ingest_pb2.SourcesReply:
+        """Return how a dataset's push sources stand."""
+        return self._sources(self._entry(request.ref), request.source_name)
+
+    def ResumeSource(  # noqa: N802 - gRPC's name
+        self, request: ingest_pb2.ResumeSourceRequest, context: grpc.ServicerContext
+    ) -> ingest_pb2.ResumeSourceReply:
+        """Continue with a stopped source; answered when a new position is committed."""
+        name, head, position = self._control.resume(
+            self._entry(request.ref), request.source_name, request.start
+        )
+        return ingest_pb2.ResumeSourceReply(source_name=name, head=str(head or ""), next=position)
+
+    def SkipMessage(  # noqa: N802 - gRPC's name
+        self, request: ingest_pb2.SourceRequest, context: grpc.ServicerContext
+    ) -> ingest_pb2.SkipMessageReply:
+        """Leave out the message at which a source is stopped; answered when it is a dead letter."""
+        entry = self._entry(request.ref)
+        name, place = self._control.skip(entry, request.source_name)
+        if place is None:
+            return ingest_pb2.SkipMessageReply(source_name=name)
+        return ingest_pb2.SkipMessageReply(
+            source_name=name,
+            skipped=True,
+            topic=entry.push_topics[name],
+            partition=place[0],
+            offset=place[1],
+        )
+
+    def SetSource(  # noqa: N802 - gRPC's name
+        self, request: ingest_pb2.SetSourceRequest, context: grpc.ServicerContext
+    ) -> ingest_pb2.SourcesReply:
+        """Change settings of a source; returns how it stands."""
+        entry = self._entry(request.ref)
+        return self._sources(entry, self._control.change(entry, request.source_name, request.changes))
+
+    def _sources(self, entry: CatalogEntry, name: str) -> ingest_pb2.SourcesReply:
+        sources = [
+            ingest_pb2.SourcesReply.Source(
+                name=one.name,
+                topic=one.topic,
+                state=one.state,
+                since=one.since,
+                why=one.why,
+                advice=one.advice,
+                next=one.next,
+                waiting=one.waiting,
+                settings={key: str(value) for key, value in one.settings.plain().items()},
+            )
+            for one in self._control.show(entry, name)
+        ]
+        return ingest_pb2.SourcesReply(sources=sources)
+
     def _commit(
-        self, entry: CatalogEntry, source: str, header: ingest_pb2.PushHeader, file: Path
+        self,
+        entry: CatalogEntry,
+        source: str,
+        header: ingest_pb2.PushHeader,
+        file: Path,
+        context: grpc.ServicerContext,
     ) -> ingest_pb2.PushReply:
+        event_time = time_of(header.event_time) if header.HasField("event_time") else None
+        is_generated = header.is_key_generated or not header.idempotency_key
         batch = FileBatch(
             file=file,
-            event_time=Timestamp(header.event_time) if header.HasField("event_time") else self._clock.now(),
+            event_time=event_time or self._clock.now(),
             key=header.idempotency_key or uuid.uuid4().hex,
+            is_key_generated=is_generated,
         )
-        outcome = self._lanes.commit(entry.dataset_id, FileCommit(source, batch, self._preparer))
+
+        def commit(is_wanted: IsWanted) -> Outcome:
+            return self._lanes.commit(entry.dataset_id, FileCommit(source, batch, self._preparer, is_wanted))
+
+        outcome = self._pushes.run(
+            Target(dataset=entry.dataset_id, source=source, event_time=event_time, size=file.stat().st_size),
+            file,
+            commit,
+            key=batch.key,
+            is_there=context.is_active,
+            may_join=is_generated,
+        )
         return ingest_pb2.PushReply(
-            head=str(outcome.state.head), records=outcome.count, already=not outcome.is_new
+            head=str(outcome.state.head),
+            records=outcome.count,
+            already=not outcome.is_new or outcome.count == 0,
         )
 
     def _entry(self, ref: str) -> CatalogEntry:
@@ -131,3 +262,22 @@ def _receive(parts: Iterator[ingest_pb2.PushPart], file: Path) -> None:
             if part.WhichOneof("part") != "content":
                 raise InvalidInput(text="a push has one header")
             sink.write(part.content)
+
+
+def _wanted(place: ingest_pb2.RejectedPlace) -> Wanted:
+    return Wanted(source=place.source_name, partition=place.partition, offset=place.offset)
+
+
+def _rejected_message(letter: StoredLetter, value_bytes: int) -> ingest_pb2.RejectedPart.Message:
+    place = ingest_pb2.RejectedPlace(
+        source_name=letter.source, partition=letter.partition, offset=letter.offset
+    )
+    return ingest_pb2.RejectedPart.Message(
+        place=place,
+        topic=letter.topic,
+        reason=letter.reason,
+        time=letter.ms,
+        value=letter.value[: value_bytes or None],
+        size=letter.size,
+        is_cut=not letter.is_whole,
+    )

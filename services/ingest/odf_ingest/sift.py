@@ -16,7 +16,7 @@ CHUNK: Final = 1024  # messages; a larger group with faults is cut into such fir
 
 T = TypeVar("T")
 Read = Callable[[Sequence[T]], pa.Table]
-Faults = Callable[[Sequence[T]], Mapping[int, str]]
+Suspects = Callable[[Sequence[T]], Mapping[int, str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,10 @@ class Sifted:
     bad: Mapping[int, str]
 
 
-def sift(values: Sequence[T | None], read: Read[T], faults: Faults[T], *, chunk: int = CHUNK) -> Sifted:
-    """Read all values that `read` accepts; `faults` finds bad ones cheaply. Nulls (tombstones) are bad.
+def sift(values: Sequence[T | None], read: Read[T], suspects: Suspects[T], *, chunk: int = CHUNK) -> Sifted:
+    """Read all values that `read` accepts; `suspects` finds those that are bad, or have to be tried alone.
 
+    Nulls (tombstones) are bad. A value is bad if `read` refuses it by itself, and for the reason that it gives then.
     A group of more than `chunk` values that has bad ones is cut into such, a smaller one into halves.
     """
     bad: dict[int, str] = {}
@@ -39,7 +40,7 @@ def sift(values: Sequence[T | None], read: Read[T], faults: Faults[T], *, chunk:
     if empty:
         bad |= dict.fromkeys(empty, "is empty")
         places = np.array([place for place in range(len(values)) if place not in empty], dtype=np.int64)
-    sieve = _Sieve(values, read, faults, bad)
+    sieve = _Sieve(values, read, suspects, bad)
     sieve.chunk = chunk
     sieve.take(places)
     kept = np.concatenate(sieve.kept) if sieve.kept else np.empty(0, dtype=np.int64)
@@ -51,11 +52,11 @@ class _Sieve(Generic[T]):
     """Tables of good groups in order, and what was found bad."""
 
     def __init__(
-        self, values: Sequence[T | None], read: Read[T], faults: Faults[T], bad: dict[int, str]
+        self, values: Sequence[T | None], read: Read[T], suspects: Suspects[T], bad: dict[int, str]
     ) -> None:
         self._values = values
         self._read = read
-        self._faults = faults
+        self._suspects = suspects
         self._bad = bad
         self.chunk = CHUNK
         self.kept: list[npt.NDArray[np.int64]] = []
@@ -80,11 +81,17 @@ class _Sieve(Generic[T]):
         error = self._whole(places)
         if error is None:
             return
-        found = self._faults(self._of(places))
-        if found:
-            self._bad |= {int(places[number]): reason for number, reason in found.items()}
-            places = np.delete(places, list(found))
-        self.take(places)
+        found = {}
+        for number, reason in self._suspects(self._of(places)).items():
+            if reason is not None:
+                found[number] = reason
+                continue
+            try:
+                self._read(self._of(places[number : number + 1]))
+            except InvalidInput as error:
+                found[number] = str(error)
+        self._bad |= {int(places[number]): reason for number, reason in found.items()}
+        self.take(np.delete(places, list(found)))
 
     def _whole(self, places: npt.NDArray[np.int64]) -> InvalidInput | None:
         if len(places) == 0:

@@ -1,18 +1,20 @@
 """From prepared records to the events of one proposal, and the slice they name (wire-facts §5.1, §5.4)."""
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import pyarrow as pa
+import pyarrow.types as kind
 
 from odf_common.chain.build import build_blocks
 from odf_common.data.columns import normalize_timestamps, with_system_columns
 from odf_common.data.continuing import continued
 from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import write_slice
+from odf_common.data.types import as_stored, stored_schema
 from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import (
     AddData,
@@ -23,13 +25,16 @@ from odf_common.metadata.events import (
     SourceState,
 )
 from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind
-from odf_ingest.conform import conformed
+from odf_ingest.conform import conformed, data_columns
 from odf_ingest.event_time import filled, greatest
-from odf_ingest.merge import History, Merged, merge
+from odf_ingest.history import SliceRecords
+from odf_ingest.merge import History, Merged, key_columns, merge, takes_whole_batches
 from odf_ingest.position import KIND, SourcePosition
 from odf_ingest.prepare import Prepared
+from odf_ingest.source_settings import SourceSettings, load_settings
 
 HELD: Final = "held"
 # A watermark: milliseconds; None, the greatest event time of a batch's records; or it stays where it is.
@@ -38,18 +43,21 @@ Reached = int | Literal["held"] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A proposal: its events, and the state of the chain when they are committed to `before`."""
+    """A proposal: its events, and the state of the chain when they are committed to `before`.
+
+    `slice` is the name and the records of the slice that it appends; None when it appends none.
+    """
 
     before: ChainState
     after: ChainState
     events: tuple[KnownEvent, ...]
     system_time: Timestamp
-    merged: Merged
+    slice: tuple[Multihash, SliceRecords] | None
 
     @property
     def count(self) -> int:
         """Return how many records are appended."""
-        return len(self.merged.records)
+        return 0 if self.slice is None else len(self.slice[1].records)
 
 
 class Drafter:
@@ -62,21 +70,32 @@ class Drafter:
         self._block_version = block_version
         self._is_signed = is_signed
 
-    def merged(self, state: ChainState, prepared: Prepared, history: History) -> Merged:
+    def settings(self, state: ChainState, source: str) -> SourceSettings:
+        """Return the settings of a source; raises `InvalidInput` where they cannot be read."""
+        return load_settings(self._blobs, state.dataset_id, source)
+
+    def merged(
+        self, state: ChainState, prepared: Prepared, history: History, settings: SourceSettings
+    ) -> Merged:
         """Return the records to append, every one with an event time. Raises `InvalidInput`."""
-        if prepared.records is None:
-            return Merged(records=pa.table({}))
         vocab = state.vocabulary
-        taken = {vocab.offset_column, vocab.system_time_column} & set(prepared.records.column_names)
+        records = prepared.records
+        if records is None:
+            is_empty_state = takes_whole_batches(prepared.source.merge) and not prepared.bad
+            if not is_empty_state or state.schema is None:
+                return Merged(records=pa.table({}))
+            records = _no_records(schema_of_event(state.schema), vocab)
+        taken = {vocab.offset_column, vocab.system_time_column} & set(records.column_names)
         if taken:
             raise InvalidInput(where=f"column {min(taken)}", text="the name belongs to a system column")
-        records = prepared.records
+        # Before merging: what is compared, indexed and retracted are whole records of the dataset as it stores them.
+        records = _in_stored_types(records)
+        if key_columns(prepared.source.merge):
+            records = _without_dictionaries(records)
         if state.schema is not None:
-            # Before merging: what is compared and taken back are whole records of the dataset.
             records = conformed(records, schema_of_event(state.schema), vocab)
-        merged = merge(prepared.source.merge, records, history, vocab)
-        records = filled(merged.records, vocab.event_time_column, prepared.moment)
-        return Merged(records=records, ops=merged.ops, keys=merged.keys)
+        merged = merge(prepared.source.merge, records, history, vocab, settings)
+        return replace(merged, records=filled(merged.records, vocab.event_time_column, prepared.moment))
 
     def draft(
         self,
@@ -91,10 +110,12 @@ class Drafter:
         system_time = Timestamp.from_ms(max(self._clock.now().ms, state.system_time.ms + 1))
         events: list[KnownEvent] = []
         data: DataSlice | None = None
+        written: tuple[Multihash, SliceRecords] | None = None
         if len(merged.records):
             table = self._table(state, merged, system_time)
             events += _schema_change(state, table)
             data = self._write(state, table)
+            written = data.physical_hash, SliceRecords(records=table, keys=merged.keys)
             if watermark is None:
                 watermark = greatest(merged.records, state.vocabulary.event_time_column)
         added = AddData(
@@ -104,26 +125,23 @@ class Drafter:
             new_watermark=state.watermark if watermark == HELD else _latest(state.watermark, watermark),
             new_source_state=SourceState(source_name=source, kind=KIND, value=position.text()),
         )
-        return self._checked(state, (*events, added), system_time, merged)
-
-    def _checked(
-        self, state: ChainState, events: Sequence[KnownEvent], system_time: Timestamp, merged: Merged
-    ) -> Draft:
+        events.append(added)
         _, after = build_blocks(state, events, system_time=system_time, version=self._block_version)
-        return Draft(before=state, after=after, events=tuple(events), system_time=system_time, merged=merged)
+        return Draft(before=state, after=after, events=tuple(events), system_time=system_time, slice=written)
 
     def _table(self, state: ChainState, merged: Merged, system_time: Timestamp) -> pa.Table:
+        """Return what is written, in the types that it is read back in."""
         table = with_system_columns(
-            normalize_timestamps(merged.records),
+            merged.records,
             ops=merged.ops,
             first_offset=state.next_offset,
             system_time=system_time,
             vocab=state.vocabulary,
             signed=self._is_signed,
         )
-        if state.schema is None:
-            return table
-        return continued(table, schema_of_event(state.schema), state.vocabulary)
+        if state.schema is not None:
+            table = continued(table, schema_of_event(state.schema), state.vocabulary)
+        return _in_stored_types(table)
 
     def _write(self, state: ChainState, table: pa.Table) -> DataSlice:
         folder = self._blobs.scratch()
@@ -140,6 +158,30 @@ class Drafter:
             offset_interval=OffsetInterval(start=first, end=first + len(table) - 1),
             size=written.size,
         )
+
+
+def _in_stored_types(records: pa.Table) -> pa.Table:
+    """Return the records with the values that are read back; times without a zone are taken as UTC."""
+    try:
+        return as_stored(normalize_timestamps(records))
+    except pa.ArrowException as error:
+        raise InvalidInput(text=f"a time is out of the range that can be stored: {error}") from error
+
+
+def _without_dictionaries(records: pa.Table) -> pa.Table:
+    """Return the records with each value in its place, as values are compared and sorted."""
+    for place, column in enumerate(records.schema):
+        if kind.is_dictionary(column.type):
+            plain = records.column(place).cast(column.type.value_type)
+            records = records.set_column(place, column.with_type(plain.type), plain)
+    return records
+
+
+def _no_records(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
+    """Return no records at all, of event time and data columns."""
+    stored = stored_schema(schema)
+    columns = [stored.field(vocab.event_time_column), *data_columns(stored, vocab)]
+    return pa.schema(columns).empty_table()
 
 
 def _schema_change(state: ChainState, table: pa.Table) -> list[SetDataSchema]:

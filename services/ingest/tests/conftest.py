@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
@@ -13,6 +12,7 @@ from odf_common.chain.build import build_blocks
 from odf_common.chain.chain import fold, iterate
 from odf_common.codec.bus import Envelope, envelope
 from odf_common.codec.flatbuffers import decode_event
+from odf_common.codec.times import time_of
 from odf_common.data.slices import read_slice
 from odf_common.errors import HeadMoved, OdfError
 from odf_common.hashing.multihash import Multihash
@@ -93,7 +93,7 @@ class Coordinator:
         expected = Multihash.from_bytes(message.propose.expected_head)
         events = [decode_event(raw) for raw in message.propose.events]
         try:
-            state = self.commit(dataset, expected, events, Timestamp(message.propose.system_time))  # type: ignore[arg-type]
+            state = self.commit(dataset, expected, events, time_of(message.propose.system_time))  # type: ignore[arg-type]
         except HeadMoved:
             head = self.refs.head(dataset)
             return bus.HeadMoved(head=head.raw if head else b"")
@@ -148,11 +148,10 @@ class Bench:
             read_slice(self.blobs.local_path(self.dataset, ObjectKind.DATA, one.physical_hash))
             for one in slices
         ]
-        rows: list[dict[str, object]] = pa.concat_tables(tables).to_pylist() if tables else []
-        return rows
+        return [row for table in tables for row in table.to_pylist()]
 
     def values(self, *names: str) -> list[tuple[object, ...]]:
-        return [tuple(row[name] for name in names) for row in self.rows()]
+        return [tuple(row.get(name) for name in names) for row in self.rows()]
 
     def _read(self, name: Multihash) -> bytes:
         return self.blobs.read(self.dataset, ObjectKind.BLOCK, name)

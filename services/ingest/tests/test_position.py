@@ -53,3 +53,10 @@ def test_keys_of_others_are_taken_as_they_are() -> None:
 def test_a_value_that_this_version_did_not_write_is_refused(value: str) -> None:
     with pytest.raises(InvalidInput):
         SourcePosition.parse(value)
+
+
+def test_the_count_of_rejected_messages_is_written_once_there_are_any() -> None:
+    assert "rejected" not in SourcePosition().text()
+    position = SourcePosition().with_rejected(2).with_rejected(3)
+    assert position.text() == '{"rejected":5,"topics":{},"v":1}'
+    assert SourcePosition.parse(position.text()) == position

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from odf_common.adapters.local.faults import guarded
 from odf_common.chain.state import ChainState
 from odf_common.data.checks import check_records
 from odf_common.data.schema import schema_of_event
@@ -93,6 +94,7 @@ def by_object(declared: Iterable[RemoteObject]) -> tuple[tuple[RemoteObject, ...
     return tuple(tuple(group) for group in found.values())
 
 
+@guarded
 def fetch(
     env: Environment, there: Repository, dataset: DatasetId, declared: Sequence[RemoteObject], scratch: Path
 ) -> None:

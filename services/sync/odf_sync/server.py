@@ -10,10 +10,11 @@ from typing import Final
 
 from aiohttp import web
 
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import NAMED_BY_CONTENT, CatalogEntry, ObjectKind
 from odf_common.runtime.environment import Environment
+from odf_common.runtime.retry import keep_trying
 
 HEAD: Final = "head"
 MISSING: Final = {
@@ -73,14 +74,18 @@ class SimpleProtocol:
 
 
 def serve_http(env: Environment, stop: threading.Event) -> None:
-    """Serve until told to stop."""
-    asyncio.run(_serve(env, stop))
+    """Serve until told to stop; an address that is taken is tried again, and the log says so."""
+    keep_trying(lambda: asyncio.run(_serve(env, stop)), stop)
 
 
 async def _serve(env: Environment, stop: threading.Event) -> None:
     host, _, port = env.settings.required("sync_http").rpartition(":")
     runner = web.AppRunner(SimpleProtocol(env).application(), access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, host, int(port)).start()
+    try:
+        await web.TCPSite(runner, host, int(port)).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise Unavailable(what=f"address {host}:{port}", why=error.strerror or str(error)) from error
     await asyncio.to_thread(stop.wait)
     await runner.cleanup()

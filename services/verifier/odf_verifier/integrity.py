@@ -18,7 +18,7 @@ from odf_common.chain.state import ChainState
 from odf_common.data.checks import RecordsDiffer, check_records
 from odf_common.data.schema import schema_of_event
 from odf_common.data.slices import read_foreign_slice
-from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError, VerificationFailed
+from odf_common.errors import ChainRuleViolated, Damaged, InvalidInput, NotFound, OdfError, VerificationFailed
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
@@ -240,8 +240,11 @@ class _Declared:
 def _check_bytes(target: Target, link: Link, declared: _Declared) -> list[Problem]:
     kind, name = declared.kind, declared.name
     with suppress(NotFound):
-        with target.blobs.open(target.dataset, kind, name) as file:
-            actual = physical_hash(file)
+        try:
+            with target.blobs.open(target.dataset, kind, name) as file:
+                actual = physical_hash(file)
+        except Damaged as error:
+            return [_problem(link, declared.damage, name, str(error))]
         if actual != name:
             return [_problem(link, declared.damage, name, f"the stored bytes hash to {actual}")]
         stored = target.blobs.size(target.dataset, kind, name)

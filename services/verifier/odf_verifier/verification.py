@@ -115,7 +115,7 @@ class Verifier:
         verdict = Verdict(head=head, problems=tuple(problems), tally=tally)
         if verdict.is_valid and self._is_remembered(target) and head is not None:
             phases = (INTEGRITY, REPLAY) if scope.replay else (INTEGRITY,)
-            self._verified.remember(target.dataset, dict.fromkeys(phases, head))
+            self._remember(target, dict.fromkeys(phases, head))
         yield verdict
 
     def _replayed(
@@ -131,6 +131,13 @@ class Verifier:
                 yield problem
             yield Step(phase=REPLAY, done=done, total=total)
 
+    def _remember(self, target: Target, phases: dict[str, Multihash]) -> None:
+        """Keep a good verdict; where that fails the next verification takes longer."""
+        try:
+            self._verified.remember(target.dataset, phases)
+        except OdfError as error:
+            log.warning("a verdict is not kept", dataset=target.name, reason=str(error))
+
     def _is_remembered(self, target: Target) -> bool:
         """Tell whether verdicts of the target are kept: those of heads are."""
         return target.is_local and target.ref == HEAD
@@ -143,10 +150,10 @@ class Verifier:
     def _since(self, target: Target, scope: Scope, phase: str) -> ChainState | None:
         if not scope.incremental or not self._is_remembered(target):
             return None
-        head = self._verified.head(target.dataset, phase)
-        if head is None:
-            return None
         try:
+            head = self._verified.head(target.dataset, phase)
+            if head is None:
+                return None
             if not self._holds(target, head):
                 log.warning("verifying from the seed", dataset=target.name, reason="the dataset was reset")
                 return None

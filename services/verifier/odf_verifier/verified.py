@@ -7,11 +7,13 @@ import json
 import os
 from pathlib import Path
 
+from odf_common.adapters.local.faults import guarded_methods
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 
 
+@guarded_methods
 class Verified:
     """Heads of good verdicts; integrity and replay counted apart."""
 

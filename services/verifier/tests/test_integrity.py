@@ -118,6 +118,15 @@ def test_a_missing_slice_is_named(folder: Path) -> None:
     assert (problem.kind, str(problem.object)) == (Damage.OBJECT_MISSING, file.name)
 
 
+def test_a_folder_in_place_of_a_slice_is_named(folder: Path) -> None:
+    file = next((folder / "data").iterdir())
+    file.unlink()
+    file.mkdir()
+    (problem,), _ = problems_of(folder)
+    assert (problem.kind, str(problem.object)) == (Damage.PHYSICAL_HASH_MISMATCH, file.name)
+    assert problem.text.endswith("cannot be used: it is not a regular file")
+
+
 def test_a_missing_block_is_named_and_what_is_above_it_still_looked_at(folder: Path) -> None:
     chain = check_chain(target_of(folder))[0]
     lost = chain[-2]

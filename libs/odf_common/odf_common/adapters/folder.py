@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_ISDIR
 from typing import BinaryIO
 
+from odf_common.adapters.local.faults import guarded_methods, open_to_read, size_of
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -13,12 +15,17 @@ from odf_common.ports.store import ObjectKind
 REF_LIMIT = 1024  # bytes; a reference is one hash
 
 
+@guarded_methods
 class FolderStore:
     """Blob store and ref store over one folder; the dataset's id is not asked for, the folder is the dataset."""
 
     def __init__(self, folder: Path) -> None:
         """Raises `NotFound` unless there is such a folder."""
-        if not folder.is_dir():
+        try:
+            is_folder = S_ISDIR(folder.stat().st_mode)
+        except FileNotFoundError:
+            is_folder = False
+        if not is_folder:
             raise NotFound(what=f"folder {folder}")
         self.folder = folder
 
@@ -38,7 +45,7 @@ class FolderStore:
     def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
         """Tell whether the object is there."""
         del dataset
-        return self._file(kind, name).is_file()
+        return size_of(self._file(kind, name)) is not None
 
     def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
         """Return its size in bytes; raises `NotFound`."""
@@ -50,13 +57,13 @@ class FolderStore:
 
     def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
         """Open it for reading; raises `NotFound`."""
-        return self.local_path(dataset, kind, name).open("rb")
+        return open_to_read(self.local_path(dataset, kind, name))
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return its path; raises `NotFound`."""
         del dataset
         file = self._file(kind, name)
-        if not file.is_file():
+        if size_of(file) is None:
             raise NotFound(what=f"{kind}/{name}")
         return file
 
@@ -64,7 +71,11 @@ class FolderStore:
         """Iterate over all objects of a kind, in no order; other files are passed over."""
         del dataset
         folder = self.folder / kind
-        for file in folder.iterdir() if folder.is_dir() else ():
+        try:
+            files = tuple(folder.iterdir())
+        except FileNotFoundError:
+            return
+        for file in files:
             try:
                 yield Multihash.parse(file.name)
             except InvalidInput:

@@ -164,7 +164,7 @@ def error_of(error: grpc.RpcError, what: str) -> OdfError:
     metadata = {str(key): value for key, value in cast("Any", error).trailing_metadata() or ()}
     reason, hint = str(metadata.get(CODE_KEY, "")), bytes(metadata.get(ADVICE_KEY, b"")).decode()
     match error.code():
-        case grpc.StatusCode.UNAVAILABLE if reason:
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.RESOURCE_EXHAUSTED if reason:
             return OutOfReach(what=what, why=text, text=text, hint=hint)
         case grpc.StatusCode.UNAVAILABLE:
             return Unavailable(what=what, why=text)

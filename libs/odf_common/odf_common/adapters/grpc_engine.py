@@ -10,6 +10,7 @@ import pyarrow as pa
 from odf_common.adapters.grpc_client import DEADLINE, LONG, Declined, ServiceFailed, calling, channel
 from odf_common.adapters.patience import Patience
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
+from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidQuery, Unavailable
 from odf_common.metadata.engine import (
     RawQueryRequest,
@@ -26,7 +27,6 @@ from odf_common.metadata.engine import (
     TransformResponseSuccess,
 )
 from odf_common.metadata.events import OffsetInterval, SetTransform, TransformInput
-from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import (
@@ -126,7 +126,7 @@ class EngineClient:
             new_set_transform=encode_event(request.new),
             inputs=[_input(each.name, each.schema, each.vocab) for each in request.inputs],
             output_vocab=_vocabulary(request.vocab),
-            system_time=request.system_time.ns,
+            system_time=time_message(request.system_time),
             next_offset=request.next_offset,
             prev_checkpoint_path=request.prev_checkpoint_path or "",
             new_checkpoint_path=request.new_checkpoint_path,
@@ -139,7 +139,7 @@ class EngineClient:
             new_offset_interval=None
             if interval is None
             else OffsetInterval(start=interval.start, end=interval.end),
-            new_watermark=Timestamp(answer.new_watermark) if answer.HasField("new_watermark") else None,
+            new_watermark=time_of(answer.new_watermark) if answer.HasField("new_watermark") else None,
         )
 
     def tables_of(self, sql: str) -> Strings:

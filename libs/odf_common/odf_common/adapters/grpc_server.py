@@ -1,4 +1,4 @@
-"""gRPC servers: thread pool, health, reflection, and our errors as statuses.
+"""gRPC servers: threads, health, reflection, and our errors as statuses.
 
 Servicers raise `OdfError`; callers get it back through `grpc_client.calling`.
 """
@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from odf_common.adapters.bulkheads import WORKERS, Bulkheads, Busy, ref_of
 from odf_common.adapters.grpc_wire import ADVICE_KEY, CODE_KEY, LIMIT
 from odf_common.errors import (
     AlreadyExists,
@@ -45,6 +47,7 @@ STATUSES: Final[tuple[tuple[type[OdfError], grpc.StatusCode], ...]] = (
     (ChainRuleViolated, grpc.StatusCode.FAILED_PRECONDITION),
     (Refused, grpc.StatusCode.FAILED_PRECONDITION),
     (VerificationFailed, grpc.StatusCode.DATA_LOSS),
+    (Busy, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Unavailable, grpc.StatusCode.UNAVAILABLE),
 )
 
@@ -69,10 +72,14 @@ class GrpcServer:
         self.server.stop(grace).wait()
 
 
-def serve(address: str, register: Register, *, workers: int = 16, is_ready: bool = True) -> GrpcServer:
+def serve(
+    address: str, register: Register, *, bulkheads: Bulkheads | None = None, is_ready: bool = True
+) -> GrpcServer:
     """Listen at `host:port` (port 0: any); raises `Unavailable` when the address is taken."""
     server = grpc.server(
-        ThreadPoolExecutor(workers, thread_name_prefix="grpc"), interceptors=[_Errors()], options=OPTIONS
+        ThreadPoolExecutor(WORKERS, thread_name_prefix="grpc"),
+        interceptors=[_Guard(Bulkheads() if bulkheads is None else bulkheads)],
+        options=OPTIONS,
     )
     services = register(server)
     state = health.HealthServicer()
@@ -104,47 +111,59 @@ Single = Callable[[Any, grpc.ServicerContext], Any]
 Streaming = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
 
 
-class _Errors(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    """Turns our errors into statuses, and anything else into INTERNAL without its text."""
+class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
+    """Limits the calls in flight; turns our errors into statuses, anything else into INTERNAL without its text."""
+
+    def __init__(self, bulkheads: Bulkheads) -> None:
+        self._bulkheads = bulkheads
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         handler = continuation(details)
-        if handler is None:
-            return None
+        if handler is None or details.method.startswith(_OF_GRPC):
+            return handler
         make = _MAKERS[handler.request_streaming, handler.response_streaming]
         if handler.response_streaming:
-            behavior = _streaming(handler.stream_stream or handler.unary_stream, details.method)
+            behavior = self._streaming(handler.stream_stream or handler.unary_stream, details.method)
         else:
-            behavior = _single(handler.stream_unary or handler.unary_unary, details.method)
+            behavior = self._single(handler.stream_unary or handler.unary_unary, details.method)
         return make(
             behavior,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
 
+    def _single(self, call: Single, method: str) -> Single:
+        def guarded(request: Any, context: grpc.ServicerContext) -> Any:
+            with self._admitted(request, context, method) as admitted:
+                return call(admitted, context)
 
+        return guarded
+
+    def _streaming(self, call: Streaming, method: str) -> Streaming:
+        def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            with self._admitted(request, context, method) as admitted:
+                yield from call(admitted, context)
+
+        return guarded
+
+    @contextmanager
+    def _admitted(self, request: Any, context: grpc.ServicerContext, method: str) -> Iterator[Any]:
+        """Yield the request once there is a place for it; a stream's dataset is told by its first part."""
+        with _translated(context, method), self._bulkheads.method(method):
+            parts = iter(request) if hasattr(request, "__next__") else None
+            first = next(parts, None) if parts is not None else request
+            whole = request if parts is None else chain(() if first is None else (first,), parts)
+            with self._bulkheads.dataset(method, ref_of(first)):
+                yield whole
+
+
+_OF_GRPC: Final = "/grpc."  # health and reflection are left as they are
 _MAKERS: Final[Mapping[tuple[bool, bool], Callable[..., Any]]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (False, True): grpc.unary_stream_rpc_method_handler,
     (True, False): grpc.stream_unary_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
-
-
-def _single(call: Single, method: str) -> Single:
-    def guarded(request: Any, context: grpc.ServicerContext) -> Any:
-        with _translated(context, method):
-            return call(request, context)
-
-    return guarded
-
-
-def _streaming(call: Streaming, method: str) -> Streaming:
-    def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        with _translated(context, method):
-            yield from call(request, context)
-
-    return guarded
 
 
 @contextmanager

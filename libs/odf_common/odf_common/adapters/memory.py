@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +19,7 @@ from odf_common.ports.store import (
     BlobStore,
     Catalog,
     CatalogEntry,
+    Claim,
     ObjectKind,
     RefStore,
     require_unmoved,
@@ -153,6 +155,12 @@ class MemoryBlobStore(BlobStore):
             del self._notes[key]
         shutil.rmtree(self._folder / dataset.folder, ignore_errors=True)
 
+    def sweep(self, untouched_since: float) -> None:
+        """Do nothing: no write is left unfinished."""
+
+    def finish_deletions(self) -> None:
+        """Do nothing: deletions are not cut off."""
+
 
 class MemoryCatalog(Catalog):
     """Names in a dictionary; threads may share it."""
@@ -162,6 +170,8 @@ class MemoryCatalog(Catalog):
         self._entries: dict[str, CatalogEntry] = {}
         self._guard = threading.Lock()
         self._lock = threading.Lock()
+        self._records: dict[DatasetId, CatalogEntry] = {}
+        self._held: set[DatasetId] = set()
 
     def entries(self) -> Iterator[CatalogEntry]:
         """Iterate over all, by lower-case alias."""
@@ -189,6 +199,16 @@ class MemoryCatalog(Catalog):
                 raise NotFound(what=f"dataset {entry.alias}")
             self._entries[entry.alias.lower()] = entry
 
+    def rename(self, alias: str, entry: CatalogEntry) -> None:
+        """Move an entry to another name; raises `NotFound`, `AlreadyExists`."""
+        with self._guard:
+            if alias.lower() not in self._entries:
+                raise NotFound(what=f"dataset {alias}")
+            if entry.alias.lower() in self._entries:
+                raise AlreadyExists(what=f"dataset {entry.alias}")
+            del self._entries[alias.lower()]
+            self._entries[entry.alias.lower()] = entry
+
     def remove(self, alias: str) -> None:
         """Free the name; nothing happens when it is free."""
         with self._guard:
@@ -199,3 +219,57 @@ class MemoryCatalog(Catalog):
         """Hold the one lock that excludes all other threads that hold it."""
         with self._lock:
             yield
+
+    def claim(self, dataset: DatasetId) -> Claim | None:
+        """Claim a dataset; None while another claim is held."""
+        with self._guard:
+            if dataset in self._held:
+                return None
+            self._held.add(dataset)
+        return _MemoryClaim(dataset, self._records, self._held)
+
+    def claims(self) -> tuple[CatalogEntry, ...]:
+        """Return what is recorded."""
+        return tuple(self._records.values())
+
+    def unreadable(self) -> tuple[str, ...]:
+        """Return nothing: no file is damaged."""
+        return ()
+
+    def strays(self, untouched_since: float) -> Iterator[DatasetId]:
+        """Iterate over nothing: this catalog knows of no objects."""
+        del untouched_since
+        return iter(())
+
+    def mend(self) -> None:
+        """Do nothing: no file is damaged."""
+
+
+class _MemoryClaim(Claim):
+    """A claim that is a dictionary's item."""
+
+    def __init__(
+        self, dataset: DatasetId, records: dict[DatasetId, CatalogEntry], held: set[DatasetId]
+    ) -> None:
+        self._dataset = dataset
+        self._records = records
+        self._held = held
+
+    @property
+    def entry(self) -> CatalogEntry:
+        """Return what is recorded."""
+        return self._records.get(self._dataset, CatalogEntry(alias="", dataset_id=self._dataset))
+
+    def write(self, entry: CatalogEntry) -> None:
+        """Add to the record."""
+        topics = {topic: topic for topic in (*self.entry.push_topics.values(), *entry.push_topics.values())}
+        self._records[self._dataset] = replace(entry, push_topics=topics)
+
+    def settle(self) -> None:
+        """Remove the record."""
+        self._records.pop(self._dataset, None)
+        self.release()
+
+    def release(self) -> None:
+        """Let others claim the dataset."""
+        self._held.discard(self._dataset)

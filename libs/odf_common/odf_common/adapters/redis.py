@@ -19,8 +19,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 TIMEOUT: Final = 0.5  # seconds
 PAUSE: Final = 1.0  # seconds between questions while it is lost
+COMPLAINT: Final = 60.0  # seconds between log lines about what it refuses
 _RENEW: Final = """
 if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"""
+# A lock that would outlive its time to live, or has none, is no lock of ours: somebody's leftover that runs out now.
+_TAKE: Final = """
+if redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
+local left = redis.call('pttl', KEYS[1])
+if left < 0 or left > tonumber(ARGV[2]) then redis.call('pexpire', KEYS[1], ARGV[2]) end
+return 0"""
 _RELEASE: Final = """
 if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"""
 
@@ -36,6 +43,7 @@ class RedisConnection:
         )
         self._is_lost = False
         self._next_try = 0.0
+        self._next_complaint = 0.0
 
     def ask(self, question: Callable[["redis.Redis"], T], otherwise: T) -> T:
         """Return Redis's answer, `otherwise` while it is lost; then it is asked once a second at most."""
@@ -43,6 +51,10 @@ class RedisConnection:
             return otherwise
         try:
             answer = question(self.client)
+        except redis.ResponseError as error:
+            # It is there, and refuses: a key of another type, no memory left. Other keys need not suffer.
+            self._complain(error)
+            return otherwise
         except redis.RedisError as error:
             if not self._is_lost:
                 log.warning("redis is lost, going on without it: %s", error)
@@ -53,6 +65,11 @@ class RedisConnection:
             log.info("redis is back")
             self._is_lost = False
         return answer
+
+    def _complain(self, error: redis.ResponseError) -> None:
+        if time.monotonic() >= self._next_complaint:
+            self._next_complaint = time.monotonic() + COMPLAINT
+            log.warning("redis refuses, going on without it: %s", error)
 
     def close(self) -> None:
         """Close the connections."""
@@ -68,13 +85,14 @@ class Lock:
         self._key = key
         self._ttl_ms = ttl_ms
         self._token = secrets.token_hex(16)
+        self._take = connection.client.register_script(_TAKE)
         self._renew = connection.client.register_script(_RENEW)
         self._release = connection.client.register_script(_RELEASE)
 
     def take(self) -> bool:
         """Tell whether nobody else holds it; then it is ours."""
         return self._connection.ask(
-            lambda client: bool(client.set(self._key, self._token, nx=True, px=self._ttl_ms)), otherwise=True
+            lambda _: bool(self._take(keys=[self._key], args=[self._token, self._ttl_ms])), otherwise=True
         )
 
     def renew(self) -> bool:

@@ -25,6 +25,8 @@ NANOS: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)  # second that has a date
 _LAST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
+_CYCLE: Final = 146_097 * 86_400  # seconds of 400 years, after which the calendar repeats itself
+_LAST_YEAR: Final = 9999
 RFC3339: Final = re.compile(
     r"(\d{4,6})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
@@ -78,10 +80,17 @@ class Timestamp:
         return _EPOCH + timedelta(microseconds=self.ns // 1000)
 
     def __str__(self) -> str:
-        """Return RFC 3339 with `Z` and 0, 3, 6 or 9 fractional digits as needed (wire-facts §3.1)."""
+        """Return RFC 3339 with `Z` and 0, 3, 6 or 9 fractional digits as needed (wire-facts §3.1).
+
+        Total, for whatever a chain or a column says is to be shown: years outside 0 to 9999 have a sign and at least
+        four digits, as ISO 8601 expands them. Such a text is not parsed.
+        """
         seconds, nanos = divmod(self.ns, NANOS)
-        text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
-        text = text.rjust(19, "0")
+        cycles, within = divmod(seconds - _FIRST, _CYCLE)
+        moment = _EPOCH + timedelta(seconds=_FIRST + within)
+        year = moment.year + 400 * cycles
+        sign = "" if 0 <= year <= _LAST_YEAR else "+" if year > 0 else "-"
+        text = f"{sign}{abs(year):04d}-{moment:%m-%dT%H:%M:%S}"
         if nanos == 0:
             return text + "Z"
         digits = f"{nanos:09d}"

@@ -75,6 +75,12 @@ class BlobStore(BlobReader, Protocol):
     def delete_dataset(self, dataset: DatasetId) -> None:
         """Remove a dataset with all it holds, its head first; nothing happens when it is not there."""
 
+    def sweep(self, untouched_since: float) -> None:
+        """Remove what killed processes have left of unfinished writes, last touched before (epoch seconds)."""
+
+    def finish_deletions(self) -> None:
+        """Remove what killed deletions have left; it belongs to no dataset any more."""
+
 
 class RefReader(Protocol):
     """Heads, and other named references."""
@@ -117,10 +123,36 @@ class CatalogEntry:
     alias: str
     dataset_id: DatasetId
     push_topics: Mapping[str, str] = field(default_factory=dict)
+    formerly: str = field(default="", compare=False)
+    """The name before the last rename, so that a rename can be repeated."""
+
+
+class Claim(Protocol):
+    """A dataset that one operation is creating or removing, with a durable record of what it may leave behind.
+
+    The claim ends with its process, however that ends; the record stays until the claim is settled.
+    """
+
+    @property
+    def entry(self) -> CatalogEntry:
+        """Return the dataset, its alias as recorded last, and all topics that were ever recorded."""
+
+    def write(self, entry: CatalogEntry) -> None:
+        """Add to the record, durably; hold the catalog's lock, so that two claims never record one topic."""
+
+    def settle(self) -> None:
+        """Remove the record, durably, and release the claim: nothing is left behind."""
+
+    def release(self) -> None:
+        """Release the claim; what it has recorded remains for the next one to take it."""
 
 
 class Catalog(Protocol):
-    """Names of this node's datasets; matched without regard to ASCII case."""
+    """Names of this node's datasets; matched without regard to ASCII case.
+
+    The name makes the dataset: what has none is still being created, or already removed. Whoever changes a name holds
+    `locked` around reading and changing it.
+    """
 
     def entries(self) -> Iterator[CatalogEntry]:
         """Iterate over all, by lower-case alias."""
@@ -137,8 +169,29 @@ class Catalog(Protocol):
     def replace(self, entry: CatalogEntry) -> None:
         """Rewrite the entry of an alias that is there, durably; raises `NotFound`."""
 
+    def rename(self, alias: str, entry: CatalogEntry) -> None:
+        """Move the entry of `alias` to another name, in one step and durably.
+
+        Raises `NotFound`, and `AlreadyExists` if the new name is taken.
+        """
+
     def remove(self, alias: str) -> None:
         """Free the name; nothing happens when it is free."""
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the one lock that excludes all other threads and processes that hold it; it never expires."""
+
+    def claim(self, dataset: DatasetId) -> Claim | None:
+        """Claim a dataset, with the record that a killed process left of it; None while another claim is held."""
+
+    def claims(self) -> tuple[CatalogEntry, ...]:
+        """Return what is recorded of datasets that are being created or removed, held or abandoned."""
+
+    def unreadable(self) -> tuple[str, ...]:
+        """Return the names that are taken by what cannot be read: which dataset they name is unknown."""
+
+    def strays(self, untouched_since: float) -> Iterator[DatasetId]:
+        """Iterate over datasets that hold objects, never had a name, and were last written before (epoch seconds)."""
+
+    def mend(self) -> None:
+        """Repair what damage, or a process killed by an earlier release, left of names."""

@@ -1,14 +1,16 @@
 """Questions of the `odf` command to its node: a stub for each service, refused calls as errors people can read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import grpc
 
 from odf_common.adapters.grpc_client import RESTART, calling, reached
 from odf_common.errors import OdfError
+from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
-from odf_common.proto.odf.node.v1.ingest_pb2 import StuckRequest
+from odf_common.proto.odf.node.v1.ingest_pb2 import StuckReply, StuckRequest
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
 from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
@@ -39,15 +41,46 @@ def ingest(node: Node | None = None, *, patience: float = RESTART) -> Iterator[I
         yield IngestStub(open_channel)
 
 
-def stuck_sources(node: Node) -> Mapping[str, str]:
-    """Return why datasets' push sources do not go on, by dataset id; nothing while ingest cannot be reached."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """Why something does not get on, since when, and what to do; None where that is not known."""
+
+    problem: str
+    since: Timestamp | None = None
+    remedy: str | None = None
+
+
+OnSilence = Callable[[str, OdfError], None]  # is called with a service that does not answer, and why
+
+
+def ignore_silence(_service: str, _error: OdfError) -> None:
+    """Do nothing."""
+
+
+def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, Stuck]:
+    """Return why datasets' push sources do not get on, by dataset id; nothing while ingest cannot be reached.
+
+    Of several sources all reasons and remedies are given, and the earliest time.
+    """
     try:
         with ingest(node, patience=0) as service:
             sources = service.Stuck(StuckRequest(), timeout=LOOK).sources
-    except OdfError:
+    except OdfError as error:
+        on_silence("ingest", error)
         return {}
-    ids = dict.fromkeys(one.dataset_id for one in sources)
-    return {name: "; ".join(one.why for one in sources if one.dataset_id == name) for name in ids}
+    by_id: dict[str, list[StuckReply.Source]] = {}
+    for one in sources:
+        by_id.setdefault(one.dataset_id, []).append(one)
+    return {name: _stuck(found) for name, found in by_id.items()}
+
+
+def _stuck(sources: Sequence[StuckReply.Source]) -> Stuck:
+    times = [one.since for one in sources if one.HasField("since")]
+    return Stuck(
+        problem="; ".join(one.why for one in sources),
+        since=Timestamp(min(times)) if times else None,
+        remedy="; ".join(dict.fromkeys(one.advice for one in sources if one.advice)) or None,
+    )
 
 
 @contextmanager

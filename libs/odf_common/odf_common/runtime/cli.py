@@ -20,9 +20,9 @@ PACKAGE: Final = "odf_common.runtime.commands"
 COMMANDS: Final = {
     "up": "Start the node: Kafka, Redis and the services.",
     "down": "Stop the node.",
-    "status": "Show the node's parts and where they are.",
+    "status": "Show the node's parts, problems and datasets.",
     "config": "Show all settings.",
-    "add": "Make datasets of manifests.",
+    "add": "Create datasets from manifests.",
     "commit": "Append metadata events to a dataset.",
     "list": "List datasets.",
     "log": "Show a dataset's metadata chain.",
@@ -31,22 +31,24 @@ COMMANDS: Final = {
     "rename": "Give a dataset another name.",
     "delete": "Delete a dataset.",
     "reset": "Move a dataset's head back.",
-    "ref": "Keep references beside a dataset's head.",
-    "compare": "Tell which of two chains is ahead.",
+    "ref": "Keep references next to a dataset's head.",
+    "compare": "Show which of two chains is ahead.",
     "ingest": "Append files to a dataset.",
+    "rejected": "Decide about messages that are not records.",
+    "source": "Look at push sources, and resume those that are stopped.",
     "pull": "Bring datasets up to date.",
     "push": "Copy a dataset to a repository.",
     "repo": "Name repositories.",
-    "login": "Keep a token for a repository.",
-    "verify": "Check that data is what the chain says.",
-    "key": "Take a dataset's private key to another node.",
+    "login": "Store a token for a repository.",
+    "verify": "Check data against the chain, by hashes and replay.",
+    "key": "Move a dataset's private key to another node.",
     "prove": "Prove that a dataset is ours, or check a proof.",
     "sql": "Query datasets.",
     "hash": "Print logical or physical hashes of files.",
     "block": "Encode and decode metadata blocks.",
     "parse-ref": "Parse dataset references.",
-    "system": "Free space: drop data that can be made again.",
-    "completion": "Print a script for the shell's completion.",
+    "system": "Free space: drop data that can be computed again.",
+    "completion": "Print a completion script for your shell.",
     "schema": "Print the schema of manifests.",
 }
 EXAMPLE: Final = """\b
@@ -90,7 +92,7 @@ def _module(name: str) -> str:
 def odf() -> None:
     """Datasets that anyone can verify: publish records, derive datasets with SQL, replay and share them.
 
-    The node is the one whose data lies in $ODF_HOME (default: ./.odf). `odf COMMAND --help` says more.
+    A command talks to the node whose data is in $ODF_HOME (default: ./.odf). `odf COMMAND --help` explains a command.
     """
 
 
@@ -113,6 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader, such as `head`, has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # A file that cannot be read or written; no command looks at more than its name.
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        return 1
     return result if isinstance(result, int) else 0
 
 

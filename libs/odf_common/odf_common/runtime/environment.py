@@ -16,6 +16,7 @@ from odf_common.ports.bus import Bus, Topics
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobStore, Catalog, RefStore
+from odf_common.runtime.claim import claim_topics
 from odf_common.runtime.settings import ENGINE, Settings
 from odf_common.runtime.states import ChainStates, NoStateCache
 
@@ -59,6 +60,8 @@ class Environment:
     states: ChainStates
     locks: Locks
     engine: Engine
+    claim: Callable[[], object]
+    """Make the topics this node's; raises `TopicsTaken`."""
     close: Callable[[], None]
 
 
@@ -86,8 +89,14 @@ def connect(settings: Settings) -> Environment:
     Raises `Unavailable` when Kafka's address was not told.
     """
     kafka = settings.required("kafka")
-    bus = KafkaBus(kafka, session_timeout_ms=settings.session_timeout_ms, instance=settings.instance)
+    bus = KafkaBus(
+        kafka,
+        prefix=settings.kafka_prefix,
+        session_timeout_ms=settings.session_timeout_ms,
+        instance=settings.instance,
+    )
     blobs, refs = LocalBlobStore(settings.home), LocalRefStore(settings.home)
+    clock = SystemClock()
     redis = RedisConnection(settings.redis) if settings.redis else None
 
     def close() -> None:
@@ -100,11 +109,12 @@ def connect(settings: Settings) -> Environment:
         blobs=blobs,
         refs=refs,
         catalog=LocalCatalog(settings.home),
-        clock=SystemClock(),
+        clock=clock,
         bus=bus,
-        topics=KafkaTopics(kafka),
+        topics=KafkaTopics(kafka, prefix=settings.kafka_prefix),
         states=ChainStates(blobs, refs, RedisStateCache(redis) if redis else NoStateCache()),
         locks=RedisLocks(redis) if redis else FreeLocks(),
         engine=EngineClient(settings.engine or ENGINE),
+        claim=lambda: claim_topics(settings, clock.now()),
         close=close,
     )

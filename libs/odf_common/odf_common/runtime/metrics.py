@@ -4,6 +4,8 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
+from odf_common.errors import Unavailable
+
 MESSAGES: Final = Counter("odf_messages_total", "Messages handled, by outcome.", ("topic", "outcome"))
 SECONDS: Final = Histogram(
     "odf_message_seconds",
@@ -12,9 +14,14 @@ SECONDS: Final = Histogram(
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
 )
 PARTITIONS: Final = Gauge("odf_owned_partitions", "Partitions read by this instance.", ("topic",))
-RETRIES: Final = Counter("odf_retries_total", "Times a part of the node could not be reached.", ("what",))
+RETRIES: Final = Counter(
+    "odf_retries_total", "Times a part of the node could not be reached, by error.", ("error",)
+)
 
 
 def expose(port: int) -> None:
-    """Serve the metrics of this process over HTTP."""
-    start_http_server(port)
+    """Serve the metrics of this process over HTTP; raises `Unavailable` when the port is taken."""
+    try:
+        start_http_server(port)
+    except OSError as error:
+        raise Unavailable(what=f"port {port} for metrics", why=error.strerror or str(error)) from error

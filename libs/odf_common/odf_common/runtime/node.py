@@ -29,11 +29,12 @@ class NoNode(Unavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One process of the node: `state` is starting, ready, restarting or stopped."""
+    """One process of the node: `state` is starting, ready, restarting or stopped, since `since` (RFC 3339)."""
 
     name: str
     pid: int | None
     state: str
+    since: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +129,10 @@ def is_running(pid: int) -> bool:
 
 def _from_json(raw: Mapping[str, Any]) -> Node:
     def parts(name: str) -> tuple[Part, ...]:
-        return tuple(Part(name=one["name"], pid=one["pid"], state=one["state"]) for one in raw[name])
+        return tuple(
+            Part(name=one["name"], pid=one["pid"], state=one["state"], since=one.get("since"))
+            for one in raw[name]
+        )
 
     known = {key: raw.get(key) for key in ("kafka", "redis", "engine", "http", "views")}
     return Node(

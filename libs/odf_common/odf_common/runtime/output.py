@@ -1,15 +1,20 @@
-"""Printing: results on stdout as table, JSON or YAML; progress and remarks on stderr."""
+"""Printing: results on stdout as table, JSON or YAML; progress, remarks and questions on stderr.
+
+Tables fit the terminal (`layout`); a pipe gets them whole. Colours only on a terminal, and not with NO_COLOR.
+"""
 
 import base64
 import json
 import math
+import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -18,28 +23,61 @@ from odf_common.metadata.scalars import Timestamp
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from odf_common.runtime.layout import Layout
+
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS: Final = ("table", "json", "yaml")
 WIDE: Final = 60  # characters of a text in a table
+COLOURED: Final = ("verdict", "state")
+COLOURS: Final = {
+    **dict.fromkeys(("valid", "ready", "updated", "rebuilt", "restored", "up-to-date", "committed"), "green"),
+    **dict.fromkeys(("invalid", "failed", "stopped", "stuck"), "red"),
+}  # anything else is yellow
+_UNSAFE: Final = re.compile(r"[\x7f-\x9f\u2028\u2029]")  # JSON allows them as they are, terminals obey some
+_WIDE_KEY: Final = "odf_common.wide"
 _HASH: Final = re.compile(r"\b(f1620[0-9a-f]{8})[0-9a-f]{56}\b")  # enough of one to be told from others
 
 
 def output_option(command: F) -> F:
-    """Add `--output table|json|yaml` to a command; it arrives as the parameter `output`."""
-    return click.option(
+    """Add `--output table|json|yaml` to a command, which arrives as the parameter `output`, and `--wide`."""
+    form = click.option(
         "-o",
         "--output",
         type=click.Choice(FORMATS),
         default="table",
         show_default=True,
         help="Form of the result.",
-    )(command)
+    )
+    wide = click.option(
+        "-w",
+        "--wide",
+        is_flag=True,
+        expose_value=False,
+        callback=_keep_wide,
+        help="Print tables in full width: nothing is cut short or left out.",
+    )
+    return form(wide(command))
 
 
-def print_rows(rows: Sequence[Mapping[str, object]], output: str, *, columns: Sequence[str] = ()) -> None:
-    """Print rows: one array of objects, or a table with these columns (all of the first row by default)."""
+def is_wide() -> bool:
+    """Return whether the command that runs was given `--wide`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_WIDE_KEY))
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, object]],
+    output: str,
+    *,
+    columns: Sequence[str] = (),
+    extra: Sequence[str] = (),
+) -> None:
+    """Print rows: one array of objects, or a table with these columns (all of the first row by default).
+
+    Columns of `extra` are left out, with a remark, where the terminal has no room for them.
+    """
     if output == "table":
-        _print_table(rows, columns or tuple(rows[0] if rows else ()))
+        _print_table(rows, columns or tuple(rows[0] if rows else ()), extra)
     else:
         _print_plain([plain(row) for row in rows], output)
 
@@ -47,14 +85,48 @@ def print_rows(rows: Sequence[Mapping[str, object]], output: str, *, columns: Se
 def print_object(value: Mapping[str, object], output: str) -> None:
     """Print one object; as a table, a line for each field."""
     if output == "table":
-        _print_table([{"field": name, "value": held} for name, held in value.items()], ("field", "value"))
+        from odf_common.runtime.layout import fields_of  # noqa: PLC0415 - only when there is something to show
+
+        for line in fields_of({name: _cell(held) for name, held in value.items()}, _width()):
+            click.echo(line)
     else:
         _print_plain(plain(value), output)
 
 
-def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[Mapping[str, object]]:
+def confirm(question: str) -> None:
+    """Ask a person; raises `Declined` unless the answer is yes, and `UsageError` where nobody can be asked."""
+    try:
+        is_agreed = click.confirm(question, err=True)
+    except click.Abort as error:
+        if not isinstance(error.__context__, EOFError):
+            raise  # Ctrl-C
+        click.echo(err=True)
+        raise click.UsageError("there is nobody to ask; give --yes") from error
+    if not is_agreed:
+        raise Declined("nothing was changed")
+
+
+class Declined(click.ClickException):
+    """A person answered no: nothing was done, and the exit code is 1."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Say that nothing was changed."""
+        click.echo(self.format_message(), file=file, err=file is None)
+
+
+def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[dict[str, object]]:
     """Return rows for a table: the texts of one column end after `WIDE` characters, and hashes earlier."""
-    return [{**row, column: _short(row.get(column))} for row in rows]
+    return [
+        {**row, column: short(held)} if isinstance(held := row.get(column), str) else {**row} for row in rows
+    ]
+
+
+def print_text(text: str) -> None:
+    """Print a paragraph, broken between words where the terminal ends; further lines are indented as the first."""
+    from odf_common.runtime.layout import paragraph  # noqa: PLC0415 - only when there is something to show
+
+    for line in paragraph(text, _width()):
+        click.echo(line)
 
 
 def of_dataset(name: str, error: str) -> str:
@@ -73,11 +145,12 @@ def progress() -> Iterator["Progress"]:
     """Show progress bars on stderr while the block runs; nothing when that is not a terminal."""
     from rich.console import Console  # noqa: PLC0415 - only when there is something to show
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.table import Column  # noqa: PLC0415
 
     console = Console(stderr=True)
     with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
@@ -121,38 +194,85 @@ def _scalar(value: object) -> Any:  # noqa: ANN401 - JSON
 
 def _print_plain(value: object, output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        click.echo(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
         return
     import yaml  # noqa: PLC0415 - slow to import, and rarely asked for
 
     click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
 
 
-def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only when there is a table to show
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], extra: Sequence[str]) -> None:
+    from odf_common.runtime.layout import column, laid_out  # noqa: PLC0415 - only when there is a table to show
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    numeric = {name for name in columns if all(isinstance(row.get(name), int | float | None) for row in rows)}
-    for name in columns:
-        table.add_column(Text(name), justify="right" if name in numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_cell(row.get(name))) for name in columns))
-    # A pipe has no width of its own: print as wide as it takes.
-    console = Console(file=sys.stdout) if sys.stdout.isatty() else Console(file=sys.stdout, width=10_000)
-    console.print(table)
+    if not columns:
+        return
+    width = _width()
+    found = laid_out(
+        [
+            column(
+                name,
+                [_cell(row.get(name)) for row in rows],
+                is_numeric=all(_is_number(row.get(name)) for row in rows),
+                style=_coloured if name in COLOURED else str,
+            )
+            for name in columns
+        ],
+        width,
+        extra,
+    )
+    for line in found.lines:
+        click.echo(line)
+    _remark_on(found, columns)
 
 
-def _short(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    value = _HASH.sub(r"\1…", value)
-    first = value.partition("\n")[0]
-    if first == value and len(value) <= WIDE:
-        return value
-    return first[: WIDE - 1].rstrip() + "…"
+def _remark_on(found: "Layout", columns: Sequence[str]) -> None:
+    """Say what a table does not show, or shows in parts."""
+    said = []
+    if found.parts == 0:
+        said.append(f"{len(columns)} columns do not fit beside each other")
+    if found.parts > 1:
+        said.append(f"{len(columns)} columns are shown in {found.parts} parts, {columns[0]} in each")
+    if found.left_out:
+        said.append(f"no room for {', '.join(found.left_out)}")
+    if found.is_cut:
+        said.append("what has … is cut short")
+    if said:
+        remark(f"({'; '.join(said)}; --wide prints all)")
+
+
+def _width() -> int | None:
+    """Return how wide a table may be: None for any width, as in a pipe."""
+    return None if is_wide() or not sys.stdout.isatty() else shutil.get_terminal_size().columns
+
+
+def _keep_wide(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's protocol
+    context.meta[_WIDE_KEY] = value
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _coloured(text: str) -> str:
+    """Return a verdict or state in its colour, on a terminal that has colours."""
+    return in_colour(text, COLOURS.get(text.partition(" ")[0], "yellow"))
+
+
+def in_colour(text: str, colour: str) -> str:
+    """Return a text in a colour, on a terminal that has colours."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty():
+        return text
+    return click.style(text, fg=colour)
+
+
+def short(text: str, most: int = WIDE) -> str:
+    """Return the first line of a text, of at most so many characters, with hashes cut."""
+    text = _HASH.sub(r"\1…", text)
+    first = text.partition("\n")[0]
+    if first == text and len(text) <= most:
+        return text
+    return first[: most - 1].rstrip() + "…"
 
 
 def _cell(value: object) -> str:

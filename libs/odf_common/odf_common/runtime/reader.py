@@ -1,4 +1,9 @@
-"""One thread for each subscription: take a message, handle it, send the results, then commit the position."""
+"""One reader for each subscription: take a message, handle it, send the results, then commit the position.
+
+`Unavailable` → the message is tried again in its lane, and given up after a minute; any other `OdfError` is final
+for it → dead letter; anything else is a bug: logged, and a dead letter on the third attempt. No message holds up those
+of other datasets.
+"""
 
 import threading
 import time
@@ -12,12 +17,13 @@ from odf_common.codec.bus import Envelope, body_of, decode
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.ports.bus import FIXED_TOPICS, Bus, DeadLetter, Inbox, OnOwned, Received, Topics
 from odf_common.runtime import metrics
+from odf_common.runtime.lanes import Lanes
 from odf_common.runtime.retry import keep_trying
 
 log = structlog.stdlib.get_logger(__name__)
 
 POLL_SECONDS: Final = 0.1
-ATTEMPTS: Final = 3  # a bug that meets the same message this often makes it a dead letter
+ATTEMPTS: Final = 3  # a message that meets a bug this often becomes a dead letter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +41,16 @@ Handler = Callable[[Envelope], Iterable[Outgoing]]
 class Subscription:
     """What a service reacts to. In a group the instances share the topic; without, each sees all, from now on.
 
-    `on_owned` is told the partitions that are this instance's, on its reader's thread, whenever they change.
+    With `threads`, messages of different datasets are handled at the same time, in up to that number of them; the
+    handler has to bear that. `on_owned` is told the partitions that are this instance's, on its reader's thread, when
+    they change.
     """
 
     topic: str
     handler: Handler
     group: bool = True
     on_owned: OnOwned | None = None
+    threads: int = 0
 
 
 class Reader:
@@ -56,7 +65,7 @@ class Reader:
         self.ready = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
-        """Read until `stop`; what is neither `Unavailable` nor final for one message is raised."""
+        """Read until `stop`."""
         while not stop.is_set():
             inbox = keep_trying(self._open, stop)
             if inbox is None:
@@ -79,54 +88,64 @@ class Reader:
             self._subscription.on_owned(partitions)
 
     def _read(self, inbox: Inbox, stop: threading.Event) -> None:
-        while not stop.is_set():
-            message = inbox.poll(POLL_SECONDS)
-            if inbox.is_ready:
-                self.ready.set()
-            if message is not None and self._take(inbox, message, stop):
-                inbox.done(message)
+        lanes = Lanes(self._take, threads=self._subscription.threads)
+        try:
+            while not stop.is_set():
+                if lanes.has_room(POLL_SECONDS):
+                    message = inbox.poll(POLL_SECONDS)
+                    if inbox.is_ready:
+                        self.ready.set()
+                    if message is not None:
+                        lanes.put(message)
+                for done in lanes.settle():
+                    inbox.done(done)
+        finally:
+            lanes.close()
+        for done in lanes.settle():
+            inbox.done(done)
 
-    def _take(self, inbox: Inbox, message: Received, stop: threading.Event) -> bool:
-        """Handle one message; False when told to stop before it was done."""
+    def _take(self, message: Received, attempt: int) -> None:
+        """Handle one message, or bury it; raises `Unavailable` where it is to be tried again."""
         begun = time.monotonic()
         try:
             envelope = decode(message.key, message.value)
         except InvalidInput as error:
-            return self._bury(message, str(error), stop)
+            self._bury(message, str(error))
+            return
         if body_of(envelope) is None:
-            return envelope.may_ignore or self._bury(message, "this version does not know its kind", stop)
+            if not envelope.may_ignore:
+                self._bury(message, "this version does not know its kind")
+            return
         with structlog.contextvars.bound_contextvars(
             dataset=envelope.dataset_id, correlation=envelope.correlation_id
         ):
-            is_done = self._handle(inbox, message, envelope, stop)
+            self._handle(message, envelope, attempt)
         metrics.SECONDS.labels(message.topic).observe(time.monotonic() - begun)
-        return is_done
 
-    def _handle(self, inbox: Inbox, message: Received, envelope: Envelope, stop: threading.Event) -> bool:
+    def _handle(self, message: Received, envelope: Envelope, attempt: int) -> None:
         try:
-            is_done = keep_trying(lambda: self._answer(envelope), stop) is not None
+            self._answer(envelope)
+        except Unavailable:
+            raise
         except OdfError as error:
             log.warning("message refused", topic=message.topic, offset=message.offset, why=str(error))
-            return self._bury(message, f"{error.code}: {error}", stop)
+            self._bury(message, f"{error.code}: {error}")
         except Exception as error:
             metrics.MESSAGES.labels(message.topic, "crashed").inc()
-            if message.attempts + 1 >= ATTEMPTS:
-                log.exception("a bug, for the last time")
-                return self._bury(message, f"{type(error).__name__} on attempt {message.attempts + 1}", stop)
-            inbox.note_attempt(message)
-            raise
-        if is_done:
+            log.exception("a bug", topic=message.topic, offset=message.offset, attempt=attempt)
+            if attempt < ATTEMPTS:
+                raise Unavailable(what="the handler", why=type(error).__name__) from error
+            self._bury(message, f"{type(error).__name__} on attempt {attempt}")
+        else:
             metrics.MESSAGES.labels(message.topic, "handled").inc()
-        return is_done
 
-    def _answer(self, envelope: Envelope) -> bool:
+    def _answer(self, envelope: Envelope) -> None:
         for result in self._subscription.handler(envelope):
             self._bus.send(result.topic, result.envelope)
         self._bus.flush()
-        return True
 
-    def _bury(self, message: Received, reason: str, stop: threading.Event) -> bool:
-        """Move the message to the dead letters; False when told to stop before that was done."""
+    def _bury(self, message: Received, reason: str) -> None:
+        """Move the message to the dead letters; raises `Unavailable`."""
         log.error("dead letter", topic=message.topic, offset=message.offset, reason=reason)
         metrics.MESSAGES.labels(message.topic, "dead").inc()
         letter = DeadLetter(
@@ -137,10 +156,5 @@ class Reader:
             key=message.key,
             value=message.value,
         )
-
-        def send() -> bool:
-            self._bus.send_dead_letter(letter)
-            self._bus.flush()
-            return True
-
-        return keep_trying(send, stop) is not None
+        self._bus.send_dead_letter(letter)
+        self._bus.flush()

@@ -16,13 +16,23 @@ T = TypeVar("T")
 BACK_OFF: Final = (0.05, 0.1, 0.2, 0.5)  # seconds; the last for ever
 
 
-def keep_trying(action: Callable[[], T], stop: threading.Event) -> T | None:
-    """Return what the action returns, trying again after each `Unavailable`; None when told to stop before."""
+def keep_trying(
+    action: Callable[[], T],
+    stop: threading.Event,
+    *,
+    final: type[Unavailable] | tuple[type[Unavailable], ...] = (),
+) -> T | None:
+    """Return what the action returns, trying again after each `Unavailable`; None when told to stop before.
+
+    Errors of a class in `final` are raised at once.
+    """
     for number, pause in enumerate(chain(BACK_OFF, repeat(BACK_OFF[-1]))):
         try:
             done = action()
         except Unavailable as error:
-            metrics.RETRIES.labels(error.what).inc()
+            if isinstance(error, final):
+                raise
+            metrics.RETRIES.labels(error.code).inc()
             if number == 0:
                 log.warning("cannot be reached, trying again", what=error.what, why=error.why)
         else:

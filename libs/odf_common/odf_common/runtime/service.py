@@ -1,8 +1,6 @@
 """How a service runs: settings, wiring, one reader for each subscription, gRPC, and an orderly end.
 
-`Unavailable` → back off and try the same message again; any other `OdfError` is final for the message → dead
-letter, and on; anything else is a bug → note the attempt, log, exit, be restarted; dead letter on the third.
-SIGTERM: stop polling, finish the message in hand, close.
+What becomes of a message that cannot be handled: see `reader`. SIGTERM: stop polling, finish what is in hand, close.
 """
 
 import os
@@ -66,9 +64,14 @@ class Running:
         self.has_failed = False
 
     def start(self) -> None:
-        """Begin reading, listening and what it does by itself; healthy once it has its partitions."""
+        """Begin reading, listening and what it does by itself; healthy once it has its partitions.
+
+        Raises `TopicsTaken` before anything is read where the topics are another node's.
+        """
         if self._service.grpc is not None:
             self._server = keep_trying(self._listen, self.stop)
+        if self._readers:
+            keep_trying(self._environment.claim, self.stop)
         for reader in self._readers:
             self._begin(reader.run)
         for work in self._service.background:

@@ -16,6 +16,7 @@ PREFIX: Final = "ODF_"
 MIB: Final = 1024 * 1024
 LEVELS: Final = ("debug", "info", "warning", "error")
 _ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})", re.ASCII)
+_TOPIC_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,64}", re.ASCII)
 _PASSWORD: Final = re.compile(r"(?<=:)[^:@/]+(?=@)")
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
@@ -30,6 +31,12 @@ def _address(text: str) -> str:
 
 def _addresses(text: str) -> str:
     return ",".join(_address(part.strip()) for part in text.split(","))
+
+
+def _prefix(text: str) -> str:
+    if _TOPIC_PREFIX.fullmatch(text) is None:
+        raise ValueError(f"expected at most 64 letters, digits, dots, dashes and underscores, got {text!r}")
+    return text
 
 
 def _redis(text: str) -> str:
@@ -78,6 +85,11 @@ class Settings:
 
     home: Path = field(metadata={"parse": _folder, "about": "the node's data (default ./.odf)"})
     kafka: str | None = _option(_addresses, None, "Kafka bootstrap servers, host:port[,…]")
+    kafka_prefix: str = _option(
+        _prefix,
+        "",
+        "what the names of all topics and groups begin with; nodes that share a Kafka need their own",
+    )
     redis: str | None = _option(_redis, None, "Redis, host:port or redis://…")
     engine: str | None = _option(
         _address, None, "gRPC address of the engine; services fall back on 127.0.0.1:5544"

@@ -17,7 +17,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore
 
-CAPACITY: Final = 512  # states kept in this process
+CAPACITY: Final = 20_000  # states kept in this process, some kilobytes each
+ADMITTED: Final = 16  # while it is full, one of so many that are only read takes the place of the oldest
 
 
 class StateCache(Protocol):
@@ -50,12 +51,16 @@ class NoStateCache:
 class ChainStates:
     """States of all chains of this node; safe to use from many threads."""
 
-    def __init__(self, blobs: BlobStore, refs: RefStore, cache: StateCache) -> None:
+    def __init__(
+        self, blobs: BlobStore, refs: RefStore, cache: StateCache, *, capacity: int = CAPACITY
+    ) -> None:
         """Read blocks from `blobs` where neither this process nor `cache` knows the state."""
         self._blobs = blobs
         self._refs = refs
         self._cache = cache
         self._known: OrderedDict[DatasetId, ChainState] = OrderedDict()
+        self._capacity = capacity
+        self._passed_over = 0
         self._lock = threading.Lock()
 
     def current(self, dataset: DatasetId) -> ChainState | None:
@@ -76,7 +81,9 @@ class ChainStates:
         cached = self._cached(dataset)
         starts = {state.head: state for state in (known, cached) if state is not None}
         state = starts[head] if head in starts else self._folded(dataset, head, starts.values())
-        self._keep(dataset, state, is_cached=cached is not None and cached.head == head)
+        self._keep(dataset, state, is_new=False)
+        if cached is None or cached.head != head:
+            self._cache.put(dataset, state_to_bytes(state))
         return state
 
     def aside(self, dataset: DatasetId, block: Multihash) -> ChainState:
@@ -92,7 +99,8 @@ class ChainStates:
 
     def remember(self, state: ChainState) -> None:
         """Keep a state that has just become current."""
-        self._keep(state.dataset_id, state, is_cached=False)
+        self._keep(state.dataset_id, state, is_new=True)
+        self._cache.put(state.dataset_id, state_to_bytes(state))
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop what is known of a dataset that has gone."""
@@ -126,11 +134,21 @@ class ChainStates:
                 raise NotFound(what=f"block {error.block} of {dataset}") from error
             raise
 
-    def _keep(self, dataset: DatasetId, state: ChainState, *, is_cached: bool) -> None:
+    def __len__(self) -> int:
+        """Return how many states this process keeps."""
+        return len(self._known)
+
+    def _keep(self, dataset: DatasetId, state: ChainState, *, is_new: bool) -> None:
+        """Keep a state of a dataset that is active; of a scan over more datasets than there is room for, a few.
+
+        If a scan put out what it will come to last, the next scan would find nothing of the first.
+        """
         with self._lock:
+            if not is_new and dataset not in self._known and len(self._known) >= self._capacity:
+                self._passed_over = (self._passed_over + 1) % ADMITTED
+                if self._passed_over:
+                    return
             self._known[dataset] = state
             self._known.move_to_end(dataset)
-            while len(self._known) > CAPACITY:
+            while len(self._known) > self._capacity:
                 self._known.popitem(last=False)
-        if not is_cached:
-            self._cache.put(dataset, state_to_bytes(state))

@@ -1,16 +1,22 @@
 """Datasets and records as rows that people and programs can read."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from odf_common.metadata.scalars import Timestamp
+from odf_common.codec.times import time_of
+from odf_common.metadata.scalars import NANOS, Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import Comparison, DatasetSummary
+from odf_common.runtime.ask import Stuck
+from odf_common.runtime.output import print_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Years past 9999, and time zones that this machine does not know.
-_NO_PYTHON_VALUE: Final = (OverflowError, ValueError, KeyError)
+OPERATION: Final = "op"
+OPERATIONS: Final = ("+A", "-R", "-C", "+C")
+SECONDS_OF_DAY: Final = 86_400
+# Years past 9999, time zones that this machine does not know, text that is not UTF-8, fields of one name.
+_NO_PYTHON_VALUE: Final = (ArithmeticError, LookupError, NotImplementedError, OSError, TypeError, ValueError)
 
 
 def summary_row(summary: DatasetSummary) -> dict[str, object]:
@@ -24,15 +30,34 @@ def summary_row(summary: DatasetSummary) -> dict[str, object]:
         "kind": summary.kind or None,
         "blocks": summary.blocks if is_read else None,
         "records": summary.records if is_read else None,
-        "watermark": Timestamp(summary.watermark) if summary.HasField("watermark") else None,
-        "updated": Timestamp(summary.system_time) if is_read else None,
-        "problem": summary.problem or None,
+        "watermark": time_of(summary.watermark) if summary.HasField("watermark") else None,
+        "updated": time_of(summary.system_time) if is_read else None,
+        **problem_of(summary),
         "dropped": summary.dropped if is_read else None,
         "late": summary.late if is_read else None,
+        "rejected": summary.rejected if is_read else None,
+        "rejectedReason": summary.rejected_reason or None,
         "id": summary.dataset_id,
         "head": summary.head or None,
         "pushTopics": dict(summary.push_topics),
     }
+
+
+def problem_of(summary: DatasetSummary) -> dict[str, object]:
+    """Return what is wrong with a dataset, since when, and what to do; None where there is nothing, or not known."""
+    return {
+        "problem": summary.problem or None,
+        "since": Timestamp(summary.since) if summary.HasField("since") else None,
+        "remedy": summary.remedy or None,
+    }
+
+
+def with_stuck(row: Mapping[str, object], stuck: Mapping[str, Stuck], dataset_id: str) -> dict[str, object]:
+    """Return a dataset's row with what its push sources are stuck at, where nothing else is wrong with it."""
+    one = stuck.get(dataset_id)
+    if row.get("problem") or one is None:
+        return dict(row)
+    return {**row, "problem": one.problem, "since": one.since, "remedy": one.remedy}
 
 
 def comparison_row(compared: Comparison, left: str, right: str) -> dict[str, object]:
@@ -48,25 +73,101 @@ def comparison_row(compared: Comparison, left: str, right: str) -> dict[str, obj
 def record_rows(table: "pa.Table") -> Iterator[Mapping[str, object]]:
     """Iterate over records as mappings, in order.
 
-    A time that Python has no value for, which a slice may hold all the same, is text: its number and its type.
+    A value that Python has none for, which a slice may hold all the same, is text; a time then has its number and type.
     """
+    table = table.rename_columns(_distinct(table.column_names))
+    is_direct = not any(_has_nanoseconds(kind) for kind in table.schema.types)
     for batch in table.to_batches(max_chunksize=10_000):
         try:
-            yield from batch.to_pylist()
+            rows = batch.to_pylist() if is_direct else None
         except _NO_PYTHON_VALUE:
+            rows = None
+        if rows is not None:
+            yield from rows
+        else:
             columns = [[_held(value) for value in column] for column in batch.columns]
             yield from (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
+def print_records(table: "pa.Table", output: str) -> None:
+    """Print records; in a table the operation is +A, -R, -C or +C, in JSON its number (design: the `odf` command)."""
+    rows: Sequence[Mapping[str, object]] = list(record_rows(table))
+    if output == "table" and _has_operations(table.schema):
+        rows = [{**row, OPERATION: operation_shown(row[OPERATION])} for row in rows]
+    print_rows(rows, output, columns=_distinct(table.column_names))
+
+
+def operation_shown(value: object) -> object:
+    """Return an operation as the specification writes it; anything else as it is."""
+    return OPERATIONS[value] if isinstance(value, int) and 0 <= value < len(OPERATIONS) else value
+
+
+def _has_operations(schema: "pa.Schema") -> bool:
+    """Return whether the column `op` has a type that operations are stored or computed in."""
+    return schema.names.count(OPERATION) == 1 and str(schema.field(OPERATION).type) in (
+        "uint8",
+        "int16",
+        "int32",
+    )
+
+
 def _held(value: "pa.Scalar") -> object:
+    """Return a value as Python has it, or else as text: there is a way to show every value."""
     try:
-        return value.as_py()
+        return value.as_py() if not value.is_valid or not _has_nanoseconds(value.type) else _in_parts(value)
     except _NO_PYTHON_VALUE:
-        if hasattr(value, "keys"):
-            return {name: _held(value[name]) for name in value}
-        if hasattr(value, "values"):
-            return [_held(item) for item in value.values]
-        return f"{value.value} {value.type}"
+        return _in_parts(value)
+
+
+def _in_parts(value: "pa.Scalar") -> object:
+    import pyarrow.types as kind  # noqa: PLC0415 - slow to import, and few commands need it
+
+    if kind.is_struct(value.type):
+        names = [field.name for field in value.type]
+        parts = [_held(value[number]) for number in range(len(names))]
+        pairs = list(zip(names, parts, strict=True))
+        return dict(pairs) if len(set(names)) == len(names) else pairs
+    if kind.is_map(value.type):
+        return [(_held(item[0]), _held(item[1])) for item in value.values]
+    if kind.is_nested(value.type) and hasattr(value, "values"):
+        return [_held(item) for item in value.values]
+    if hasattr(value, "as_buffer"):  # text that is not UTF-8
+        return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    inner = getattr(value, "value", None)
+    if hasattr(inner, "as_py"):  # of a dictionary, union, run or extension
+        return _held(inner)
+    if isinstance(inner, int) and _has_nanoseconds(value.type):
+        return _exact(inner, value.type)
+    return f"{inner} {value.type}"
+
+
+def _exact(nanos: int, kind: "pa.DataType") -> object:
+    """Return what is counted in nanoseconds: Python's own types would cut times, and have no least duration."""
+    if str(kind).startswith("timestamp"):
+        return Timestamp(nanos)
+    if str(kind).startswith("duration"):
+        return nanos / NANOS
+    seconds, rest = divmod(nanos, NANOS)
+    if not 0 <= seconds < SECONDS_OF_DAY:
+        return f"{nanos} {kind}"
+    text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return f"{text}.{rest:09d}" if rest else text
+
+
+def _has_nanoseconds(kind: "pa.DataType") -> bool:
+    """Return whether values of a type, or what is inside them, are counted in nanoseconds."""
+    return any(mark in str(kind) for mark in ("timestamp[ns", "time64[ns", "duration[ns"))
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Return names that differ: a query may give two columns the same one."""
+    found: list[str] = []
+    for name in names:
+        number, other = 2, name
+        while other in found:
+            other, number = f"{name}_{number}", number + 1
+        found.append(other)
+    return found
 
 
 def arrow_table(chunks: Iterable[bytes]) -> "pa.Table":

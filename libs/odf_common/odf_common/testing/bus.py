@@ -2,12 +2,12 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.codec.bus import Envelope, encode, stamped
-from odf_common.errors import NotFound, Unavailable
-from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, DeadLetter, Inbox, OnOwned, Received
+from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, DeadLetter, Inbox, OnOwned, Received, TopicInfo
 
 
 class MemoryBus:
@@ -17,7 +17,6 @@ class MemoryBus:
         """Nothing has been sent."""
         self.topics: defaultdict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
         self.letters: list[DeadLetter] = []
-        self.attempts: dict[tuple[str, int], int] = {}
         self.positions: dict[tuple[str, str], int] = {}
         self.losses = 0
 
@@ -78,7 +77,6 @@ class MemoryInbox:
             offset=offset,
             key=key,
             value=value,
-            attempts=self._bus.attempts.get((self._topic, offset), 0),
         )
 
     def done(self, message: Received) -> None:
@@ -86,16 +84,14 @@ class MemoryInbox:
         if self._group is not None:
             self._bus.positions[self._group, self._topic] = message.offset + 1
 
-    def note_attempt(self, message: Received) -> None:
-        """Count."""
-        self._bus.attempts[self._topic, message.offset] = message.attempts + 1
-
     def close(self) -> None:
         """Do nothing."""
 
 
 class MemoryTopics:
     """Port `Topics`: names with their partitions."""
+
+    prefix = ""
 
     def __init__(self) -> None:
         """There are none."""
@@ -109,6 +105,10 @@ class MemoryTopics:
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
         """Note the name."""
         self.names.setdefault(name, partitions)
+
+    def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
+        """Return the topics, all empty."""
+        return {name: self._described(name) for name in names}
 
     def topic_id(self, name: str) -> str:
         """Return an id made of the name."""
@@ -125,6 +125,12 @@ class MemoryTopics:
         if partition >= self.partitions(name):
             raise NotFound(what=f"partition {partition} of topic {name}")
         return 0, 0
+
+    def _described(self, name: str) -> TopicInfo | OdfError:
+        if name not in self.names:
+            return NotFound(what=f"topic {name}")
+        none = dict.fromkeys(range(self.names[name]), 0)
+        return TopicInfo(topic_id=self.topic_id(name), low=none, high=none)
 
     def delete_topic(self, name: str) -> None:
         """Forget the name."""

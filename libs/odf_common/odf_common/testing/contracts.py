@@ -265,6 +265,63 @@ class CatalogContract:
             catalog.replace(an_entry())
         assert list(catalog.entries()) == []
 
+    def test_an_entry_gets_another_name_in_one_step(self, catalog: Catalog) -> None:
+        """One that is free; its old name is free then."""
+        catalog.add(an_entry("cities", default="topic"))
+        catalog.add(an_entry("towns", 2))
+        with pytest.raises(AlreadyExists):
+            catalog.rename("cities", an_entry("Towns"))
+        with pytest.raises(NotFound):
+            catalog.rename("villages", an_entry("hamlets"))
+        catalog.rename("cities", an_entry("Places", default="topic"))
+        assert [entry.alias for entry in catalog.entries()] == ["Places", "towns"]
+        assert catalog.by_id(a_dataset()) == an_entry("Places", default="topic")
+        catalog.add(an_entry("cities", 3))
+
+    def test_a_claim_is_held_by_one_and_what_it_recorded_stays_until_it_is_settled(
+        self, catalog: Catalog
+    ) -> None:
+        """Releasing a claim settles nothing."""
+        claim = catalog.claim(a_dataset())
+        assert claim is not None
+        assert catalog.claim(a_dataset()) is None
+        claim.write(an_entry("cities", default="one"))
+        claim.write(an_entry("towns", default="two"))
+        claim.release()
+
+        (left,) = catalog.claims()
+        assert (left.alias, left.dataset_id, set(left.push_topics)) == ("towns", a_dataset(), {"one", "two"})
+        again = catalog.claim(a_dataset())
+        assert again is not None
+        assert again.entry == left
+        again.settle()
+        assert catalog.claims() == ()
+
+    def test_a_claim_that_recorded_nothing_leaves_nothing(self, catalog: Catalog) -> None:
+        """And others are free to take it."""
+        for _ in range(2):
+            claim = catalog.claim(a_dataset())
+            assert claim is not None
+            claim.release()
+            assert catalog.claims() == ()
+
+    def test_of_many_claims_one_is_held_at_a_time(self, catalog: Catalog) -> None:
+        """Also where the one before is just being settled."""
+        held: list[int] = []
+
+        def take(number: int) -> int:
+            while (claim := catalog.claim(a_dataset())) is None:
+                time.sleep(0.001)
+            held.append(number)
+            claim.write(an_entry())
+            assert held == [number]
+            held.clear()
+            claim.settle()
+            return number
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(take, range(8))) == [*range(8)]
+
     def test_a_removed_name_is_free(self, catalog: Catalog) -> None:
         """Removing what is not there does nothing."""
         catalog.add(an_entry("cities", 1))

@@ -74,6 +74,7 @@ def test_a_folder_looks_as_other_nodes_expect(tmp_path: Path) -> None:
     LocalCatalog(tmp_path).add(an_entry("Cities"))
     folder = tmp_path / "datasets" / f"fed01{a_dataset().public_key.hex()}"
     files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert files.pop("notes/name") == (tmp_path / "names" / "cities").read_bytes()  # for this node alone
     assert files == {
         f"blocks/{NAME}": CONTENT,
         "refs/head": str(NAME).encode(),

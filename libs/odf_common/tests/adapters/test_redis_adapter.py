@@ -76,3 +76,28 @@ def test_a_forgotten_state_is_gone(server: Server) -> None:
     cache.put(DATASET, b"state")
     cache.forget(DATASET)
     assert cache.get(DATASET) is None
+
+
+@pytest.mark.parametrize("left_ms", [None, 3_600_000])
+def test_a_lock_left_without_an_end_runs_out_like_any_other(server: Server, left_ms: int | None) -> None:
+    connection = server[1]
+    connection.client.set(f"odf:lock:{DATASET}", "of somebody long gone", px=left_ms)
+    locks = RedisLocks(connection)
+
+    assert locks.acquire(DATASET, 50) is None
+
+    time.sleep(0.1)
+    assert locks.acquire(DATASET, 50) is not None
+
+
+def test_a_key_of_another_type_costs_its_dataset_its_cache_and_no_other(server: Server) -> None:
+    connection = server[1]
+    other = DatasetId.of_key(bytes(31) + b"1")
+    cache, locks = RedisStateCache(connection), RedisLocks(connection)
+    cache.put(other, b"state")
+    connection.client.lpush(f"odf:state:{DATASET}", "odd")
+
+    assert cache.get(DATASET) is None
+    assert cache.get(other) == b"state"
+    assert locks.acquire(DATASET, 5000) is not None
+    assert locks.acquire(DATASET, 5000) is None

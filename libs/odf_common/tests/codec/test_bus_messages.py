@@ -10,7 +10,13 @@ ID = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.mark.parametrize(
-    "body", [Propose(system_time=7, events=[b"a"]), Committed(head=b"h"), HeadMoved(), Refused(code="x")]
+    "body",
+    [
+        Propose(system_time={"seconds": 7}, events=[b"a"]),
+        Committed(head=b"h"),
+        HeadMoved(),
+        Refused(code="x"),
+    ],
 )
 def test_a_message_comes_out_of_a_record_as_it_went_in(
     body: Propose | Committed | HeadMoved | Refused,

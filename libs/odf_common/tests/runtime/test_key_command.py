@@ -89,6 +89,7 @@ def test_the_key_of_another_dataset_is_refused(
 @pytest.mark.parametrize(
     "content",
     [b"", b"\xff\x00", KEY.raw, KEY.text().encode()[:-2], multibase.encode(KEY.raw).encode(), b"f" * 5000],
+    ids=["empty", "bytes", "raw", "cut", "without a prefix", "long"],
 )
 def test_what_is_no_key_is_refused_without_being_shown(
     content: bytes,

@@ -183,6 +183,6 @@ def test_it_is_asked_with_all_names(
     deleted: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
-    assert cli.main(["delete", "%"]) == 130
+    assert cli.main(["delete", "%"]) == 1
     assert "Delete report, flights.worst, flights.late, flights for ever?" in capsys.readouterr().err
     assert deleted == []

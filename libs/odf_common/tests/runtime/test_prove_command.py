@@ -95,7 +95,7 @@ def test_the_verdict_is_told_in_every_form(
         assert word in capsys.readouterr().out.replace('"', "").split()
 
 
-@pytest.mark.parametrize("ref", ["towns", str(OTHER)])
+@pytest.mark.parametrize("ref", ["towns", str(OTHER)], ids=["alias", "id"])
 def test_a_copy_has_no_key_and_no_proof(
     key: PrivateKey, ref: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.codec.bus import Envelope, body_of, decode, envelope
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
@@ -13,6 +14,11 @@ from odf_common.runtime.reader import Handler, Outgoing, Reader, Subscription
 from odf_common.testing.bus import MemoryBus, MemoryTopics
 
 DATASET = DatasetId.of_key(bytes(32))
+OTHER = next(  # in the same partition
+    one
+    for one in (DatasetId.of_key(bytes(31) + bytes([number])) for number in range(1, 256))
+    if partition_of(str(one).encode()) == partition_of(str(DATASET).encode())
+)
 
 
 def answering(envelope_: Envelope) -> Iterable[Outgoing]:
@@ -20,12 +26,12 @@ def answering(envelope_: Envelope) -> Iterable[Outgoing]:
 
 
 def run_until(
-    bus: MemoryBus, handler: Handler, claim: Callable[[], bool], *, group: bool = True
+    bus: MemoryBus, handler: Handler, claim: Callable[[], bool], *, group: bool = True, threads: int = 0
 ) -> MemoryTopics:
     """Run a reader until the claim holds; what it raises is raised here."""
     topics = MemoryTopics()
     reader = Reader(
-        Subscription(topic=COORDINATOR_COMMANDS, handler=handler, group=group),
+        Subscription(topic=COORDINATOR_COMMANDS, handler=handler, group=group, threads=threads),
         group="odf.test",
         bus=bus,
         topics=topics,
@@ -42,10 +48,12 @@ def run_until(
     thread = threading.Thread(target=run)
     thread.start()
     deadline = time.monotonic() + 5
-    while thread.is_alive() and not claim() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    stop.set()
-    thread.join(5)
+    try:
+        while thread.is_alive() and not claim() and time.monotonic() < deadline:
+            time.sleep(0.005)
+    finally:
+        stop.set()
+        thread.join(5)
     assert not thread.is_alive()
     if raised:
         raise raised[0]
@@ -81,11 +89,11 @@ def test_what_cannot_be_reached_is_tried_again() -> None:
 
 def test_an_error_of_ours_is_a_dead_letter_and_the_next_message_is_handled() -> None:
     bus = MemoryBus()
-    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time=1)))
-    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time=2)))
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time={"seconds": 1})))
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time={"seconds": 2})))
 
     def handler(message: Envelope) -> Iterable[Outgoing]:
-        if message.propose.system_time == 1:
+        if message.propose.system_time.seconds == 1:
             raise InvalidInput(text="nonsense")
         return answering(message)
 
@@ -113,19 +121,20 @@ def test_an_unknown_kind_is_passed_over_where_it_may_be(may_ignore: bool) -> Non
     assert len(bus.letters) == (0 if may_ignore else 1)
 
 
-def test_a_bug_ends_the_process_twice_and_is_a_dead_letter_the_third_time() -> None:
+def test_a_bug_is_a_dead_letter_on_the_third_attempt_and_ends_nothing_else() -> None:
     bus = MemoryBus()
-    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time={"seconds": 1})))
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time={"seconds": 2})))
+    calls = []
 
-    def handler(_: Envelope) -> Iterable[Outgoing]:
-        raise ZeroDivisionError
+    def handler(message: Envelope) -> Iterable[Outgoing]:
+        calls.append(message.propose.system_time.seconds)
+        if message.propose.system_time.seconds == 1:
+            raise ZeroDivisionError
+        return answering(message)
 
-    for attempt in (1, 2):
-        with pytest.raises(ZeroDivisionError):
-            run_until(bus, handler, lambda: False)
-        assert bus.attempts == {(COORDINATOR_COMMANDS, 0): attempt}
-        assert bus.positions == {}
-    run_until(bus, handler, lambda: bool(bus.positions))
+    run_until(bus, handler, lambda: bus.positions.get(("odf.test", COORDINATOR_COMMANDS)) == 2)
+    assert calls == [1, 1, 1, 2]
     assert [letter.reason for letter in bus.letters] == ["ZeroDivisionError on attempt 3"]
 
 
@@ -140,3 +149,47 @@ def test_told_to_stop_while_trying_again_leaves_the_message_for_the_next() -> No
 
     run_until(bus, handler, tried.is_set)
     assert bus.positions == {}
+
+
+@pytest.mark.parametrize("threads", [0, 4])
+def test_a_dataset_that_cannot_be_reached_holds_up_no_other_and_keeps_its_order(threads: int) -> None:
+    bus = MemoryBus()
+    freed = threading.Event()
+    answered: list[tuple[str, int]] = []
+    for number in (1, 2):
+        bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time={"seconds": number})))
+        bus.send(COORDINATOR_COMMANDS, envelope(OTHER, Propose(system_time={"seconds": number})))
+
+    def handler(message: Envelope) -> Iterable[Outgoing]:
+        if message.dataset_id == str(DATASET) and not freed.is_set():
+            raise Unavailable(what="lock")
+        answered.append((message.dataset_id, message.propose.system_time.seconds))
+        return answering(message)
+
+    def free_once_the_other_is_done() -> bool:
+        if len(answered) == 2 and not freed.is_set():
+            assert answered == [(str(OTHER), 1), (str(OTHER), 2)]
+            assert bus.positions == {}
+            freed.set()
+        return bus.positions.get(("odf.test", COORDINATOR_COMMANDS)) == 4
+
+    run_until(bus, handler, free_once_the_other_is_done, threads=threads)
+    assert answered[2:] == [(str(DATASET), 1), (str(DATASET), 2)]
+    assert bus.letters == []
+
+
+def test_handlers_that_block_hold_up_no_other_dataset() -> None:
+    bus = MemoryBus()
+    done = threading.Event()
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
+    bus.send(COORDINATOR_COMMANDS, envelope(OTHER, Propose()))
+
+    def handler(message: Envelope) -> Iterable[Outgoing]:
+        if message.dataset_id == str(OTHER):
+            done.set()
+        assert done.wait(10)
+        return answering(message)
+
+    at_end = ("odf.test", COORDINATOR_COMMANDS)
+    run_until(bus, handler, lambda: bus.positions.get(at_end) == 2, threads=2)
+    assert len(bus.topics[COORDINATOR_REPLIES]) == 2

@@ -8,7 +8,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
 from odf_common.runtime.states import ChainStates, NoStateCache
-from odf_common.testing.builders import AChain, a_chain
+from odf_common.testing.builders import AChain, a_chain, a_dataset, a_seed
 
 
 @dataclass
@@ -142,3 +142,21 @@ def test_what_is_known_of_a_dataset_that_has_gone_is_forgotten_by_the_cache_too(
     assert world.cache.get(world.dataset) is not None
     states.forget(world.dataset)
     assert world.cache.get(world.dataset) is None
+
+
+def test_a_scan_over_more_datasets_than_there_is_room_for_still_finds_most_of_them_known() -> None:
+    blobs, refs = CountingStore(), MemoryRefStore()
+    chains = [a_chain(a_seed(dataset=a_dataset(number))) for number in range(120)]
+    for chain in chains:
+        (block,) = chain.blocks
+        blobs.put(chain.state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
+        refs.compare_and_set(chain.state.dataset_id, expected=None, new=block.hash)
+    states = ChainStates(blobs, refs, NoStateCache(), capacity=100)
+
+    for _ in range(3):
+        blobs.reads = 0
+        for chain in chains:
+            states.current(chain.state.dataset_id)
+
+    assert blobs.reads < 40
+    assert len(states) == 100

@@ -6,47 +6,58 @@ One file a strategy.
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Protocol
+from typing import Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from odf_common.metadata.steps import MergeStrategy, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import UnsupportedStep
-from odf_ingest.merge_keys import KeyIndex
+from odf_ingest.merge_keys import KeyIndex, Keys
+from odf_ingest.source_settings import SourceSettings
 
-Keys = npt.NDArray[np.generic]
+DEFAULT: Final = SourceSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """Records in the order of their offsets; `ops` has one operation each, None: all are appended.
 
-    `keys` are the records' keys where the strategy has looked at them: sorted, each once.
+    `keys` has the keys of all records, sorted, each once, by the key columns that the strategy has looked at.
     """
 
     records: pa.Table
     ops: pa.Array | None = None
-    keys: Keys | None = None
+    keys: Mapping[Strings, Keys] = field(default_factory=dict)
 
 
 class History(Protocol):
-    """What the dataset holds before the merge."""
+    """What the dataset holds before the merge. Records without a value in some key column are left out."""
 
     def seen(self, key: Strings) -> KeyIndex:
         """Return all keys that were ever appended."""
 
-    def current(self, key: Strings) -> pa.Table:
-        """Return for each key its last record, unless that was retracted: event time and data columns."""
+    def current(self, key: Strings, keys: Keys | None = None) -> pa.Table:
+        """Return the last record of each key, or of those among `keys` (sorted, distinct), unless it was retracted.
+
+        The columns are event time and data; a table without any columns has no records.
+        """
 
 
 @singledispatch
-def merge(strategy: MergeStrategy, new: pa.Table, history: History, vocab: DatasetVocabulary) -> Merged:
-    """Return what has to be appended so that the dataset reflects `new`, which has an event time column."""
+def merge(
+    strategy: MergeStrategy,
+    new: pa.Table,
+    history: History,
+    vocab: DatasetVocabulary,
+    settings: SourceSettings = DEFAULT,
+) -> Merged:
+    """Return what has to be appended so that the dataset reflects `new`, which has an event time column.
+
+    `settings` limit what one snapshot may retract. Columns have the types that are stored, as in the history.
+    """
     raise UnsupportedStep(step=type(strategy).__name__)
 
 

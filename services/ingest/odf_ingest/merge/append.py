@@ -4,10 +4,17 @@ import pyarrow as pa
 
 from odf_common.metadata.steps import MergeStrategyAppend
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.merge import History, Merged, merge
+from odf_ingest.merge import DEFAULT, History, Merged, merge
 from odf_ingest.merge.ordering import by_event_time
+from odf_ingest.source_settings import SourceSettings
 
 
 @merge.register(MergeStrategyAppend)
-def _(strategy: MergeStrategyAppend, new: pa.Table, history: History, vocab: DatasetVocabulary) -> Merged:
+def _(
+    strategy: MergeStrategyAppend,
+    new: pa.Table,
+    history: History,
+    vocab: DatasetVocabulary,
+    settings: SourceSettings = DEFAULT,
+) -> Merged:
     return Merged(records=by_event_time(new, vocab.event_time_column))

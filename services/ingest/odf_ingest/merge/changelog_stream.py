@@ -1,9 +1,13 @@
-"""ChangelogStream: records carry their own operation; ordered by key, then operation.
+"""ChangelogStream: records carry their own operation; ordered by key, within a key as they arrived.
 
-Several corrections of one key follow on each other: each -C has its +C directly behind it (RFC-015).
+A +C moves up to directly follow its -C (RFC-015): the first +C of a key belongs to its first -C, and so on. A batch
+ends only where every correction is complete, so neither the sequence of a key's operations nor what it ends as
+depends on where batches were cut.
 """
 
+from collections import deque
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +19,12 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import HalfCorrection
-from odf_ingest.merge import History, Merged, key_columns, merge, operation_faults
-from odf_ingest.merge.ordering import by_key
+from odf_ingest.merge import DEFAULT, History, Merged, key_columns, merge, operation_faults
+from odf_ingest.merge.ordering import key_order
 from odf_ingest.merge_keys import key_array
+from odf_ingest.source_settings import SourceSettings
+
+Places = npt.NDArray[np.int64]
 
 
 @key_columns.register(MergeStrategyChangelogStream)
@@ -27,64 +34,83 @@ def _key(strategy: MergeStrategyChangelogStream) -> Strings:
 
 @merge.register(MergeStrategyChangelogStream)
 def _(
-    strategy: MergeStrategyChangelogStream, new: pa.Table, history: History, vocab: DatasetVocabulary
+    strategy: MergeStrategyChangelogStream,
+    new: pa.Table,
+    history: History,
+    vocab: DatasetVocabulary,
+    settings: SourceSettings = DEFAULT,
 ) -> Merged:
     if vocab.operation_type_column not in new.column_names:
         raise InvalidInput(where=f"column {vocab.operation_type_column}", text="is missing")
     ops = operations(new, vocab.operation_type_column)
     records = new.drop_columns([vocab.operation_type_column]).combine_chunks()
     _check_halves(records, ops, strategy.primary_key)
-    ordered, ops = by_key(records, ops, strategy.primary_key)
-    return _paired(ordered, ops)
+    order = key_order(records, strategy.primary_key).to_numpy()
+    places = pa.array(order[_paired(ops.to_numpy(zero_copy_only=False)[order])])
+    return Merged(records=records.take(places), ops=ops.take(places))
 
 
 def _check_halves(records: pa.Table, ops: pa.Array, key: Strings) -> None:
-    """Return if each key has as many -C as +C; raises `HalfCorrection` naming the first record that is a half."""
+    """Raise `HalfCorrection` unless each -C of a key is followed by its own +C, and each +C preceded by its -C."""
     plain = ops.to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(plain >= Operation.CORRECT_FROM)
     if len(rows) == 0:
         return
     distinct, keys = np.unique(key_array(records.take(pa.array(rows)), key), return_inverse=True)
     steps = np.where(plain[rows] == Operation.CORRECT_FROM, 1, -1)
-    surplus = np.zeros(len(distinct), np.int64)
-    np.add.at(surplus, keys, steps)
-    halves = np.flatnonzero(surplus[keys])
-    if len(halves) == 0:
+    by_key = np.argsort(keys, kind="stable")
+    # How many -C wait for their +C: none must be left where a key ends, and never less than none.
+    waiting = np.cumsum(steps[by_key])
+    ends = np.cumsum(np.bincount(keys, minlength=len(distinct))) - 1
+    if waiting.min() >= 0 and not waiting[ends].any():
         return
-    first = halves[0]
-    text = "a -C without its +C behind it" if surplus[keys[first]] > 0 else "a +C without its -C before it"
+    half = _first_half(keys, steps)
     raise HalfCorrection(
-        where=f"record {rows[first] + 1}",
-        text=text,
-        whole=int(rows[_whole(keys, steps)]),
-        may_come=bool((surplus >= 0).all()),
+        where=f"record {rows[half.place] + 1}",
+        text="a -C without its +C behind it" if steps[half.place] > 0 else "a +C without its -C before it",
+        whole=int(rows[half.whole]),
+        may_come=half.may_come,
     )
 
 
-def _whole(keys: npt.NDArray[np.int64], steps: npt.NDArray[np.int64]) -> int:
-    """Return how many halves, from the first one on, are the most that make whole corrections."""
-    surplus: dict[int, int] = {}
+class _Half(NamedTuple):
+    """The first half of a correction that has no other half, by its place among all halves.
+
+    The first `whole` halves make complete corrections; `may_come` tells whether only +C are missing.
+    """
+
+    place: int
+    whole: int
+    may_come: bool
+
+
+def _first_half(keys: Places, steps: Places) -> _Half:
+    waiting: dict[int, deque[int]] = {}
     whole = 0
-    for number, (key, step) in enumerate(zip(keys.tolist(), steps.tolist(), strict=True), start=1):
-        now = surplus.pop(key, 0) + step
-        if now:
-            surplus[key] = now
-        if not surplus:
-            whole = number
-    return whole
+    for place, (key, step) in enumerate(zip(keys.tolist(), steps.tolist(), strict=True)):
+        if step > 0:
+            waiting.setdefault(key, deque()).append(place)
+        elif key not in waiting:
+            # A -C before it may lack its +C too.
+            lacking = [places[0] for one, places in waiting.items() if steps[keys == one].sum() > 0]
+            return _Half(min([place, *lacking]), whole, may_come=False)
+        else:
+            waiting[key].popleft()
+            if not waiting[key]:
+                del waiting[key]
+        if not waiting:
+            whole = place + 1
+    return _Half(min(places[0] for places in waiting.values()), whole, may_come=True)
 
 
-def _paired(records: pa.Table, ops: pa.Array) -> Merged:
-    """Put the +C of each -C behind it, where a key has several of both."""
-    plain = ops.to_numpy(zero_copy_only=False)
-    froms = np.flatnonzero(plain == Operation.CORRECT_FROM)
-    tos = np.flatnonzero(plain == Operation.CORRECT_TO)
-    if np.array_equal(froms + 1, tos):
-        return Merged(records=records, ops=ops)
-    order = np.arange(len(plain))
-    order[np.sort(np.concatenate((froms, tos)))] = np.stack((froms, tos), axis=1).ravel()
-    places = pa.array(order)
-    return Merged(records=records.take(places), ops=ops.take(places))
+def _paired(ops: npt.NDArray[np.uint8]) -> Places:
+    """Return the places of operations that are ordered by key, each +C moved up to follow its -C."""
+    froms = np.flatnonzero(ops == Operation.CORRECT_FROM)
+    tos = np.flatnonzero(ops == Operation.CORRECT_TO)
+    rank = 2 * np.arange(len(ops))
+    # Every key has as many of both, so that the nth of all -C and the nth of all +C belong together.
+    rank[tos] = 2 * froms + 1
+    return np.argsort(rank, kind="stable")
 
 
 @operation_faults.register(MergeStrategyChangelogStream)

@@ -3,11 +3,11 @@
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import Strings
+from odf_ingest.equality import equal
 from odf_ingest.merge import Merged
 from odf_ingest.merge.ordering import by_key
 from odf_ingest.merge_keys import Keys, key_array
@@ -29,7 +29,7 @@ def difference(
     Keys are unique in both; `InvalidInput` is raised if those of `new` are not. Compared are the columns named, or
     all that are no key; a null new event time alone is no change. Retractions repeat the old values.
     """
-    known, new = _alike(known, new)
+    known = alike(known, new.schema)
     old_keys, new_keys = key_array(known, key), key_array(new, key)
     if len(np.unique(new_keys)) != len(new_keys):
         raise InvalidInput(text=f"a snapshot has more than one record with the same key ({', '.join(key)})")
@@ -53,17 +53,17 @@ def difference(
     return Merged(records=ordered, ops=ops)
 
 
-def _alike(known: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return both with the columns and types of `new`; those that the known lack are null there."""
+def alike(known: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return records with the columns and types of a schema; columns that they lack are null."""
     if known.num_columns == 0:
-        return new.slice(0, 0), new
-    columns = []
-    for field in new.schema:
-        if field.name in known.column_names:
-            columns.append(known.column(field.name).cast(field.type))
-        else:
-            columns.append(pa.nulls(len(known), field.type))
-    return pa.Table.from_arrays(columns, schema=new.schema), new
+        return schema.empty_table()
+    columns = [
+        known.column(field.name).cast(field.type)
+        if field.name in known.column_names
+        else pa.nulls(len(known), field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _matched(old: Keys, new: Keys) -> tuple[Places, Places]:
@@ -84,23 +84,8 @@ def _changed(old: pa.Table, new: pa.Table, columns: list[str], event_time: str) 
     for name in columns:
         if name not in new.column_names:
             raise InvalidInput(where=f"column {name}", text="is compared and is missing")
-        differs = _differs(old.column(name).combine_chunks(), new.column(name).combine_chunks())
+        differs = ~equal(old.column(name).combine_chunks(), new.column(name).combine_chunks())
         if name == event_time:
             differs &= new.column(name).is_valid().to_numpy()
         changed |= differs
     return changed
-
-
-def _differs(old: pa.Array, new: pa.Array) -> npt.NDArray[np.bool_]:
-    """Tell where two columns are not the same; nulls are the same as nulls, and not-a-number as itself."""
-    try:
-        same = pc.equal(old, new)
-    except pa.ArrowNotImplementedError:
-        pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
-        return np.array([before != after for before, after in pairs], dtype=np.bool_)
-    if pa.types.is_floating(new.type):
-        same = pc.or_(same, pc.and_(pc.is_nan(old), pc.is_nan(new)))
-    same = pc.coalesce(same, pa.scalar(value=False))
-    both_null = pc.and_(old.is_null(), new.is_null())
-    is_same: npt.NDArray[np.bool_] = pc.or_kleene(same, both_null).to_numpy(zero_copy_only=False)
-    return ~is_same

@@ -4,9 +4,10 @@ import pyarrow as pa
 
 from odf_common.metadata.steps import MergeStrategyLedger, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.merge import History, Merged, key_columns, merge
+from odf_ingest.merge import DEFAULT, History, Merged, key_columns, merge
 from odf_ingest.merge.ordering import by_event_time
 from odf_ingest.merge_keys import key_array
+from odf_ingest.source_settings import SourceSettings
 
 
 @key_columns.register(MergeStrategyLedger)
@@ -15,8 +16,14 @@ def _key(strategy: MergeStrategyLedger) -> Strings:
 
 
 @merge.register(MergeStrategyLedger)
-def _(strategy: MergeStrategyLedger, new: pa.Table, history: History, vocab: DatasetVocabulary) -> Merged:
+def _(
+    strategy: MergeStrategyLedger,
+    new: pa.Table,
+    history: History,
+    vocab: DatasetVocabulary,
+    settings: SourceSettings = DEFAULT,
+) -> Merged:
     keys = key_array(new, strategy.primary_key)
     places, fresh = history.seen(strategy.primary_key).fresh(keys)
     kept = new if len(places) == len(new) else new.take(pa.array(places))
-    return Merged(records=by_event_time(kept, vocab.event_time_column), keys=fresh)
+    return Merged(records=by_event_time(kept, vocab.event_time_column), keys={strategy.primary_key: fresh})

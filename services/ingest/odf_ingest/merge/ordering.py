@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odf_ingest.merge_keys import plain
+from odf_ingest.equality import comparable
 
 
 def by_event_time(records: pa.Table, column: str) -> pa.Table:
@@ -24,8 +24,13 @@ def by_event_time(records: pa.Table, column: str) -> pa.Table:
 
 def by_key(records: pa.Table, ops: pa.Array, key: Sequence[str]) -> tuple[pa.Table, pa.Array]:
     """Return records and operations by key, then operation, equal ones in their order."""
-    columns = [plain(records.column(name).combine_chunks()) for name in key]
-    names = [str(number) for number in range(len(columns) + 1)]
-    table = pa.Table.from_arrays([*columns, ops], names=names)
-    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
+    order = key_order(records, key, ops)
     return records.take(order), ops.take(order)
+
+
+def key_order(records: pa.Table, key: Sequence[str], *last: pa.Array) -> pa.Array:
+    """Return the places of records by key, then by the columns `last`, equal ones in their order."""
+    columns = [*(comparable(records.column(name).combine_chunks()) for name in key), *last]
+    names = [str(number) for number in range(len(columns))]
+    table = pa.Table.from_arrays(columns, names=names)
+    return pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])

@@ -1,11 +1,16 @@
 """Snapshot: each batch is the whole state of the source; what differs from the last one is recorded."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from odf_common.data.columns import Operation
+from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import MergeStrategySnapshot, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.merge import History, Merged, key_columns, merge, takes_whole_batches
+from odf_ingest.errors import SnapshotRetractsTooMuch
+from odf_ingest.merge import DEFAULT, History, Merged, key_columns, merge, takes_whole_batches
 from odf_ingest.merge.difference import difference
+from odf_ingest.source_settings import EmptySnapshot, SourceSettings
 
 
 @key_columns.register(MergeStrategySnapshot)
@@ -19,13 +24,43 @@ def _whole(strategy: MergeStrategySnapshot) -> bool:
 
 
 @merge.register(MergeStrategySnapshot)
-def _(strategy: MergeStrategySnapshot, new: pa.Table, history: History, vocab: DatasetVocabulary) -> Merged:
+def _(
+    strategy: MergeStrategySnapshot,
+    new: pa.Table,
+    history: History,
+    vocab: DatasetVocabulary,
+    settings: SourceSettings = DEFAULT,
+) -> Merged:
     key = strategy.primary_key
-    return difference(
-        history.current(key),
+    known = history.current(key)
+    if len(new) == 0 and settings.empty_snapshot is EmptySnapshot.REFUSE:
+        raise InvalidInput(
+            text="the snapshot has no records, which this source refuses (emptySnapshot: refuse)"
+        )
+    if len(new) == 0 and len(known) == 0:
+        return Merged(records=new)  # the dataset may not even have the key's columns yet
+    merged = difference(
+        known,
         new,
         key=key,
         compared=strategy.compare_columns,
         event_time=vocab.event_time_column,
         retracts_missing=True,
     )
+    _check_share(merged, len(known), settings)
+    return merged
+
+
+def _check_share(merged: Merged, rows: int, settings: SourceSettings) -> None:
+    """Raise `SnapshotRetractsTooMuch` if more than the allowed share of the current rows is retracted."""
+    if rows <= settings.retraction_guard_rows or merged.ops is None:
+        return
+    retracted = int(pc.sum(pc.equal(merged.ops, int(Operation.RETRACT)), min_count=0).as_py())
+    if retracted > settings.max_retracted_share * rows:
+        raise SnapshotRetractsTooMuch(
+            reason=SnapshotRetractsTooMuch.__name__,
+            text=f"the snapshot would retract {retracted} of {rows} rows; "
+            f"the source allows {settings.max_retracted_share:.0%} (`odf source set`, maxRetractedShare)",
+            retracted=retracted,
+            rows=rows,
+        )

@@ -7,11 +7,12 @@ import pyarrow.compute as pc
 from odf_common.data.columns import Operation
 from odf_common.metadata.steps import MergeStrategyUpsertStream, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.merge import History, Merged, key_columns, merge
+from odf_ingest.merge import DEFAULT, History, Merged, key_columns, merge
 from odf_ingest.merge.changelog_stream import operations
-from odf_ingest.merge.difference import difference
+from odf_ingest.merge.difference import alike, difference
 from odf_ingest.merge.ordering import by_key
 from odf_ingest.merge_keys import key_array
+from odf_ingest.source_settings import SourceSettings
 
 
 @key_columns.register(MergeStrategyUpsertStream)
@@ -21,13 +22,17 @@ def _key(strategy: MergeStrategyUpsertStream) -> Strings:
 
 @merge.register(MergeStrategyUpsertStream)
 def _(
-    strategy: MergeStrategyUpsertStream, new: pa.Table, history: History, vocab: DatasetVocabulary
+    strategy: MergeStrategyUpsertStream,
+    new: pa.Table,
+    history: History,
+    vocab: DatasetVocabulary,
+    settings: SourceSettings = DEFAULT,
 ) -> Merged:
     key, name = strategy.primary_key, vocab.operation_type_column
     keys = key_array(new, key)
-    _, from_end = np.unique(keys[::-1], return_index=True)
+    distinct, from_end = np.unique(keys[::-1], return_index=True)
     last = new.take(pa.array(np.sort(len(new) - 1 - from_end)))
-    known = history.current(key)
+    known = history.current(key, distinct)
     if name not in new.column_names:
         return _upserted(known, last, key, vocab)
     is_gone = pc.equal(operations(last, name), int(Operation.RETRACT))
@@ -51,9 +56,5 @@ def _retracted(known: pa.Table, gone: pa.Table, key: Strings, upserts: Merged) -
     """Return what is known of keys that go; those that were never there are passed over."""
     if known.num_columns == 0 or len(gone) == 0:
         return upserts.records.slice(0, 0)
-    leaving = np.isin(key_array(known.cast(_like(known, gone)), key), key_array(gone, key))
-    return known.filter(pa.array(leaving)).select(upserts.records.column_names).cast(upserts.records.schema)
-
-
-def _like(known: pa.Table, new: pa.Table) -> pa.Schema:
-    return pa.schema([pa.field(name, new.schema.field(name).type) for name in known.column_names])
+    leaving = np.isin(key_array(known, key), key_array(gone, key))
+    return alike(known.filter(pa.array(leaving)), upserts.records.schema)

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
-from odf_common.ports.bus import Topics
+from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit import position_of
-from odf_ingest.errors import SourceGone, SourceStopped, TopicReplaced
+from odf_ingest.errors import SourceGone, SourceRetries, SourceStopped, TopicReplaced
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader
@@ -19,6 +20,7 @@ from odf_ingest.push.reader import PushReader
 LOOK: Final = 0.01  # seconds between two looks at the chain
 TELL: Final = 0.25  # seconds between two words of progress
 PATIENCE: Final = 5.0  # seconds that a source may wait for what is not in the topic yet
+LONG: Final = 60.0  # seconds that it may be tried again
 
 Ends = Mapping[tuple[str, int], int]  # by source and partition
 
@@ -50,8 +52,9 @@ class Drains:
         dataset = entry.dataset_id
         state = self._lanes.state(dataset)
         topics = {name: topic for name, topic in entry.push_topics.items() if name in state.push_sources}
-        ends = self._ends(topics)
-        self._require_topics(state, topics)
+        described = self._described(topics)
+        ends = self._ends(topics, described)
+        self._require_topics(entry, state, topics, described)
         told = moved = time.monotonic()
         try:
             while True:
@@ -66,7 +69,9 @@ class Drains:
                 waits = [stuck[dataset, name] for name in topics if (dataset, name) in stuck]
                 if not waits:
                     moved = time.monotonic()
-                elif time.monotonic() - moved > self.patience:
+                elif time.monotonic() - moved > (
+                    LONG if isinstance(waits[0], SourceRetries) else self.patience
+                ):
                     raise waits[0]
                 self._hurry(dataset, topics, is_hurried=True)
                 time.sleep(LOOK)
@@ -74,21 +79,36 @@ class Drains:
         finally:
             self._hurry(dataset, topics, is_hurried=False)
 
-    def _ends(self, topics: Mapping[str, str]) -> Ends:
-        ends = {}
-        for name, topic in topics.items():
-            for number in range(self._topics.partitions(topic)):
-                _, ends[name, number] = self._topics.watermarks(topic, number)
-        return ends
+    def _ends(self, topics: Mapping[str, str], described: Mapping[str, TopicInfo]) -> Ends:
+        return {
+            (name, number): end
+            for name, topic in topics.items()
+            for number, end in described[topic].high.items()
+        }
 
-    def _require_topics(self, state: ChainState, topics: Mapping[str, str]) -> None:
-        """Raise `SourceStopped` for a topic that was made anew since it was read last."""
+    def _require_topics(
+        self,
+        entry: CatalogEntry,
+        state: ChainState,
+        topics: Mapping[str, str],
+        described: Mapping[str, TopicInfo],
+    ) -> None:
+        """Raise `SourceStopped` for a topic that was replaced since it was read last."""
         for name, topic in topics.items():
             known = position_of(state, name).topics.get(topic)
-            actual = self._topics.topic_id(topic)
+            actual = described[topic].topic_id
             if known is not None and known.topic_id != actual:
                 why = TopicReplaced(topic=topic, expected=known.topic_id, actual=actual)
-                raise SourceStopped(source=name, reason=why.code, text=str(why))
+                raise SourceStopped(dataset=entry.alias, source=name, reason=why.code, text=str(why))
+
+    def _described(self, topics: Mapping[str, str]) -> Mapping[str, TopicInfo]:
+        """Return the topics as they are; raises `NotFound` or `Unavailable` for one that cannot be described."""
+        described = {}
+        for name, found in self._topics.describe(topics.values()).items():
+            if isinstance(found, OdfError):
+                raise found
+            described[name] = found
+        return described
 
     def _waiting(self, state: ChainState, topics: Mapping[str, str], ends: Ends) -> int:
         waiting = 0

@@ -1,5 +1,7 @@
 """A file as something to commit: whole or not at all, once for each key."""
 
+from collections.abc import Callable
+
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource, DatasetKind
@@ -7,31 +9,40 @@ from odf_ingest.batch import FileBatch
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.position import SourcePosition
 from odf_ingest.prepare import Plan, Prepared, Preparer, plan_of
+from odf_ingest.push.inflight import cancelled
 from odf_ingest.slices import Reached
 
 
 class FileCommit:
-    """Port `Batch` for one file."""
+    """Port `Batch` for one file.
 
-    may_be_empty = False
+    One that appends nothing is committed for its receipt's sake, where the client has given the key: a late repeat
+    would otherwise undo what was pushed in between.
+    """
 
-    def __init__(self, source: str, batch: FileBatch, preparer: Preparer) -> None:
-        """Read the file with `preparer`, again only if the source changes meanwhile."""
+    def __init__(
+        self, source: str, batch: FileBatch, preparer: Preparer, is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Read the file with `preparer`, again only if the source changes meanwhile; stop once it is not wanted."""
         self.source = source
+        self.may_be_empty = not batch.is_key_generated
         self._batch = batch
         self._preparer = preparer
+        self._is_wanted = is_wanted
         self._read: tuple[Plan, Prepared] | None = None
 
     def check(self, position: SourcePosition) -> None:
         """Raise `AlreadyCommitted` if the batch's key is among the receipts."""
         if position.has_receipt(self._batch.key):
             raise AlreadyCommitted
+        self.before_proposal()
 
     def prepare(self, state: ChainState) -> Prepared:
         """Return the file's records; raises `InvalidInput`."""
         plan = plan_of(state, chosen_source(state, self.source))
         if self._read is None or self._read[0] != plan:
             self._read = plan, self._preparer.file(plan, self._batch)
+        self.before_proposal()
         return self._read[1]
 
     def left_of(self, error: InvalidInput) -> Prepared:
@@ -40,7 +51,13 @@ class FileCommit:
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
         """Return the position with the batch's receipt."""
+        self.before_proposal()
         return position.with_receipt(self._batch.key), None
+
+    def before_proposal(self) -> None:
+        """Raise `Refused` if nobody wants the batch any more."""
+        if not self._is_wanted():
+            raise cancelled()
 
 
 def chosen_source(state: ChainState, name: str) -> AddPushSource:

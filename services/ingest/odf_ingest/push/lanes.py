@@ -1,10 +1,9 @@
 """Lanes: what is committed to one dataset goes one after another, whatever brings it."""
 
 import threading
-from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Executor
 
+from odf_common.adapters.local.faults import guarded
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -13,51 +12,41 @@ from odf_common.ports.store import BlobStore, ObjectKind
 from odf_common.runtime.states import ChainStates
 from odf_ingest.commit import Batch, BatchCommitter, Outcome
 from odf_ingest.history import DatasetHistory
+from odf_ingest.push.pools import SerialQueue
 
 
 class Lane:
-    """One dataset's: a queue of tasks that run in order, and a lock that every commit takes."""
+    """One dataset's: tasks that run in order, queries that do, and a lock that every commit takes."""
 
-    def __init__(self, dataset: DatasetId, history: DatasetHistory, pool: Executor) -> None:
-        """Run tasks on `pool`."""
+    def __init__(
+        self, dataset: DatasetId, history: DatasetHistory, pool: Executor, queries: Executor
+    ) -> None:
+        """Run tasks on `pool`, and the sources' queries on `queries`, one at a time."""
         self.dataset = dataset
         self.history = history
         self.lock = threading.Lock()
-        self._pool = pool
-        self._tasks: deque[Callable[[], None]] = deque()
-        self._mutex = threading.Lock()
-        self._is_running = False
-
-    def submit(self, task: Callable[[], None]) -> None:
-        """Run the task when those before it are done."""
-        with self._mutex:
-            self._tasks.append(task)
-            if self._is_running:
-                return
-            self._is_running = True
-        self._pool.submit(self._run)
-
-    def _run(self) -> None:
-        while True:
-            with self._mutex:
-                if not self._tasks:
-                    self._is_running = False
-                    return
-                task = self._tasks.popleft()
-            task()
+        self.tasks = SerialQueue(pool)
+        self.queries = SerialQueue(queries)
+        self.committed: Multihash | None = None  # the head after its last commit from here
 
 
 class Lanes:
     """The lanes of all datasets that this process has met."""
 
     def __init__(
-        self, blobs: BlobStore, states: ChainStates, committer: BatchCommitter, pool: Executor
+        self,
+        blobs: BlobStore,
+        states: ChainStates,
+        committer: BatchCommitter,
+        pool: Executor,
+        queries: Executor | None = None,
     ) -> None:
-        """Commit through `committer`; run tasks on `pool`."""
+        """Commit through `committer`; run tasks on `pool`, and what waits for the engine on `queries`."""
         self._blobs = blobs
         self._states = states
         self._committer = committer
         self._pool = pool
+        self._queries = queries or pool
         self._lanes: dict[DatasetId, Lane] = {}
         self._mutex = threading.Lock()
 
@@ -66,7 +55,9 @@ class Lanes:
         with self._mutex:
             known = self._lanes.get(dataset)
             if known is None:
-                known = self._lanes[dataset] = Lane(dataset, self._history(dataset), self._pool)
+                known = self._lanes[dataset] = Lane(
+                    dataset, self._history(dataset), self._pool, self._queries
+                )
             return known
 
     def forget(self, dataset: DatasetId) -> None:
@@ -75,14 +66,27 @@ class Lanes:
             self._lanes.pop(dataset, None)
         self._states.forget(dataset)
 
+    @guarded
     def commit(self, dataset: DatasetId, batch: Batch) -> Outcome:
         """Return when the batch is in the chain; see `BatchCommitter.commit`."""
         lane = self.lane(dataset)
         with lane.lock:
-            return self._committer.commit(lambda: self.state(dataset), lane.history, batch)
+            outcome = self._committer.commit(lambda: self.state(dataset), lane.history, batch)
+            lane.committed = outcome.state.head
+            return outcome
+
+    def is_own(self, dataset: DatasetId, head: bytes) -> bool:
+        """Return whether the head is the one that this process has committed last."""
+        with self._mutex:
+            lane = self._lanes.get(dataset)
+        return lane is not None and lane.committed is not None and lane.committed.raw == head
+
+    def current(self, dataset: DatasetId) -> ChainState | None:
+        """Return the state at the dataset's head, None while it has no blocks."""
+        return self._states.current(dataset)
 
     def state(self, dataset: DatasetId) -> ChainState:
-        """Return the state at the dataset's head; raises `NotFound` when it has gone."""
+        """Return the state at the dataset's head; raises `NotFound` when it is gone."""
         state = self._states.current(dataset)
         if state is None:
             raise NotFound(what=f"dataset {dataset}")

@@ -1,11 +1,11 @@
 """A batch of messages as something to commit: where it belongs in the topic, and how its bad records leave."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from odf_common.errors import InvalidInput, Unavailable
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
-from odf_common.ports.bus import Bus, DeadLetter
 from odf_ingest.batch import BadRecord, MessageBatch
 from odf_ingest.errors import (
     AlreadyCommitted,
@@ -17,6 +17,7 @@ from odf_ingest.errors import (
 )
 from odf_ingest.position import SourcePosition, TopicPosition
 from odf_ingest.prepare import Plan, Prepared, plan_of
+from odf_ingest.push.rejects import Rejecting
 from odf_ingest.slices import HELD, Reached
 
 Read = Callable[[Plan, MessageBatch], Prepared]
@@ -35,7 +36,7 @@ class KafkaBatch:
         plan: Plan,
         reading: "Future[Prepared]",
         read: Read,
-        bus: Bus,
+        rejecting: Rejecting,
     ) -> None:
         """Read anew with `read` if that has failed for a moment, or the source has changed meanwhile."""
         self.source = source
@@ -45,10 +46,11 @@ class KafkaBatch:
         self._plan = plan
         self._reading = reading
         self._read = read
-        self._bus = bus
+        self._rejecting = rejecting
         self._taken: tuple[Plan, Prepared] | None = None
-        self._has_buried = False
-        self._dataset = ""
+        self._buried: set[tuple[int, int]] = set()
+        self._dataset: DatasetId | None = None
+        self.rejected: tuple[BadRecord, ...] = ()  # of what was committed
 
     def check(self, position: SourcePosition) -> None:
         """Raise unless the chain stands where the batch begins."""
@@ -67,15 +69,15 @@ class KafkaBatch:
         source = state.push_sources.get(self.source)
         if source is None:
             raise SourceGone(source=self.source)
-        self._dataset = str(state.dataset_id)
+        self._dataset = state.dataset_id
         plan = plan_of(state, source)
         if self._taken is None and plan == self._plan:
-            self._taken = plan, self._first_reading()
+            self._taken = plan, self._allowed(plan, self._first_reading())
         elif self._taken is None or self._taken[0] != plan:
             if plan.needs_timestamps and not self._plan.needs_timestamps:
                 # They were not kept: the messages have to be taken again.
                 raise PositionMoved(source=self.source)
-            self._taken = plan, self._read(plan, self.batch)
+            self._taken = plan, self._allowed(plan, self._read(plan, self.batch))
         return self._taken[1]
 
     def left_of(self, error: InvalidInput) -> Prepared:
@@ -87,7 +89,7 @@ class KafkaBatch:
         assert self._taken is not None
         plan, prepared = self._taken
         if plan.takes_whole_batches:
-            left = self._as_bad(prepared, error)
+            left = self._allowed(plan, self._as_bad(prepared, error))
         elif isinstance(error, HalfCorrection):
             left = self._whole(plan, prepared, error)
         else:
@@ -119,10 +121,22 @@ class KafkaBatch:
         )
         return Prepared(source=prepared.source, records=None, moment=prepared.moment, bad=(bad,), greatest={})
 
-    def _bury(self, bad: Sequence[BadRecord]) -> None:
-        if bad and not self._has_buried:
-            bury(self._bus, self.batch.topic, bad, source=self.source, dataset=self._dataset)
-            self._has_buried = True
+    def _allowed(self, plan: Plan, prepared: Prepared) -> Prepared:
+        """Return what the source's settings allow to commit; that is the batch from then on."""
+        assert self._dataset is not None
+        shorter = self._rejecting.allowed(self._dataset, self.source, self.batch, prepared.bad)
+        if shorter is self.batch:
+            return prepared
+        self.batch = shorter
+        return self._read(plan, shorter)
+
+    def _bury(self, bad: Sequence[BadRecord], position: SourcePosition) -> None:
+        """Write the dead letters that are not written yet: a batch that is drafted again has most of the same."""
+        assert self._dataset is not None
+        fresh = [one for one in bad if (one.partition, one.offset) not in self._buried]
+        self._rejecting.bury(self._dataset, self.source, self.batch, fresh, position)
+        self._buried |= {(one.partition, one.offset) for one in fresh}
+        self.rejected = tuple(bad)
 
     def _first_reading(self) -> Prepared:
         try:
@@ -137,7 +151,7 @@ class KafkaBatch:
         Bad records are dead letters then, durably.
         """
         batch = self.batch
-        self._bury(prepared.bad)
+        self._bury(prepared.bad, position)
         known = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
         greatest = dict(known.greatest)
         if batch.partitions > 1:
@@ -146,23 +160,7 @@ class KafkaBatch:
         topic = TopicPosition(topic_id=batch.topic_id, next={**known.next, **batch.end}, greatest=greatest)
         is_held = batch.partitions > 1 and not batch.unread <= greatest.keys()
         reached: Reached = HELD if is_held else min(greatest.values(), default=None)
-        return position.with_topic(batch.topic, topic), reached
+        return position.with_topic(batch.topic, topic).with_rejected(len(prepared.bad)), reached
 
-
-def bury(bus: Bus, topic: str, bad: Iterable[BadRecord], *, source: str, dataset: str) -> None:
-    """Write dead letters; they are durable when this returns. Raises `Unavailable`."""
-    for number, record in enumerate(bad, start=1):
-        bus.send_dead_letter(
-            DeadLetter(
-                topic=topic,
-                partition=record.partition,
-                offset=record.offset,
-                reason=record.reason,
-                key=dataset.encode(),
-                value=record.value or b"",
-                facts={"dataset": dataset, "source": source},
-            )
-        )
-        if number % 1000 == 0:
-            bus.flush()
-    bus.flush()
+    def before_proposal(self) -> None:
+        """Do nothing: nobody cancels messages."""

@@ -1,11 +1,15 @@
 """Which sources are read here: those of datasets whose partition of the ingest commands is this instance's.
 
-New ones are noticed by notifications and by looking through the catalog; every change happens on the reader's thread.
+New ones are noticed by notifications and by looking through the catalog; looking is done in the background, every
+change on the reader's thread. One that fails holds up no other: it is tried again, and `stuck` names it.
 """
 
+import heapq
+import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
@@ -14,50 +18,55 @@ from odf_common.errors import NotFound, OdfError, Refused, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
-from odf_common.ports.bus import Topics
+from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest import metrics
 from odf_ingest.commit import position_of
-from odf_ingest.errors import SourceStopped, SourceWaits
+from odf_ingest.errors import SourceStopped
+from odf_ingest.push import stalls
+from odf_ingest.push.inspector import Inspection, Inspector
 from odf_ingest.push.lanes import Lanes
+from odf_ingest.push.machine import Event, Phase
 from odf_ingest.push.opening import open_source
-from odf_ingest.push.source import Limits, PushSource, Wait
+from odf_ingest.push.record import FIRST, Key, Search, SourceRecord, Span, Stop, Trouble, Wait, as_of
+from odf_ingest.push.source import Limits, PushSource
 
 log = structlog.stdlib.get_logger(__name__)
 
 RESCAN: Final = 15.0  # seconds between two looks through the catalog
-VERIFY: Final = 1.0  # seconds between two sources whose topic is looked at
-AGAIN: Final = 0.2  # seconds before a dataset that is not complete yet is looked at again
-Key = tuple[DatasetId, str]
+PATROL: Final = 1.0  # seconds between two looks at some datasets, in turn
+MOST: Final = 20  # datasets looked at in one patrol
+SAME_FAILURE: Final = 30.0  # seconds of work after which a failure is another one
+BUSY: Final = 0.5  # seconds until a dataset with batches in flight is looked at again
 PartitionOf = Callable[[DatasetId], int]
 
 
 class Reading(Protocol):
     """The reader, as seen from here."""
 
-    @property
-    def sources(self) -> Mapping[Key, PushSource]:
-        """Return what is being read."""
+    def open(self, sources: Sequence[PushSource]) -> None:
+        """Begin to read sources; raises `Unavailable`, and then none of them is read."""
 
-    def open(self, source: PushSource) -> None:
-        """Begin to read a source."""
+    def close(self, source: PushSource) -> None:
+        """Read a source no longer, and drop what has come of it."""
 
-    def close(self, key: Key) -> None:
-        """Read a source no longer."""
+    def request(self, action: Callable[[], None]) -> None:
+        """Have the action done on the reader's thread, soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stop:
-    """Why a source stands still, and what the chain said then."""
+class _Dataset:
+    """A dataset that is owned here: its name, its sources that have a record, and why it cannot be read, if so."""
 
-    why: SourceStopped
-    chain: object
+    entry: CatalogEntry | None = None
+    sources: frozenset[str] = frozenset()
+    trouble: Trouble | None = None
 
 
 class OwnedSources:
-    """Opens and closes sources; used by the reader's thread, but for `reason` and `stuck`."""
+    """Opens and closes sources; used by the reader's thread, but for `record`, `reason` and `stuck`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name
         self,
         *,
         reading: Reading,
@@ -66,198 +75,388 @@ class OwnedSources:
         topics: Topics,
         limits: Limits,
         partition_of: PartitionOf,
+        pool: Executor,
     ) -> None:
-        """Own nothing yet."""
+        """Own nothing yet; look at datasets on `pool`."""
         self._reading = reading
         self._lanes = lanes
         self._catalog = catalog
-        self._topics = topics
         self._limits = limits
         self._partition_of = partition_of
+        self._pool = pool
         self._partitions: frozenset[int] = frozenset()
-        self._stops: dict[Key, _Stop] = {}
-        self._waits: dict[Key, Wait] = {}
-        self._again: dict[DatasetId, float] = {}
-        self._missing: set[Key] = set()
-        self._scanned = 0.0
-        self._verified = 0.0
-        self._turn = 0
+        self._records: dict[Key, SourceRecord] = {}
+        self._failures: dict[Key, tuple[Trouble, float]] = {}
+        self._datasets: dict[DatasetId, _Dataset] = {}
+        self._later: list[tuple[float, str, DatasetId]] = []  # a heap: when, and by id
+        self._planned: dict[DatasetId, float] = {}  # of each dataset the one look in the heap that counts
+        self._unchecked: set[DatasetId] = set()  # changed while they had batches in flight
+        self._round: list[DatasetId] = []
+        self._scan_due = self._patrol_due = math.inf
+        self._inspector = Inspector(
+            catalog=catalog,
+            current=lanes.current,
+            topics=topics,
+            pool=pool,
+            deliver=lambda found: reading.request(lambda: self.found(found)),
+        )
 
     def own(self, partitions: frozenset[int]) -> None:
         """Read what belongs to these partitions, and nothing else."""
         self._partitions = partitions
-        for key in [key for key in self._reading.sources if self._partition_of(key[0]) not in partitions]:
-            self._reading.close(key)
+        for dataset in [one for one in self._datasets if not self._is_owned(one)]:
+            self._drop(dataset)
         self._scan()
+        self._patrol_due = time.monotonic() + PATROL
 
     def look_again(self) -> None:
-        """Look at datasets that were not complete, and now and then at all."""
+        """Look at datasets whose time has come, and now and then at all."""
         now = time.monotonic()
-        for dataset in [dataset for dataset, at in self._again.items() if at <= now]:
-            del self._again[dataset]
-            self.look(dataset)
-        if now - self._scanned > RESCAN:
+        due = set()
+        while self._later and self._later[0][0] <= now:
+            at, _, dataset = heapq.heappop(self._later)
+            if self._planned.get(dataset) == at:
+                del self._planned[dataset]
+                due.add(dataset)
+        if due:
+            self._inspector.ask(due)
+        if now >= self._scan_due:
             self._scan()
-        if now - self._verified > VERIFY:
-            self._verify_next(now)
-
-    def verify(self, key: Key) -> None:
-        """Read a source anew if its topic was deleted or made anew, which leads to a stop; else nothing happens."""
-        source = self._reading.sources.get(key)
-        if source is None:
-            return
-        try:
-            is_same = self._topics.topic_id(source.topic) == source.topic_id
-        except NotFound:
-            is_same = False
-        if not is_same:
-            self.reopen(source)
+        if now >= self._patrol_due:
+            self._patrol(now)
 
     def look(self, dataset: DatasetId, alias: str | None = None) -> None:
-        """Open, close or mend the sources of a dataset, if it is owned here."""
-        if self._partition_of(dataset) not in self._partitions:
-            return
-        entry = self._catalog.by_alias(alias) if alias else None
-        if entry is None or entry.dataset_id != dataset:
-            entry = self._catalog.by_id(dataset)
-        if entry is None:
-            # Blocks come before the name: it may follow in a moment.
-            if alias is not None:
-                self.look_soon(dataset)
-            return
-        self._look_at(entry)
-
-    def look_soon(self, dataset: DatasetId) -> None:
-        """Look at a dataset again in a moment."""
-        self._again[dataset] = time.monotonic() + AGAIN
+        """Open, close or mend the sources of a dataset that has changed, if it is owned here."""
+        if self._is_owned(dataset):
+            self._unchecked.add(dataset)
+            self._inspector.ask((dataset,), alias)
 
     def removed(self, dataset: DatasetId) -> None:
-        """Leave a dataset that has gone."""
-        for key in [key for key in self._reading.sources if key[0] == dataset]:
-            self._reading.close(key)
-        for key in [key for key in self._stops if key[0] == dataset]:
-            del self._stops[key]
-        for key in [key for key in self._waits if key[0] == dataset]:
-            del self._waits[key]
+        """Forget a dataset that is gone."""
+        self._drop(dataset)
         self._lanes.forget(dataset)
 
-    def reopen(self, source: PushSource, wait: Wait | None = None) -> None:
-        """Read a source anew from where the chain stands; with a `wait`, into a longer batch."""
-        key = (source.dataset, source.name)
-        if self._reading.sources.get(key) is source:
-            why = wait.why if wait else None
-            log.info("source is read anew", dataset=source.alias, source=source.name, why=why)
-            self._reading.close(key)
-            if wait is not None:
-                self._waits[key] = wait
-            self.look(source.dataset)
-
-    def stopped(self, key: Key, why: SourceStopped) -> None:
-        """Keep in mind why a source stands still."""
-        try:
-            chain = _as_of(self._lanes.state(key[0]), key[1])
-        except NotFound:
+    def reopen(self, source: PushSource, wait: Wait | None = None, search: Search | None = None) -> None:
+        """Read a source again from where the chain stands; with a `wait`, into a longer batch."""
+        record = self._records.get(source.key)
+        if record is None or record.source is not source:
             return
-        self._stops[key] = _Stop(why=why, chain=chain)
-        entry = self._catalog.by_id(key[0])
-        metrics.STOPPED.labels(str(key[0]) if entry is None else entry.alias, key[1]).set(1)
-        log.error("source stopped", dataset=str(key[0]), source=key[1], reason=why.reason, why=why.text)
+        log.info(
+            "source is opened again",
+            dataset=source.alias,
+            source=source.name,
+            why=wait.why if wait else None,
+        )
+        self._reading.close(source)
+        self._records[source.key] = record.moved(Event.REOPEN, wait=wait, search=search)
+        self._inspector.ask((source.dataset,))
+
+    def resume(self, key: Key, search: Search | None = None) -> None:
+        """Open a source again that is held up; with a `search`, one message is left out."""
+        record = self._records.get(key)
+        if record is not None and record.phase is Phase.RETRYING:
+            self._inspector.ask((key[0],))
+        if record is not None and record.phase is Phase.WAITING and record.source is not None:
+            self.reopen(record.source, search=search)
+        if record is not None and record.phase is Phase.STOPPED:
+            log.info("source is resumed", dataset=record.alias, source=key[1])
+            metrics.STOPPED.labels(record.alias, key[1]).set(0)
+            self._records[key] = record.moved(Event.RESUME, search=search)
+            self._inspector.ask((key[0],))
+
+    def failed(self, source: PushSource, error: OdfError, search: Search | None = None) -> None:
+        """Try a source again later whose topic cannot be read, or whose dataset's files cannot be used."""
+        record = self._records.get(source.key)
+        if record is not None and record.source is source:
+            self._reading.close(source)
+            before, at = self._failures.get(source.key, (None, 0.0))
+            if before is not None and time.monotonic() - at < before.delay + SAME_FAILURE:
+                record = replace(record, trouble=before)  # although messages have come meanwhile
+            self._fail(record if search is None else replace(record, search=search), error)
+            trouble = self._records[source.key].trouble
+            if trouble is not None:
+                self._failures[source.key] = trouble, time.monotonic()
+
+    def stopped(self, source: PushSource, error: Exception, chain: object, batch: Span | None = None) -> None:
+        """Stop a source, whose batch cannot be committed."""
+        record = self._records.get(source.key)
+        if record is not None and record.source is source:
+            self._reading.close(source)
+            self._stop(record, error, chain, batch)
+
+    def note(self, source: PushSource, event: Event) -> None:
+        """Apply an event to a source whose messages are taken."""
+        record = self._records[source.key]
+        self._records[source.key] = record.moved(event)
+
+    def phase(self, key: Key) -> Phase:
+        """Return what is done with a source."""
+        record = self._records.get(key)
+        return Phase.CLOSED if record is None else record.phase
+
+    def readable(self, key: Key) -> None:
+        """Note that a source's topic can be read."""
+        record = self._records.get(key)
+        if record is not None and record.trouble is not None:
+            self._records[key] = replace(record, trouble=None)
+
+    def record(self, key: Key) -> SourceRecord | None:
+        """Return what is known of a source, None if it is not owned here."""
+        return self._records.get(key)
 
     def reason(self, dataset: DatasetId, source: str) -> SourceStopped | None:
-        """Return why a source stands still, None if it does not."""
-        stop = self._stops.get((dataset, source))
-        return None if stop is None else stop.why
+        """Return why a source is stopped, None if it is not."""
+        record = self._records.get((dataset, source))
+        return None if record is None or record.stop is None else record.stop.why
 
     def stuck(self) -> Mapping[Key, Refused]:
-        """Return why sources stand still, or wait for what has not come."""
-        waits = {
-            key: SourceWaits(source=key[1], reason="HalfMissing", text=wait.why)
-            for key, source in list(self._reading.sources.items())
-            if source.is_waiting and (wait := source.wait) is not None
-        }
-        return waits | {key: stop.why for key, stop in list(self._stops.items())}
+        """Return why sources are stopped, or what they wait for; with an empty name, why a dataset cannot be read."""
+        found: dict[Key, Refused] = {}
+        for dataset, known in list(self._datasets.items()):
+            if known.trouble is not None:
+                found[dataset, ""] = stalls.of_dataset(known.trouble)
+        for key, record in list(self._records.items()):
+            why = stalls.of_source(record)
+            if why is not None:
+                found[key] = why
+        return found
 
-    def _verify_next(self, now: float) -> None:
-        self._verified = now
-        keys = list(self._reading.sources)
-        if keys:
-            self._turn = (self._turn + 1) % len(keys)
-            self.verify(keys[self._turn])
+    def stuck_since(self, key: Key) -> int | None:
+        """Return since when a dataset (with an empty name) or source does not get on, in ns; None if not known."""
+        known, record = self._datasets.get(key[0]), self._records.get(key)
+        if record is None:
+            since = known.trouble.since if known is not None and known.trouble is not None else None
+        else:
+            since = record.since if record.trouble is None else record.trouble.since
+        return None if since is None else int(since * 1e9)
+
+    def found(self, inspections: Iterable[Inspection]) -> None:
+        """Apply what was found of datasets."""
+        ready: list[PushSource] = []
+        for one in inspections:
+            try:
+                ready += self._applied(one)
+            except OdfError as error:  # such as a source state that cannot be read: this dataset only
+                self._unreadable(one.dataset, self._datasets.get(one.dataset, _Dataset()), error)
+        if not ready:
+            return
+        try:
+            self._reading.open(ready)
+        except Unavailable as error:
+            for source in ready:
+                self._fail(self._records[source.key], error)
+            return
+        for source in ready:
+            record = self._records[source.key]
+            event = Event.OPENED if source.wait is None else Event.OPENED_SHORT
+            self._records[source.key] = record.moved(event, source=source)
+
+    def _is_owned(self, dataset: DatasetId) -> bool:
+        return self._partition_of(dataset) in self._partitions
 
     def _scan(self) -> None:
-        self._scanned = time.monotonic()
-        for entry in self._catalog.entries():
-            if entry.push_topics and self._partition_of(entry.dataset_id) in self._partitions:
-                self._look_at(entry)
+        """Look for datasets that are new, have other topics or are gone; reading the catalog is done elsewhere."""
+        self._scan_due = math.inf
+        known = {dataset: one.entry for dataset, one in self._datasets.items()}
 
-    def _look_at(self, entry: CatalogEntry) -> None:
-        dataset = entry.dataset_id
-        try:
-            state = self._lanes.state(dataset)
-        except NotFound:
-            self.removed(dataset)
+        def scan() -> None:
+            try:
+                entries = {one.dataset_id: one for one in self._catalog.entries() if one.push_topics}
+                changed = {dataset for dataset, one in entries.items() if known.get(dataset) != one}
+                self._reading.request(lambda: self._scanned(changed | (known.keys() - entries.keys())))
+            except OdfError as error:
+                log.error("the catalog cannot be read", why=str(error))  # noqa: TRY400 - no traceback is needed
+                self._reading.request(lambda: self._scanned(()))
+
+        self._pool.submit(scan)
+
+    def _scanned(self, changed: Iterable[DatasetId]) -> None:
+        self._scan_due = time.monotonic() + RESCAN
+        owned = [dataset for dataset in changed if self._is_owned(dataset)]
+        if owned:
+            self._inspector.ask(owned)
+
+    def _patrol(self, now: float) -> None:
+        """Look at some datasets in turn: a notification may have been lost, a topic replaced."""
+        self._patrol_due = now + PATROL
+        if not self._round:
+            self._round = list(self._datasets)
+        count = min(MOST, math.ceil(len(self._datasets) * PATROL / RESCAN))
+        some, self._round = self._round[:count], self._round[count:]
+        if some:
+            self._inspector.ask(some)
+
+    def _look_later(self, dataset: DatasetId, delay: float) -> None:
+        """Plan a look, unless an earlier one is planned: each plans the next, so two would go on for ever."""
+        at = time.monotonic() + delay
+        if self._planned.get(dataset, math.inf) > at:
+            self._planned[dataset] = at
+            heapq.heappush(self._later, (at, str(dataset), dataset))
+
+    def _applied(self, one: Inspection) -> Iterable[PushSource]:
+        """Bring a dataset's records in line with what was found, and return the sources to be opened."""
+        dataset = one.dataset
+        if not self._is_owned(dataset):
             return
-        except Unavailable:
-            raise
+        known = self._datasets.get(dataset, _Dataset())
+        if one.error is not None:
+            self._unreadable(dataset, known, one.error)
+            return
+        if one.entry is None or one.state is None:
+            if dataset in self._datasets:
+                self.removed(dataset)
+            elif one.entry is None and dataset in self._unchecked:
+                # Blocks come before the name: it may follow at once.
+                self._look_later(dataset, FIRST)
+            self._unchecked.discard(dataset)
+            return
+        for name in known.sources - one.state.push_sources.keys():
+            self._close((dataset, name))
+        self._datasets[dataset] = _Dataset(entry=one.entry, sources=frozenset(one.state.push_sources))
+        was_unchecked = dataset in self._unchecked
+        self._unchecked.discard(dataset)
+        for declared in one.state.push_sources.values():
+            source = self._mended(one.entry, one.state, declared, one.topics, is_changed=was_unchecked)
+            if source is not None:
+                yield source
+
+    def _mended(
+        self,
+        entry: CatalogEntry,
+        state: ChainState,
+        declared: AddPushSource,
+        topics: Mapping[str, TopicInfo | OdfError],
+        *,
+        is_changed: bool,
+    ) -> PushSource | None:
+        """Return a source that has to be opened where the chain stands, None where nothing has to be done."""
+        key = (entry.dataset_id, declared.source_name)
+        missing = NotFound(what=f"the topic of push source {declared.source_name}")
+        described = topics.get(declared.source_name, missing)
+        record = self._records.get(key) or SourceRecord(key=key, alias=entry.alias)
+        self._records[key] = record = self._renamed(record, entry.alias)
+        source = record.source
+        if source is not None:
+            if not (source.is_idle or source.is_waiting):
+                # Its batches are checked against the chain; a change that none of them meets is looked at later.
+                if is_changed:
+                    self._unchecked.add(key[0])
+                    self._look_later(key[0], BUSY)
+                return None
+            if not self._has_moved(record, source, entry, state, described):
+                return None
+            self._reading.close(source)
+            record = record.moved(Event.REOPEN)
+        elif record.phase is Phase.STOPPED:
+            if record.stop is not None and record.stop.chain == as_of(state, declared.source_name):
+                return None
+            metrics.STOPPED.labels(record.alias, key[1]).set(0)
+            record = record.moved(Event.RESUME)
+        elif record.phase is Phase.RETRYING:
+            record = record.moved(Event.RETRY)
+        self._records[key] = record
+        return self._opened(record, entry, state, declared, described)
+
+    def _opened(
+        self,
+        record: SourceRecord,
+        entry: CatalogEntry,
+        state: ChainState,
+        declared: AddPushSource,
+        described: TopicInfo | OdfError,
+    ) -> PushSource | None:
+        try:
+            return open_source(entry, state, declared, described, limits=self._limits, record=record)
+        except (NotFound, Unavailable) as error:
+            self._fail(record, error)
         except OdfError as error:
-            log.error("dataset cannot be read", dataset=entry.alias, why=str(error))  # noqa: TRY400 - no traceback is needed
-            return
-        for key in [key for key in self._reading.sources if key[0] == dataset]:
-            if key[1] not in state.push_sources:
-                self._reading.close(key)
-        for source in state.push_sources.values():
-            if source.source_name in entry.push_topics:
-                self._mend(entry, state, source)
-            else:
-                self.look_soon(dataset)
+            self._stop(record, error, as_of(state, declared.source_name))
+        return None
 
-    def _mend(self, entry: CatalogEntry, state: ChainState, source: AddPushSource) -> None:
-        """See to it that a source is read from where the chain stands, unless it is stopped for a reason that lasts."""
-        key = (entry.dataset_id, source.source_name)
-        known = self._reading.sources.get(key)
-        if known is not None and not (known.is_idle or known.is_waiting):
-            # Where it stands is known when its work is done; a reset meanwhile must not be overlooked.
-            self.look_soon(entry.dataset_id)
-            return
-        if known is not None and not _is_elsewhere(known, state):
-            return
-        stop = self._stops.get(key)
-        if stop is not None and stop.chain == _as_of(state, source.source_name):
-            return
-        self._open(entry, state, source)
+    def _has_moved(
+        self,
+        record: SourceRecord,
+        source: PushSource,
+        entry: CatalogEntry,
+        state: ChainState,
+        described: TopicInfo | OdfError,
+    ) -> bool:
+        """Return whether the chain, the source or its topic is another than the one that is being read."""
+        if (
+            source.plan.source != state.push_sources[source.name]
+            or entry.push_topics.get(source.name) != source.topic
+        ):
+            return True
+        if isinstance(described, TopicInfo):
+            if described.topic_id != source.topic_id or described.low.keys() != source.next.keys():
+                return True
+        elif isinstance(described, NotFound):
+            return True
+        if not _is_elsewhere(source, state):
+            return False
+        if record.suspect == source.position:
+            return True
+        # What was found may be from before its last commit: look once more before it is read again.
+        self._records[source.key] = replace(record, suspect=dict(source.position))
+        self._inspector.ask((source.dataset,))
+        return False
 
-    def _open(self, entry: CatalogEntry, state: ChainState, source: AddPushSource) -> None:
-        key = (entry.dataset_id, source.source_name)
-        try:
-            opened = open_source(
-                self._topics, entry, state, source, limits=self._limits, wait=self._waits.get(key)
+    def _renamed(self, record: SourceRecord, alias: str) -> SourceRecord:
+        if record.alias == alias:
+            return record
+        metrics.forget(record.alias, record.key[1])
+        if record.source is not None:
+            record.source.alias = alias
+        return replace(record, alias=alias)
+
+    def _unreadable(self, dataset: DatasetId, known: _Dataset, error: OdfError) -> None:
+        """Try a dataset again later; its sources that are being read go on as long as they can."""
+        trouble = Trouble.of(error, known.trouble)
+        if trouble.tries == 1:
+            log.error("dataset cannot be read", dataset=str(dataset), why=trouble.why)
+        self._datasets[dataset] = replace(known, trouble=trouble)
+        self._look_later(dataset, trouble.delay)
+
+    def _fail(self, record: SourceRecord, error: OdfError) -> None:
+        trouble = Trouble.of(error, record.trouble)
+        if trouble.tries == 1:
+            log.warning(
+                "source cannot be read yet", dataset=record.alias, source=record.key[1], why=trouble.why
             )
-        except Unavailable:
-            raise
-        except NotFound as error:
-            if key not in self._missing:
-                log.warning("no push topic yet", dataset=entry.alias, source=key[1], why=str(error))
-            self._missing.add(key)
-            self._again[entry.dataset_id] = time.monotonic() + 5 * AGAIN
-        except OdfError as error:
-            self._reading.close(key)
-            self.stopped(key, SourceStopped(source=source.source_name, reason=error.code, text=str(error)))
-        else:
-            self._stops.pop(key, None)
-            self._waits.pop(key, None)
-            self._missing.discard(key)
-            metrics.STOPPED.labels(entry.alias, source.source_name).set(0)
-            self._reading.open(opened)
+        self._records[record.key] = record.moved(Event.FAIL, trouble=trouble)
+        self._look_later(record.key[0], trouble.delay)
 
+    def _stop(self, record: SourceRecord, error: Exception, chain: object, batch: Span | None = None) -> None:
+        name = record.key[1]
+        reason = getattr(error, "code", type(error).__name__)
+        why = SourceStopped(dataset=record.alias, source=name, reason=reason, text=str(error))
+        search = record.search or (record.source.search if record.source else None)
+        if search is not None:
+            search.ended(why)
+        self._records[record.key] = record.moved(Event.STOP, stop=Stop(why=why, chain=chain, batch=batch))
+        metrics.STOPPED.labels(record.alias, name).set(1)
+        log.error("source stopped", dataset=record.alias, source=name, reason=reason, why=why.text)
 
-def _as_of(state: ChainState, source: str) -> object:
-    return state.push_sources.get(source), state.source_states.get(source)
+    def _drop(self, dataset: DatasetId) -> None:
+        known = self._datasets.pop(dataset, _Dataset())
+        self._planned.pop(dataset, None)
+        self._unchecked.discard(dataset)
+        for name in known.sources:
+            self._close((dataset, name))
+
+    def _close(self, key: Key) -> None:
+        record = self._records.pop(key, None)
+        self._failures.pop(key, None)
+        if record is None:
+            return
+        if record.source is not None:
+            self._reading.close(record.source)
+        record.moved(Event.CLOSE)
+        metrics.forget(record.alias, key[1])
 
 
 def _is_elsewhere(source: PushSource, state: ChainState) -> bool:
-    """Tell whether an idle or waiting source is at another position than the chain: a reset, or another writer."""
-    if source.plan.source != state.push_sources[source.name]:
-        return True
+    """Return whether an idle or waiting source is at another position than the chain: a reset, or another writer."""
     known = position_of(state, source.name).topics.get(source.topic)
     at = {} if known is None else known.next
     return any(at.get(number, source.beginning[number]) != next_ for number, next_ in source.position.items())

@@ -5,7 +5,7 @@ Positions come from the chain alone. A source that cannot go on stops by itself;
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -13,12 +13,14 @@ import structlog
 
 from odf_common.adapters.kafka.records import Partition, Taken
 from odf_common.errors import Unavailable
-from odf_common.identity.did import DatasetId
 from odf_common.runtime.retry import keep_trying
-from odf_ingest.errors import HalfMissing, PositionMoved, SourceStopped
+from odf_ingest.batch import MessageBatch
+from odf_ingest.errors import HalfMissing, PositionMoved, is_storage_fault
+from odf_ingest.push.machine import Event, Phase
 from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push.record import Key, Span, Wait
 from odf_ingest.push.records import Records
-from odf_ingest.push.source import LIMIT, PushSource, Wait
+from odf_ingest.push.source import LIMIT, PushSource
 from odf_ingest.push.work import Work
 
 log = structlog.stdlib.get_logger(__name__)
@@ -27,7 +29,6 @@ COUNT: Final = 500  # messages taken at once; with more, each falls out of the c
 IDLE: Final = 0.05  # seconds to wait for a message, so that requests are heard
 HURRY: Final = 0.005  # the same, when a batch should be cut
 Request = Callable[[], None]
-Key = tuple[DatasetId, str]
 
 
 class PushReader:
@@ -40,6 +41,7 @@ class PushReader:
         self._requests: SimpleQueue[Request] = SimpleQueue()
         self._by_partition: dict[Partition, PushSource] = {}
         self._mean_size = 1024.0  # bytes of a message
+        self._active: dict[Key, PushSource] = {}  # those that something came of which is not committed yet
         self.sources: dict[Key, PushSource] = {}
 
     def bind(self, owned: OwnedSources, work: Work) -> None:
@@ -55,66 +57,88 @@ class PushReader:
         """Read until `stop`."""
         try:
             while not stop.is_set():
-                if keep_trying(self._meet_requests, stop) is None:
-                    break
-                taken = keep_trying(self._take, stop)
-                if taken is not None:
-                    self._sort(taken)
-                self._advance()
+                self.step(stop)
         finally:
             self._work.end()
             self._records.close()
 
-    def open(self, source: PushSource) -> None:
-        """Begin to read a source; another one of the same name is left."""
-        key = (source.dataset, source.name)
-        self.close(key)
-        self.sources[key] = source
-        self._by_partition |= dict.fromkeys(source.partitions, source)
-        self._records.assign({(source.topic, number): at for number, at in source.next.items()})
-        log.info(
-            "source opened", dataset=source.alias, source=source.name, topic=source.topic, next=source.next
-        )
+    def step(self, stop: threading.Event) -> None:
+        """Meet requests, take messages, and hand on the batches that are full."""
+        self._meet_requests()
+        taken = keep_trying(self._take, stop)
+        if taken is not None:
+            self._sort(taken)
+        keep_trying(self._advance, stop)
 
-    def close(self, key: Key) -> None:
+    def open(self, sources: Sequence[PushSource]) -> None:
+        """Begin to read sources; raises `Unavailable`, and then none of them is read."""
+        self._records.assign({(one.topic, number): at for one in sources for number, at in one.next.items()})
+        for source in sources:
+            self.sources[source.key] = source
+            self._by_partition |= dict.fromkeys(source.partitions, source)
+            log.info(
+                "source opened",
+                dataset=source.alias,
+                source=source.name,
+                topic=source.topic,
+                next=source.next,
+            )
+
+    def close(self, source: PushSource) -> None:
         """Read a source no longer, and drop what has come of it."""
-        source = self.sources.pop(key, None)
-        if source is not None:
-            source.is_stale = True
-            self._let_go(source)
+        source.is_stale = True
+        for partition in source.partitions:
+            if self._by_partition.get(partition) is source:
+                del self._by_partition[partition]
+        if self.sources.get(source.key) is source:
+            del self.sources[source.key]
+            self._active.pop(source.key, None)
+        try:
+            self._records.unassign(source.partitions)
+        except Unavailable as error:
+            # Its messages are passed over until it is assigned again.
+            log.warning("partitions stay assigned", dataset=source.alias, source=source.name, why=str(error))
 
-    def failed(self, source: PushSource, error: Exception) -> None:
-        """Take note, from any thread, that a source's batch could not be committed."""
+    def failed(self, source: PushSource, error: Exception, batch: MessageBatch) -> None:
+        """Note, from any thread, that a source's batch could not be committed."""
+        search, first = batch.search, batch.parts[0].partition
+        is_the_half = search is not None and search.half_in == first
         if isinstance(error, PositionMoved):
-            self.request(lambda: self._owned.reopen(source))
-        elif isinstance(error, HalfMissing):
-            wait = Wait(seen=error.end, tries=error.tries + 1, why=error.why)
-            self.request(lambda: self._owned.reopen(source, wait))
+            self.request(lambda: self._owned.reopen(source, search=source.search))
+        elif is_storage_fault(error):
+            self.request(lambda: self._owned.failed(source, error, source.search))
+        elif isinstance(error, HalfMissing) and not is_the_half:
+            wait = Wait(seen=error.end, tries=error.tries + 1, why=error.why, first=first)
+            wider = None if search is None else search.widened(batch.count)
+            self.request(lambda: self._owned.reopen(source, wait, wider))
+        elif search is not None and batch.count > 1:
+            narrower = search.narrowed(batch.count)
+            self.request(lambda: self._owned.reopen(source, search=narrower))
         else:
-            self.request(lambda: self._halt(source, getattr(error, "code", type(error).__name__), str(error)))
+            chain = self._work.chain_of(source)
+            span = Span(end=batch.end, count=batch.count, first=batch.parts[0].partition)
+            self.request(lambda: self._owned.stopped(source, error, chain, span))
 
-    def _meet_requests(self) -> bool:
+    def _meet_requests(self) -> None:
         while True:
             try:
                 action = self._requests.get_nowait()
             except Empty:
                 break
-            try:
-                action()
-            except Unavailable:
-                self._requests.put(action)
-                raise
+            action()
         self._owned.look_again()
-        return True
 
     def _take(self) -> Taken | None:
-        live = self.sources.values()
-        if live and all(source.ready for source in live):
-            # Nobody could take more: what waits in the client's own queue stays there.
+        if (
+            self._active
+            and len(self._active) == len(self.sources)
+            and all(source.ready for source in self._active.values())
+        ):
+            # No source could take more: what waits in the client's own queue stays there.
             self._work.settled.wait(IDLE)
             self._work.settled.clear()
             return None
-        waiting = [source for source in live if source.due is not None]
+        waiting = [source for source in self._active.values() if source.due is not None]
         due = min((source.due or 0.0 for source in waiting), default=None)
         if due is None:
             return self._records.take(1, IDLE)
@@ -128,9 +152,7 @@ class PushReader:
         for partition, reason in taken.faults.items():
             source = self._by_partition.get(partition)
             if source is not None:
-                log.warning("partition cannot be read", dataset=source.alias, source=source.name, why=reason)
-                self.close((source.dataset, source.name))
-                self._owned.look_soon(source.dataset)
+                self._owned.failed(source, Unavailable(what=f"topic {source.topic}", why=reason))
         for chunk in taken.chunks:
             source = self._by_partition.get(chunk.partition)
             if source is None:
@@ -138,14 +160,19 @@ class PushReader:
             source.add(chunk)
             source.high[chunk.partition[1]] = self._records.high(chunk.partition) or 0
             self._mean_size = 0.5 * self._mean_size + 0.5 * max(source.last_mean, 1.0)
+            self._active[source.key] = source
+            self._owned.readable(source.key)
+            if self._owned.phase(source.key) is Phase.WAITING and not source.lacks_more:
+                self._owned.note(source, Event.MORE)
         for partition, offset in taken.ends.items():
             source = self._by_partition.get(partition)
             if source is not None:
                 source.ends[partition[1]] = offset
+                self._owned.readable(source.key)
 
     def _advance(self) -> None:
         now = time.monotonic()
-        for source in self.sources.values():
+        for source in list(self._active.values()):
             due = source.due
             # While there is no room for it, a batch had better grow.
             if due is not None and due <= now and source.at_work < LIMIT:
@@ -153,29 +180,16 @@ class PushReader:
             while source.ready and source.at_work < LIMIT:
                 self._work.begin(source, source.ready.popleft())
             self._pause(source)
+            if source.is_idle:
+                del self._active[source.key]
 
     def _pause(self, source: PushSource) -> None:
-        """Let a source rest while it is ahead of its commits and others are not."""
+        """Take no more messages of a source that is ahead of its commits, while there are others."""
+        phase = self._owned.phase(source.key)
         is_ahead = len(source.ready) > 0
-        if is_ahead and not source.is_paused and len(self.sources) > 1:
+        if is_ahead and phase is Phase.READING and len(self.sources) > 1:
             self._records.pause(source.partitions)
-            source.is_paused = True
-        elif source.is_paused and not is_ahead:
+            self._owned.note(source, Event.AHEAD)
+        elif phase is Phase.PAUSED and not is_ahead:
             self._records.resume(source.partitions)
-            source.is_paused = False
-
-    def _halt(self, source: PushSource, reason: str, text: str) -> None:
-        if self.sources.get((source.dataset, source.name)) is not source:
-            return
-        self._let_go(source)
-        source.is_stale = True
-        self._owned.stopped(
-            (source.dataset, source.name), SourceStopped(source=source.name, reason=reason, text=text)
-        )
-        del self.sources[source.dataset, source.name]
-
-    def _let_go(self, source: PushSource) -> None:
-        self._records.unassign(source.partitions)
-        for partition in source.partitions:
-            if self._by_partition.get(partition) is source:
-                del self._by_partition[partition]
+            self._owned.note(source, Event.CAUGHT_UP)

@@ -12,6 +12,7 @@ from odf_common.adapters.kafka.records import Chunk, Partition
 from odf_common.identity.did import DatasetId
 from odf_ingest.batch import MessageBatch, Part
 from odf_ingest.prepare import Plan
+from odf_ingest.push.record import Key, Search, Trouble, Wait
 from odf_ingest.values import Values
 
 LIMIT = 2  # batches at work: one is committed while the next is read
@@ -42,15 +43,6 @@ class Limits:
         return Limits(size=min(self.size * times, self.top), delay=delay, most=self.most)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """Why a source waits: the batches up to `seen` lacked something, `tries` times."""
-
-    seen: Mapping[int, int]
-    tries: int
-    why: str
-
-
 @dataclass(slots=True, kw_only=True)
 class _Buffer:
     """Messages that wait for more."""
@@ -58,6 +50,7 @@ class _Buffer:
     start: dict[int, int]
     parts: list[Part] = field(default_factory=list)
     size: int = 0
+    count: int = 0
     begun: float = 0.0
 
 
@@ -68,7 +61,9 @@ class PushSource:
     something came; `begun` and `settled` count batches.
     `is_stale` says that what is at work is to be dropped, `is_hurried` that a batch is cut as soon as nothing more
     waits; `last_mean` is the mean size in bytes of the messages that came last. With a `wait` its first batch is
-    not cut before something new has come.
+    not cut before something new has come; with a `search`, batches are cut by count.
+    `committing_since` is when the batch began that is being committed (seconds since the epoch), `trouble` why that
+    does not get on; both are written by its thread.
     """
 
     def __init__(  # noqa: PLR0913 - all by name
@@ -83,6 +78,7 @@ class PushSource:
         beginning: Mapping[int, int],
         limits: Limits,
         wait: Wait | None = None,
+        search: Search | None = None,
     ) -> None:
         """Begin to read at `positions`."""
         self.dataset = dataset
@@ -98,15 +94,22 @@ class PushSource:
         # Each is written by one thread only.
         self.begun = 0
         self.settled = 0
-        self.is_paused = False
         self.is_stale = False
         self.is_hurried = False
         self.last_mean = 0.0
         self.beginning = dict(beginning)
         self.wait = wait
+        self.search = search
+        self.trouble: Trouble | None = None
+        self.committing_since: float | None = None
         self._usual = limits
         self._limits = limits.after(wait.tries if wait else 0)
         self._buffer = _Buffer(start=dict(positions))
+
+    @property
+    def key(self) -> Key:
+        """Return what tells it from others."""
+        return self.dataset, self.name
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -127,6 +130,11 @@ class PushSource:
     def is_waiting(self) -> bool:
         """Tell whether what has come of it cannot be committed before more comes."""
         return self.wait is not None and not self._has_new(self.wait) and self._has_seen(self.wait)
+
+    @property
+    def lacks_more(self) -> bool:
+        """Return whether nothing new has come since a batch was too short."""
+        return self.wait is not None and not self._has_new(self.wait)
 
     @property
     def position(self) -> Mapping[int, int]:
@@ -164,9 +172,10 @@ class PushSource:
         """Take in messages; full batches become ready."""
         whole = self._part(chunk)
         if self.plan.takes_whole_batches:
-            for number in range(len(whole.values)):
-                self._append(whole.between(number, number + 1), 0)
-                self.cut()
+            self._add_by_count(whole, 1)
+            return
+        if self.search is not None:
+            self._add_by_count(whole, self.search.count)
             return
         sizes = whole.values.sizes
         room = self._limits.size - self._buffer.size
@@ -183,6 +192,16 @@ class PushSource:
                 return
         taken = int(sizes[at - 1]) if at else 0
         self._append(whole.between(at, len(sizes)), total - taken)
+
+    def _add_by_count(self, whole: Part, most: int) -> None:
+        at = 0
+        while at < len(whole.values):
+            until = min(at + most - self._buffer.count, len(whole.values))
+            some = whole.between(at, until)
+            self._append(some, int(some.values.sizes[-1]))
+            at = until
+            if self._buffer.count >= most:
+                self.cut()
 
     def cut(self) -> None:
         """Make a batch of what the buffer has."""
@@ -203,9 +222,12 @@ class PushSource:
                 unread=frozenset(number for number, at in self.next.items() if self.ends.get(number) != at),
                 tries=self.wait.tries if self.wait else 0,
                 may_grow=buffer.size < self._usual.top,
+                search=self.search,
             )
         )
         self.wait = None
+        if self.search is not None and self.search.is_over(self.next):
+            self.search = None
         self._limits = self._usual
         self._buffer = _Buffer(start=dict(self.next))
 
@@ -225,6 +247,7 @@ class PushSource:
             buffer.begun = time.monotonic()
         buffer.parts.append(part)
         buffer.size += size
+        buffer.count += len(part.values)
         self.next[part.partition] = part.offsets[-1] + 1
 
 

@@ -1,45 +1,63 @@
 """One batch of messages on its way through: read, committed in its lane, told about."""
 
-import errno
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
-from typing import Final
+from concurrent.futures import Executor, Future
+from dataclasses import replace
 
 import structlog
 
 from odf_common.codec.bus import envelope
-from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.errors import NotFound, OdfError, StorageUnavailable, Unavailable
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import NOTIFICATIONS, Bus, Topics
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.runtime.retry import keep_trying
 from odf_ingest import metrics
-from odf_ingest.batch import MessageBatch
+from odf_ingest.batch import BadRecord, MessageBatch
 from odf_ingest.commit import Outcome
-from odf_ingest.errors import HalfMissing, PositionMoved, TopicGone, TopicReplaced
+from odf_ingest.errors import (
+    HalfMissing,
+    PositionMoved,
+    SourceGone,
+    TopicGone,
+    TopicReplaced,
+    is_storage_fault,
+)
 from odf_ingest.prepare import Plan, Prepared, Preparer
 from odf_ingest.push.lanes import Lanes
-from odf_ingest.push.messages import KafkaBatch
+from odf_ingest.push.messages import KafkaBatch, Read
+from odf_ingest.push.record import Trouble, as_of
+from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import PushSource
 
 log = structlog.stdlib.get_logger(__name__)
 
-PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # faults of a disk that may pass
-Failed = Callable[[PushSource, Exception], None]
+Failed = Callable[[PushSource, Exception, MessageBatch], None]
 
 
 class Work:
     """Takes batches through; `failed` is told what did not work."""
 
-    def __init__(
-        self, *, lanes: Lanes, preparer: Preparer, topics: Topics, bus: Bus, readers: Executor, failed: Failed
+    def __init__(  # noqa: PLR0913 - all by name
+        self,
+        *,
+        lanes: Lanes,
+        preparer: Preparer,
+        topics: Topics,
+        bus: Bus,
+        rejecting: Rejecting,
+        readers: Executor,
+        failed: Failed,
     ) -> None:
         """Read batches on `readers`, each dataset's ahead of what is being committed."""
         self._lanes = lanes
         self._preparer = preparer
         self._topics = topics
         self._bus = bus
+        self._rejecting = rejecting
         self._readers = readers
         self._failed = failed
         self._stop = threading.Event()
@@ -48,24 +66,31 @@ class Work:
     def begin(self, source: PushSource, batch: MessageBatch) -> None:
         """Take a batch through in the background; `settled` is set when it is done with."""
         source.begun += 1
-        reading = self._readers.submit(self._read, source.plan, batch)
-        work = KafkaBatch(
-            source.name, batch, plan=source.plan, reading=reading, read=self._read, bus=self._bus
-        )
+        lane = self._lanes.lane(source.dataset)
 
-        def task() -> None:
-            try:
-                if not source.is_stale:
-                    self._commit(source, batch, work)
-            finally:
-                source.settled += 1
-                self.settled.set()
+        def read() -> Prepared:
+            return self._read(source.plan, batch)
 
-        self._lanes.lane(source.dataset).submit(task)
+        if source.plan.source.preprocess is None:
+            reading = self._readers.submit(read)
+            lane.tasks.submit(lambda: self._settle(source, batch, reading))
+        else:
+            # The engine may take its time: nothing else waits for it, and no thread does.
+            reading = lane.queries.submit(read)
+            reading.add_done_callback(
+                lambda read_: lane.tasks.submit(lambda: self._settle(source, batch, read_))
+            )
 
     def end(self) -> None:
         """Begin no more tries."""
         self._stop.set()
+
+    def chain_of(self, source: PushSource) -> object:
+        """Return what the chain says of a source now, None if it cannot be read."""
+        try:
+            return as_of(self._lanes.state(source.dataset), source.name)
+        except OdfError:
+            return None
 
     def _read(self, plan: Plan, batch: MessageBatch) -> Prepared:
         """Return the records, if they are of the topic that they are taken for."""
@@ -78,35 +103,91 @@ class Work:
             raise TopicReplaced(topic=batch.topic, expected=batch.topic_id, actual=actual)
         return self._preparer.messages(plan, batch)
 
+    def _settle(self, source: PushSource, batch: MessageBatch, reading: "Future[Prepared]") -> None:
+        try:
+            if not source.is_stale:
+                source.committing_since = time.time()
+                self._commit(source, batch, self._work(source, batch, reading, self._read))
+        finally:
+            source.committing_since = source.trouble = None
+            source.settled += 1
+            self.settled.set()
+
+    def _work(
+        self, source: PushSource, batch: MessageBatch, reading: "Future[Prepared]", read: Read
+    ) -> KafkaBatch:
+        return KafkaBatch(
+            source.name, batch, plan=source.plan, reading=reading, read=read, rejecting=self._rejecting
+        )
+
     def _commit(self, source: PushSource, batch: MessageBatch, work: KafkaBatch) -> None:
         try:
-            outcome = keep_trying(lambda: self._committed(source, work), self._stop)
+            # A fault of the dataset's files holds no thread: the source is opened again later.
+            outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=StorageUnavailable)
         except OdfError as error:
-            source.is_stale = True
-            if isinstance(error, HalfMissing):
-                self._tell_progress(source, source.lag(batch.start), 0, time.monotonic() - batch.begun)
-            self._failed(source, error)
+            self._give_up(source, batch, error)
         except Exception as error:
             log.exception("a bug stops this source", dataset=str(source.dataset), source=source.name)
-            source.is_stale = True
-            self._failed(source, error)
+            self._give_up(source, batch, error)
         else:
             if work.batch is not batch:
                 # The rest of it is read again.
                 source.is_stale = True
-                self._failed(source, PositionMoved(source=source.name))
+                self._failed(source, PositionMoved(source=source.name), batch)
             if outcome is not None:
-                self._tell(source, work.batch, outcome)
+                if work.batch is batch and batch.search is not None and batch.search.is_over(batch.end):
+                    batch.search.ended(None)
+                self._tell(source, work, outcome)
+
+    def _give_up(self, source: PushSource, batch: MessageBatch, error: Exception) -> None:
+        source.is_stale = True
+        if _is_to_be_skipped(batch, error):
+            self._skip(source, batch, error)
+            return
+        if isinstance(error, HalfMissing):
+            self._tell_progress(source, source.lag(batch.start), 0, time.monotonic() - batch.begun)
+        self._failed(source, error, batch)
+
+    def _skip(self, source: PushSource, batch: MessageBatch, why: Exception) -> None:
+        """Commit the position behind a message that someone wants left out; it becomes a dead letter."""
+        (part,) = batch.parts
+        bad = BadRecord(
+            partition=part.partition,
+            offset=part.offsets[0],
+            value=part.values[0],
+            reason=f"skipped by command: {why}",
+        )
+        nothing = Prepared(
+            source=source.plan.source, records=None, moment=Timestamp(0), bad=(bad,), greatest={}
+        )
+        reading: Future[Prepared] = Future()
+        reading.set_result(nothing)
+        alone = replace(batch, search=None, is_skipped=True)
+        work = self._work(source, alone, reading, lambda plan, _: replace(nothing, source=plan.source))
+        source.search = None
+        try:
+            outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=StorageUnavailable)
+        except OdfError as error:
+            self._failed(source, error, alone)
+            return
+        if outcome is not None:
+            log.warning("message skipped", dataset=source.alias, source=source.name, offset=bad.offset)
+            if batch.search is not None:
+                batch.search.ended((bad.partition, bad.offset))
+            self._tell(source, work, outcome)
+        self._failed(source, PositionMoved(source=source.name), alone)
 
     def _committed(self, source: PushSource, work: KafkaBatch) -> Outcome:
         try:
-            return self._lanes.commit(source.dataset, work)
-        except OSError as error:
-            if error.errno in PASSING:
-                raise Unavailable(what="the disk", why=str(error)) from error
+            outcome = self._lanes.commit(source.dataset, work)
+        except Unavailable as error:
+            source.trouble = Trouble.of(error, source.trouble)
             raise
+        source.trouble = None
+        return outcome
 
-    def _tell(self, source: PushSource, batch: MessageBatch, outcome: Outcome) -> None:
+    def _tell(self, source: PushSource, work: KafkaBatch, outcome: Outcome) -> None:
+        batch = work.batch
         elapsed = time.monotonic() - batch.begun
         lag = source.lag(batch.end)
         metrics.RECORDS.labels(source.alias, source.name).inc(outcome.count)
@@ -117,18 +198,46 @@ class Work:
             source=source.name,
             records=outcome.count,
             messages=batch.count,
+            rejected=len(work.rejected),
             lag=lag,
             ms=round(elapsed * 1000),
         )
-        self._tell_progress(source, lag, outcome.count, elapsed)
+        if work.rejected:
+            metrics.BAD.labels(source.alias, source.name).inc(len(work.rejected))
+            log.warning(
+                "messages rejected",
+                dataset=source.alias,
+                source=source.name,
+                messages=len(work.rejected),
+                first=work.rejected[0].reason,
+                see=f"odf rejected list {source.alias}",
+            )
+        self._tell_progress(source, lag, outcome.count, elapsed, outcome.state)
 
-    def _tell_progress(self, source: PushSource, lag: int, records: int, elapsed: float) -> None:
+    def _tell_progress(
+        self, source: PushSource, lag: int, records: int, elapsed: float, state: ChainState | None = None
+    ) -> None:
         metrics.LAG.labels(source.alias, source.name).set(lag)
         progress = IngestProgress(
             source_name=source.name, lag=lag, records=records, elapsed_ms=round(elapsed * 1000)
         )
+        if state is not None:
+            self._rejecting.add_to(progress, state)
         try:
             self._bus.send(NOTIFICATIONS, envelope(source.dataset, progress, may_ignore=True))
             self._bus.flush()
         except Unavailable as error:
             log.warning("progress not told", why=str(error))
+
+
+def _is_to_be_skipped(batch: MessageBatch, error: Exception) -> bool:
+    """Return whether this is the message that someone wants left out: it fails alone, whatever comes beside it."""
+    search = batch.search
+    if (
+        search is None
+        or batch.count != 1
+        or isinstance(error, PositionMoved | SourceGone | TopicGone | TopicReplaced)
+        or is_storage_fault(error)
+    ):
+        return False
+    return not isinstance(error, HalfMissing) or batch.parts[0].partition == search.half_in

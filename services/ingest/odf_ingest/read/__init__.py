@@ -1,11 +1,12 @@
-"""Reading: bytes in a source's format → a table of its columns (spec: ReadStep). One file a format.
+"""Reading: bytes in a source's format → a table of its columns (spec: ReadStep). One file per format.
 
-`schema` has the columns and types that are wanted, None: they are found in the data. Faults are `InvalidInput`.
+`schema` has the columns and types that are wanted; None: they are inferred from the data. Faults are `InvalidInput`.
+What becomes of one record depends on that record and the schema alone, never on the records next to it.
 """
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from pathlib import Path
 
@@ -28,15 +29,40 @@ def read_records(step: ReadStep, values: Sequence[bytes], schema: pa.Schema | No
 
 
 @singledispatch
+def read_inferred(step: ReadStep, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+    """Return one record for each value in columns from `infer_records`, of which a record may lack some."""
+    return read_records(step, values, schema)
+
+
+@singledispatch
 def read_batch(step: ReadStep, value: bytes, schema: pa.Schema | None) -> pa.Table:
     """Return all records of one message that is a whole batch."""
     raise UnsupportedStep(step=type(step).__name__)
 
 
 @singledispatch
-def obvious_faults(step: ReadStep, values: Sequence[bytes]) -> dict[int, str]:
-    """Return which values cannot be records and why, as far as that is told cheaply one by one."""
+def suspects(step: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> Mapping[int, str | None]:
+    """Return which values are probably no records, as far as that is cheap to find.
+
+    With a reason it is certain, and is the reason for which `read_records` refuses the value alone.
+    """
     return {}
+
+
+@singledispatch
+def infer_records(step: ReadStep, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
+    """Return the columns of messages without a declared schema: those `known`, then new ones, in their stored types.
+
+    Where records disagree, the kind of value that most of them have decides; those of other kinds are rejected when
+    they are read. A column without any value is left out. Never raises for messages that cannot be read.
+    """
+    raise UnsupportedStep(step=type(step).__name__)
+
+
+@singledispatch
+def infer_batch(step: ReadStep, value: bytes, known: pa.Schema | None) -> pa.Schema | None:
+    """Return the columns of a whole batch likewise, None if the batch carries its own types."""
+    return known
 
 
 for _module in pkgutil.iter_modules(__path__):

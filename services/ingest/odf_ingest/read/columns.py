@@ -1,6 +1,7 @@
 """What text formats are parsed as, and how that becomes the types that are wanted."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,6 +10,9 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_ingest.read.times import read_as, to_dates, to_moments, to_times
 from odf_ingest.read.uuids import UUID, to_uuids
+from odf_ingest.read.years import with_known_years
+
+_PIECE: Final = 32  # rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +51,46 @@ def _parsed(wanted: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> p
 def converted(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> pa.Table:
     """Return the table in the types of `schema`, whose columns it has in the same order; raises `InvalidInput`."""
     if table.schema.equals(schema):
-        return table
+        return with_known_years(table)
     columns = [
         _converted(column, field, formats) for column, field in zip(table.columns, schema, strict=True)
     ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return with_known_years(pa.Table.from_arrays(columns, schema=schema))
+
+
+def unconvertible(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> dict[int, str]:
+    """Return the rows that `converted` refuses by themselves, and why."""
+    suspects: set[int] = set()
+    for column, field in zip(table.columns, schema, strict=True):
+        suspects |= _unconvertible(column, field, formats)
+    faults = {}
+    for row in sorted(suspects):
+        try:
+            converted(table.slice(row, 1), schema, formats)
+        except InvalidInput as error:
+            faults[row] = str(error)
+    return faults
+
+
+def _unconvertible(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeFormats) -> set[int]:
+    """Return the rows of one column that do not convert; only pieces that have some are looked at row by row."""
+    if _converts(column, wanted, formats):
+        return set()
+    found: set[int] = set()
+    for start in range(0, len(column), _PIECE):
+        piece = column.slice(start, _PIECE)
+        if not _converts(piece, wanted, formats):
+            rows = (row for row in range(len(piece)) if not _converts(piece.slice(row, 1), wanted, formats))
+            found |= {start + row for row in rows}
+    return found
+
+
+def _converts(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeFormats) -> bool:
+    try:
+        with_known_years(pa.table([_converted(column, wanted, formats)], [wanted.name]))
+    except InvalidInput:
+        return False
+    return True
 
 
 def _converted(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeFormats) -> pa.ChunkedArray:

@@ -1,123 +1,250 @@
-"""Csv: delimiter-separated text with Spark's options (spec: ReadStep.Csv); one line is one record."""
+"""Csv: delimiter-separated text with Spark's options (spec: ReadStep.Csv); one message is one record.
 
-from collections.abc import Sequence
+With `header` columns go by the names in it, else by their place. A message may carry the header before its record.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pcsv
-import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
-from odf_ingest.read import read_batch, read_file, read_records
-from odf_ingest.read.columns import TimeFormats, converted, parsed_schema
-from odf_ingest.read.encoding import require_utf8, to_utf8
-from odf_ingest.read.lines import first_bad_line
+from odf_ingest.read import (
+    infer_batch,
+    infer_records,
+    read_batch,
+    read_file,
+    read_inferred,
+    read_records,
+    suspects,
+)
+from odf_ingest.read.csv_parse import header_names, in_order_of, inferred_types, parse, require_distinct
+from odf_ingest.read.csv_records import Grammar, UnclosedQuote, grammar_of, usual_width
+from odf_ingest.read.encoding import decodable, require_utf8, to_utf8
+from odf_ingest.read.lines import read_lines
+
+_Message = tuple[bytes | None, bytes]  # header, if it carries one, and record
 
 
 @read_records.register(ReadStepCsv)
 def _records(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
-    texts = [_without_header(step, to_utf8(value, step.encoding)) for value in values]
-    text = b"\n".join(texts)
-    if text.count(b"\n") != len(texts) - 1:
-        # Line feeds inside quotes: each message by itself.
-        tables = [_parse(step, one, schema, has_header=False) for one in texts]
-        if any(table.num_rows != 1 for table in tables):
-            raise InvalidInput(text="is not one line of values")
-        return pa.concat_tables(tables)
-    table = _parse(step, text, schema, has_header=False)
-    if table.num_rows != len(texts):
-        raise InvalidInput(text="is not one line of values")
-    return table
+    if schema is None:
+        return _inferred(step, values, infer_records(step, values, None))
+    return _read(step, values, schema, is_open=False)
+
+
+@read_inferred.register(ReadStepCsv)
+def _inferred(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+    return _read(step, values, schema, is_open=bool(step.header))
 
 
 @read_file.register(ReadStepCsv)
 def _file(step: ReadStepCsv, file: Path, schema: pa.Schema | None) -> pa.Table:
-    return _whole(step, file.read_bytes(), schema)
+    return _batch(step, file.read_bytes(), schema)
 
 
 @read_batch.register(ReadStepCsv)
 def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Table:
-    return _whole(step, value, schema)
-
-
-def _whole(step: ReadStepCsv, raw: bytes, schema: pa.Schema | None) -> pa.Table:
-    text = to_utf8(raw, step.encoding)
+    text = to_utf8(value, step.encoding)
     if not text or text.isspace():
         return (schema or pa.schema([])).empty_table()
-    try:
-        return _parse(step, text, schema, has_header=bool(step.header))
-    except InvalidInput as error:
-        if schema is None or (step.quote or '"').encode() in text:
-            raise
-        # Without quotes a line is a record, and the header is one line.
-        raise first_bad_line(
-            text,
-            lambda part: _parse(step, part, schema, has_header=False),
-            error,
-            skipped=int(bool(step.header)),
-        ) from error
-
-
-def _without_header(step: ReadStepCsv, text: bytes) -> bytes:
-    """Return a message's own line; a message may carry the header before it when the source has one."""
-    text = text.rstrip(b"\r\n")
-    return text.split(b"\n", 1)[1] if step.header and text.count(b"\n") == 1 else text
-
-
-def _parse(step: ReadStepCsv, text: bytes, schema: pa.Schema | None, *, has_header: bool) -> pa.Table:
+    wanted = infer_batch(step, value, None) if schema is None else schema
+    assert wanted is not None
     require_utf8(text)
-    # At the very end of a text Arrow takes an empty value after a quoted one for quoted too.
-    text = text if text.endswith(b"\n") else text + b"\n"
-    formats = TimeFormats(timestamp=step.timestamp_format, date=step.date_format)
+    names, body = wanted.names, text
+    if step.header:
+        header, body = _header_of(grammar_of(step), text)
+        names = header_names(step, header)
+    order = in_order_of(names, wanted, is_open=False)
     try:
-        if schema is None:
-            return _read(step, text, None, has_header=has_header)
-        parsed = _readable(parsed_schema(schema, formats, is_lenient=True))
-        return converted(_read(step, text, parsed, has_header=has_header), schema, formats)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidInput(text=str(error)) from error
+        grammar_of(step).require_closed(body)
+        table = order.empty_table() if not body or body.isspace() else parse(step, body, order)
+    except InvalidInput:
+        table = _by_record(step, body, order, skipped=text.count(b"\n") - body.count(b"\n"))
+    return table.select(wanted.names)
 
 
-def _readable(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with text where Arrow reads no such numbers from Csv."""
-    return pa.schema(
-        [column.with_type(pa.string()) if kind.is_decimal256(column.type) else column for column in schema]
-    )
+@suspects.register(ReadStepCsv)
+def _suspects(
+    step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema | None
+) -> Mapping[int, str | None]:
+    grammar = grammar_of(step)
+    found: dict[int, str | None] = {}
+    for number, value in enumerate(values):
+        try:
+            _message(step, grammar, to_utf8(value, step.encoding))
+        except InvalidInput:
+            found[number] = None
+    return found
 
 
-def _read(step: ReadStepCsv, text: bytes, schema: pa.Schema | None, *, has_header: bool) -> pa.Table:
-    names = None if schema is None else schema.names
-    reading = pcsv.ReadOptions(
-        # Columns go by their place under a declared schema, as in Spark.
-        column_names=names,
-        skip_rows=1 if has_header and names is not None else 0,
-        autogenerate_column_names=names is None and not has_header,
-        block_size=max(1 << 20, min(len(text), 16 << 20)),
-    )
-    parsing = pcsv.ParseOptions(
-        delimiter=step.separator or ",",
-        quote_char=step.quote or '"',
-        escape_char=step.escape or False,
-        double_quote=step.escape is None or step.escape == (step.quote or '"'),
-        newlines_in_values=True,
-    )
-    table = pcsv.read_csv(
-        pa.BufferReader(text),
-        read_options=reading,
-        parse_options=parsing,
-        convert_options=_converting(step, schema),
-    )
-    if schema is None and not step.infer_schema:
-        return table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
-    return table
+@infer_records.register(ReadStepCsv)
+def _infer(step: ReadStepCsv, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
+    grammar = grammar_of(step)
+    messages = []
+    for value in decodable(values, step.encoding):
+        try:
+            message = _message(step, grammar, value)
+            require_utf8(message[1])
+        except InvalidInput:
+            # It is rejected when it is read.
+            continue
+        messages.append(message)
+    if step.header:
+        return _infer_by_name(step, messages, known)
+    before = _numbered(known)
+    records = [record for _, record in messages]
+    if before or not records:
+        return pa.schema(before)
+    width = usual_width(grammar, records)
+    names = [f"f{number}" for number in range(width)]
+    return _types_of(step, names, [one for one in records if grammar.width(one) == width])
 
 
-def _converting(step: ReadStepCsv, schema: pa.Schema | None) -> pcsv.ConvertOptions:
-    nulls = ["" if step.null_value is None else step.null_value]
-    return pcsv.ConvertOptions(
-        column_types=schema,
-        null_values=nulls,
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=step.null_value is not None,
-    )
+@infer_batch.register(ReadStepCsv)
+def _infer_batch(step: ReadStepCsv, value: bytes, known: pa.Schema | None) -> pa.Schema:
+    grammar = grammar_of(step)
+    text = to_utf8(value, step.encoding)
+    require_utf8(text)
+    if not text or text.isspace():
+        return pa.schema([])
+    if step.header:
+        header, body = _header_of(grammar, text)
+        names = header_names(step, header)
+    else:
+        body = text
+        names = [f"f{number}" for number in range(grammar.width(text[: grammar.end(text)]))]
+    before = {} if known is None else {column.name: column for column in known}
+    found = inferred_types(step, names, [body])
+    return pa.schema([before.get(column.name, column) for column in found])
+
+
+def _infer_by_name(step: ReadStepCsv, messages: Sequence[_Message], known: pa.Schema | None) -> pa.Schema:
+    """Return the known columns, then those of the headers that the messages carry."""
+    columns: dict[str, pa.Field] = {} if known is None else {column.name: column for column in known}
+    for header, records in _by_header(messages).items():
+        if header is None:
+            continue
+        try:
+            names = header_names(step, header)
+            require_distinct(names)
+        except InvalidInput:
+            continue
+        width = grammar_of(step).width
+        found = _types_of(step, names, [record for _, record in records if width(record) == len(names)])
+        for column in found:
+            before = columns.setdefault(column.name, column)
+            if before.type != column.type and (known is None or column.name not in known.names):
+                columns[column.name] = column.with_type(pa.string())
+    return pa.schema(columns.values())
+
+
+def _types_of(step: ReadStepCsv, names: Sequence[str], records: Sequence[bytes]) -> pa.Schema:
+    """Return columns of these names, text where nothing else can be inferred from the records."""
+    try:
+        return inferred_types(step, names, records)
+    except InvalidInput:
+        return pa.schema([(name, pa.string()) for name in names])
+
+
+def _numbered(known: pa.Schema | None) -> list[pa.Field]:
+    """Return the columns f0, f1, … that records without a header have had before."""
+    found: list[pa.Field] = []
+    while known is not None and f"f{len(found)}" in known.names:
+        found.append(known.field(f"f{len(found)}"))
+    return found
+
+
+def _read(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema, *, is_open: bool) -> pa.Table:
+    """Return one record for each message; if `is_open`, only a header says what columns there are, all optional."""
+    grammar = grammar_of(step)
+    tables, places = [], []
+    for header, numbered in _messages(step, grammar, values).items():
+        names = schema.names if header is None else header_names(step, header)
+        if header is None and is_open:
+            raise InvalidInput(
+                text="carries no header, and the source declares no schema: its columns have no names"
+            )
+        records = [record for _, record in numbered]
+        if header is None and step.header and grammar.separator.join(names).encode() in records:
+            raise InvalidInput(text="is the header, without a record")
+        order = in_order_of(names, schema, is_open=is_open)
+        table = parse(step, b"\n".join(records), order)
+        if len(table) != len(records):
+            raise InvalidInput(text="is not one line of values")
+        tables.append(_completed(table, schema))
+        places += [number for number, _ in numbered]
+    if len(tables) == 1:
+        return tables[0]
+    return pa.concat_tables(tables).take(pa.array(np.argsort(places)))
+
+
+def _messages(
+    step: ReadStepCsv, grammar: Grammar, values: Sequence[bytes]
+) -> dict[bytes | None, list[tuple[int, bytes]]]:
+    """Return the places and records of messages by the header that they carry; raises `InvalidInput`."""
+    texts = [to_utf8(value, step.encoding).rstrip(b"\r\n") for value in values]
+    joined = b"\n".join(texts)
+    if all(texts) and joined.count(b"\n") == len(texts) - 1 and grammar.is_record_a_line(joined):
+        return {None: list(enumerate(texts))}
+    return _by_header([_message(step, grammar, text) for text in texts])
+
+
+def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table with all columns of the schema, in its order."""
+    for column in schema:
+        if column.name not in table.column_names:
+            table = table.append_column(column, pa.nulls(len(table), column.type))
+    return table.select(schema.names)
+
+
+def _by_header(messages: Sequence[_Message]) -> dict[bytes | None, list[tuple[int, bytes]]]:
+    """Return the places and records of messages by the header that they carry."""
+    found: dict[bytes | None, list[tuple[int, bytes]]] = {}
+    for number, (header, record) in enumerate(messages):
+        found.setdefault(header, []).append((number, record))
+    return found
+
+
+def _message(step: ReadStepCsv, grammar: Grammar, value: bytes) -> _Message:
+    """Return a message's header, if it carries one, and its record; raises `InvalidInput`."""
+    text = value.rstrip(b"\r\n")
+    if b"\n" not in text and grammar.is_plain(text):
+        records = [text] if text else []
+    else:
+        records = [record for _, record in grammar.split(text)]
+    if len(records) == 1:
+        return None, records[0]
+    if step.header and len(records) == 2:
+        return records[0], records[1]
+    raise InvalidInput(text=f"holds {len(records)} records instead of one" if records else "is empty")
+
+
+def _header_of(grammar: Grammar, text: bytes) -> tuple[bytes, bytes]:
+    """Return the first record of a text, and what follows on its line."""
+    text = text.lstrip(b"\r\n")
+    end = grammar.end(text)
+    body = text[end:]
+    return text[:end], body.removeprefix(b"\r").removeprefix(b"\n")
+
+
+def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int) -> pa.Table:
+    """Return the records read in small groups; raises `InvalidInput` naming the line of the first that is none.
+
+    `skipped` lines were before the text.
+    """
+    try:
+        found = grammar_of(step).split(body)
+    except UnclosedQuote as error:
+        raise InvalidInput(where=f"line {error.line + skipped}", text=error.text) from error
+
+    def read(records: Sequence[bytes]) -> pa.Table:
+        table = parse(step, b"\n".join(records), order)
+        if len(table) != len(records):
+            raise InvalidInput(text="is not one line of values")
+        return table
+
+    names = [f"line {line + skipped}" for line, _ in found]
+    return read_lines([record for _, record in found], names, read, lambda _: {})

@@ -1,12 +1,14 @@
 """Texts in other encodings than UTF-8, and checks of those that should be."""
 
 import codecs
+from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
 
-_BOM = codecs.BOM_UTF8
+BOM: Final = codecs.BOM_UTF8
 _UTF8 = frozenset({"utf-8", "utf8", "utf_8", "us-ascii", "ascii"})
 
 
@@ -17,7 +19,20 @@ def to_utf8(raw: bytes, encoding: str | None) -> bytes:
             return raw.decode(encoding).removeprefix("\ufeff").encode()
         except (LookupError, UnicodeError) as error:
             raise InvalidInput(text=f"cannot be read as {encoding}: {error}") from error
-    return raw.removeprefix(_BOM)
+    return raw.removeprefix(BOM)
+
+
+def decodable(values: Sequence[bytes], encoding: str | None) -> Sequence[bytes]:
+    """Return the values in UTF-8 that can be read in the encoding."""
+    if encoding is None:
+        return values
+    found = []
+    for value in values:
+        try:
+            found.append(to_utf8(value, encoding))
+        except InvalidInput:
+            continue
+    return found
 
 
 def require_utf8(raw: bytes | pa.Buffer) -> None:

@@ -1,75 +1,106 @@
 """Json: an array of objects, at `subPath` inside the document where one is given; a lone object is one record."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepJson
-from odf_ingest.read import read_batch, read_file, read_records
+from odf_ingest.read import (
+    infer_batch,
+    infer_records,
+    read_batch,
+    read_file,
+    read_inferred,
+    read_records,
+    suspects,
+)
 from odf_ingest.read.columns import TimeFormats
-from odf_ingest.read.encoding import to_utf8
-from odf_ingest.read.json_lines import parse_lines, parse_objects
+from odf_ingest.read.encoding import require_utf8, to_utf8
+from odf_ingest.read.json_exact import Document
+from odf_ingest.read.json_lines import (
+    columns_of_batch,
+    inferred_columns,
+    misfits,
+    parse_inferred,
+    parse_objects,
+    read_records_by_name,
+)
 
 
 @read_records.register(ReadStepJson)
 def _records(step: ReadStepJson, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
-    texts = [to_utf8(value, step.encoding) for value in values]
-    if step.sub_path is None and all(text.startswith(b"{") for text in texts):
-        return parse_objects(texts, schema, _formats(step))
-    lines = []
-    for text in texts:
-        found = _lines(step, text)
-        if len(found) != 1:
-            raise InvalidInput(text=f"holds {len(found)} records instead of one")
-        lines.extend(found)
-    return parse_objects(lines, schema, _formats(step))
+    return parse_objects([_one(step, value) for value in values], schema, _formats(step))
+
+
+@read_inferred.register(ReadStepJson)
+def _inferred(step: ReadStepJson, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+    return parse_inferred([_one(step, value) for value in values], schema, _formats(step))
 
 
 @read_file.register(ReadStepJson)
 def _file(step: ReadStepJson, file: Path, schema: pa.Schema | None) -> pa.Table:
-    return _whole(step, file.read_bytes(), schema)
+    return _batch(step, file.read_bytes(), schema)
 
 
 @read_batch.register(ReadStepJson)
 def _batch(step: ReadStepJson, value: bytes, schema: pa.Schema | None) -> pa.Table:
-    return _whole(step, value, schema)
-
-
-def _whole(step: ReadStepJson, raw: bytes, schema: pa.Schema | None) -> pa.Table:
-    lines = _lines(step, to_utf8(raw, step.encoding))
+    lines = _lines(step, value)
     if not lines:
         return (schema or pa.schema([])).empty_table()
+    wanted = columns_of_batch(lines, None, _formats(step)) if schema is None else schema
     try:
-        return parse_objects(lines, schema, _formats(step))
-    except InvalidInput as error:
-        for number, line in enumerate(lines, start=1):
-            try:
-                parse_lines(line, schema, _formats(step))
-            except InvalidInput as fault:
-                raise InvalidInput(where=f"record {number}", text=str(fault)) from error
-        raise
+        return parse_objects(lines, wanted, _formats(step))
+    except InvalidInput:
+        names = [f"record {number}" for number in range(1, len(lines) + 1)]
+        return read_records_by_name(lines, names, wanted, _formats(step))
+
+
+@suspects.register(ReadStepJson)
+def _suspects(
+    step: ReadStepJson, values: Sequence[bytes], schema: pa.Schema | None
+) -> Mapping[int, str | None]:
+    is_plain = step.sub_path is None and step.encoding is None
+    return misfits(values, schema, _formats(step)) if is_plain else dict.fromkeys(range(len(values)))
+
+
+@infer_records.register(ReadStepJson)
+def _infer(step: ReadStepJson, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
+    lines = []
+    for value in values:
+        try:
+            lines.append(_one(step, value))
+        except InvalidInput:
+            # It is rejected when it is read.
+            continue
+    return inferred_columns(lines, known, _formats(step))
+
+
+@infer_batch.register(ReadStepJson)
+def _infer_batch(step: ReadStepJson, value: bytes, known: pa.Schema | None) -> pa.Schema:
+    return columns_of_batch(_lines(step, value), known, _formats(step))
 
 
 def _formats(step: ReadStepJson) -> TimeFormats:
     return TimeFormats(timestamp=step.timestamp_format, date=step.date_format)
 
 
-def _lines(step: ReadStepJson, text: bytes) -> list[bytes]:
-    """Return each object of the array as a line of its own."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(text=f"is not JSON: {error}") from error
-    for name in (step.sub_path or "").split("."):
-        if not name:
-            continue
-        if not isinstance(document, dict) or name not in document:
-            raise InvalidInput(text=f"the document has nothing at {step.sub_path!r}")
-        document = document[name]
-    records = [document] if isinstance(document, dict) else document
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise InvalidInput(text="expected an array of objects")
-    return [json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") for record in records]
+def _one(step: ReadStepJson, value: bytes) -> bytes:
+    """Return the only record of a message, on one line; raises `InvalidInput`."""
+    text = to_utf8(value, step.encoding)
+    if step.sub_path is None and text.startswith(b"{"):
+        return text
+    found = _lines(step, value)
+    if len(found) != 1:
+        raise InvalidInput(text=f"holds {len(found)} records instead of one")
+    return found[0]
+
+
+def _lines(step: ReadStepJson, value: bytes) -> list[bytes]:
+    """Return each object of the array as a line of its own, just as it is written."""
+    text = to_utf8(value, step.encoding)
+    require_utf8(text)
+    path = [name for name in (step.sub_path or "").split(".") if name]
+    # White space is the only place for line feeds: in a string they are refused.
+    return [record.replace("\n", " ").encode() for record in Document(text.decode()).records(path)]

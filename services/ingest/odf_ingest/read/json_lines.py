@@ -1,60 +1,218 @@
-"""One JSON object a line, as pyarrow's C++ reads it."""
+"""One JSON object a line, as pyarrow's C++ reads it; what that cannot read exactly is rewritten first."""
 
-import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
+import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.columns import TimeFormats, converted, parsed_schema
-from odf_ingest.read.encoding import require_utf8
+from odf_ingest.read.columns import TimeFormats, converted, parsed_schema, unconvertible
+from odf_ingest.read.encoding import BOM, require_utf8
+from odf_ingest.read.inferred import DEEPEST, inferred, require_shallow, too_deep
+from odf_ingest.read.json_exact import Misfit, decode_object, require_known, rewritten, with_plain_numbers
+from odf_ingest.read.lines import read_lines
 from odf_ingest.values import Values
 
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
+_NULL_LINE: Final = re.compile(rb"^[ \t\r]*+null", re.MULTILINE)
 BLOCK: Final = 1024 * 1024  # bytes parsed at a time: what comes of them stays in a core's own cache
-
-
-def parse_lines(
-    text: bytes | pa.Buffer, schema: pa.Schema | None, formats: TimeFormats, *, threads: bool = True
-) -> pa.Table:
-    """Return the records of lines of objects; columns that `schema` does not name are passed over.
-
-    Raises `InvalidInput` in Arrow's words. Without `threads` it takes longer, but less of the processors' time.
-    """
-    if schema is None:
-        return _parse(text, None, threads=threads)
-    try:
-        return converted(_parse(text, parsed_schema(schema, formats), threads=threads), schema, formats)
-    except InvalidInput as error:
-        if formats.timestamp is not None or "timestamp" not in str(error):
-            raise
-    lenient = parsed_schema(schema, formats, is_lenient=True)
-    return converted(_parse(text, lenient, threads=threads), schema, formats)
 
 
 def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
     """Return one record for each value; raises `InvalidInput` if one of them is not exactly one object in UTF-8.
 
-    Batches are parsed side by side, each by one thread.
+    A record has at least one of the columns. Batches are parsed side by side, each by one thread.
     """
+    lines = as_lines(values)
+    schema = columns_of_batch(values, None, formats) if schema is None else schema
+    try:
+        table = _parsed(lines.text, schema, formats, threads=False)
+        _require_known(table, lines, schema)
+    except InvalidInput:
+        if len(lines) > 1 or len(schema) == 0:
+            raise
+        # One record by itself: rewritten, it is read exactly, or refused for a reason that helps.
+        return converted(_parse(rewritten(lines.text, schema), _lenient(schema, formats)), schema, formats)
+    return table
+
+
+def parse_inferred(values: Sequence[bytes], schema: pa.Schema, formats: TimeFormats) -> pa.Table:
+    """Return one record for each value in columns that were inferred; raises `InvalidInput`."""
+    require_shallow(Values.of(values))
+    return parse_objects(values, schema, formats)
+
+
+def parse_text(text: bytes, schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
+    """Return the records of lines of objects; blank lines do not count.
+
+    Raises `InvalidInput` naming the first line that is no record.
+    """
+    if not text or text.isspace():
+        return (schema or pa.schema([])).empty_table()
+    if schema is None:
+        schema = columns_of_batch(_lines_of(text)[0], None, formats)
+    try:
+        require_utf8(text)
+        table = _parsed(text, schema, formats, threads=True) if _is_parsable(text) else None
+    except InvalidInput:
+        table = None
+    if table is not None and not _rows_of_nulls(table).any():
+        return table
+    lines, numbers = _lines_of(text)
+    names = [f"line {number}" for number in numbers]
+    return read_records_by_name(lines, names, schema, formats)
+
+
+def read_records_by_name(
+    values: Sequence[bytes], names: Sequence[str], schema: pa.Schema, formats: TimeFormats
+) -> pa.Table:
+    """Return one record for each value; raises `InvalidInput` with the name of the first that is none."""
+    read = partial(parse_objects, schema=schema, formats=formats)
+    return read_lines(values, names, read, partial(misfits, schema=schema, formats=formats))
+
+
+def misfits(
+    values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats
+) -> Mapping[int, str | None]:
+    """Return which values are no records, all at once, with the reason where it is the same for the value alone."""
+    found: dict[int, str | None] = {}
+    lines: dict[int, bytes] = {}
+    for number, value in enumerate(values):
+        try:
+            if schema is None or value.count(b"[") + value.count(b"{") > DEEPEST:
+                found[number] = None
+            else:
+                lines[number] = rewritten(value.removeprefix(BOM), schema)
+        except Misfit as error:
+            found[number] = str(error)
+        except InvalidInput:
+            found[number] = None
+    if schema is None or not lines:
+        return found
+    try:
+        table = _parse(b"\n".join(lines.values()), _lenient(schema, formats))
+    except InvalidInput:
+        return found
+    numbers = list(lines)
+    return {**found, **{numbers[row]: why for row, why in unconvertible(table, schema, formats).items()}}
+
+
+def inferred_columns(
+    values: Sequence[bytes | None], known: pa.Schema | None, formats: TimeFormats
+) -> pa.Schema:
+    """Return the columns of objects, one a line: those known, then those found; unreadable lines do not count."""
+    lines = Values.of(values)
+    parsed = None if known is None else _lenient(known, formats)
+    try:
+        require_utf8(lines.text)
+        is_read = len(lines) > 0 and _is_parsable(lines.text) and not too_deep(lines)
+        found = _parse(lines.text, parsed, infers=True).schema if is_read else None
+    except InvalidInput:
+        found = None
+    return inferred(lines, known, found)
+
+
+def columns_of_batch(values: Sequence[bytes], known: pa.Schema | None, formats: TimeFormats) -> pa.Schema:
+    """Return the columns of objects that are read or refused together; raises `InvalidInput`."""
+    require_shallow(Values.of(values))
+    return inferred_columns(values, known, formats)
+
+
+def as_lines(values: Sequence[bytes]) -> Values:
+    """Return the values with each object on a line of its own; raises `InvalidInput` if one is no object."""
     lines = Values.of(values)
     if not _is_one_each(lines):
         lines = Values.of([_one_line(value) for value in values])
         if not _is_one_each(lines):
             raise InvalidInput(text="is not one JSON object")
     require_utf8(lines.text)
-    table = parse_lines(lines.text, schema, formats, threads=False)
-    if table.num_rows != len(values):
-        raise InvalidInput(text="holds more than one JSON object")
+    return lines
+
+
+def _parsed(text: bytes, schema: pa.Schema, formats: TimeFormats, *, threads: bool) -> pa.Table:
+    """Return records in the types of `schema`; columns that it does not name are passed over.
+
+    Raises `InvalidInput` in Arrow's words. Without `threads` it takes longer, but less of the processors' time.
+    """
+    if len(schema) == 0:
+        raise InvalidInput(text="has no column with a value")
+    try:
+        table = converted(_parse(text, parsed_schema(schema, formats), threads=threads), schema, formats)
+    except InvalidInput as error:
+        plain = with_plain_numbers(text)
+        if plain is None and (formats.timestamp is not None or "timestamp" not in str(error)):
+            raise
+        lenient = _lenient(schema, formats)
+        table = converted(_parse(plain or text, lenient, threads=threads), schema, formats)
+    _require_finite(table)
     return table
 
 
+def _lenient(schema: pa.Schema, formats: TimeFormats) -> pa.Schema:
+    return parsed_schema(schema, formats, is_lenient=True)
+
+
+def _require_known(table: pa.Table, lines: Values, schema: pa.Schema) -> None:
+    if table.num_rows != len(lines):
+        raise InvalidInput(text="holds more than one JSON object")
+    for row in np.flatnonzero(_rows_of_nulls(table)):
+        value = lines[int(row)]
+        assert value is not None
+        require_known(decode_object(value), schema)
+
+
+def _rows_of_nulls(table: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Return which records have no value at all; those may have none of the columns."""
+    rows = np.ones(table.num_rows, np.bool_)
+    for column in table.columns:
+        if column.null_count == 0 or not rows.any():
+            return np.zeros(table.num_rows, np.bool_)
+        rows &= pc.is_null(column).to_numpy()
+    return rows
+
+
+def _require_finite(table: pa.Table) -> None:
+    """Raise `InvalidInput` for an infinite number: whether it was written as such is seen by its token only."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        for values in _floats(column.combine_chunks() if kind.is_nested(column.type) else column):
+            if len(values) and pc.any(pc.is_inf(values), min_count=0).as_py():
+                raise InvalidInput(where=f"column {name}", text="has a number that is too large for its type")
+
+
+def _floats(values: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
+    """Return all floating-point values in a column, nested ones too."""
+    if kind.is_struct(values.type):
+        return [part for child in values.flatten() for part in _floats(child)]
+    if kind.is_list(values.type):
+        return _floats(values.flatten())
+    return [values] if kind.is_floating(values.type) else []
+
+
+def _is_parsable(text: bytes) -> bool:
+    """Return whether pyarrow's parser comes to the end of any such text.
+
+    It takes a NUL for the end of its input, and a block that begins with a null ends the process.
+    """
+    begins_like_objects = text.count(b"\n{") + text.endswith(b"\n") + text.startswith(b"{")
+    is_usual = begins_like_objects == text.count(b"\n") + 1
+    return b"\0" not in text and (is_usual or _NULL_LINE.search(text) is None)
+
+
+def _lines_of(text: bytes) -> tuple[list[bytes], list[int]]:
+    """Return the lines that are not blank, and their numbers from 1."""
+    found = [(number, line) for number, line in enumerate(text.split(b"\n"), start=1) if line.strip()]
+    return [line for _, line in found], [number for number, _ in found]
+
+
 def _is_one_each(values: Values) -> bool:
-    """Tell whether each value is one line that begins and ends as an object does.
+    """Return whether each value is one line that begins and ends as an object does.
 
     Together with the number of records that is proof that each value is one object.
     """
@@ -63,34 +221,31 @@ def _is_one_each(values: Values) -> bool:
         return False
     raw = np.frombuffer(text, np.uint8)
     starts = ends[:-1] + 1
-    return text[0] == _OPEN and bool((raw[ends - 1] == _CLOSE).all() and (raw[starts] == _OPEN).all())
+    # The parser takes a NUL for the end of its input.
+    is_bounded = text[0] == _OPEN and bool((raw[ends - 1] == _CLOSE).all() and (raw[starts] == _OPEN).all())
+    return is_bounded and b"\0" not in text
 
 
 def _one_line(value: bytes) -> bytes:
     """Return an object that is spread over lines as one line."""
-    value = value.strip(b" \t\r\n")
+    value = value.removeprefix(BOM).strip(b" \t\r\n")
     if b"\n" not in value:
         return value
-    check_object(value)
+    decode_object(value)
     # Inside a string a line feed would have been refused: what is left is white space.
     return value.replace(b"\n", b" ")
 
 
-def check_object(value: bytes) -> None:
-    """Raise `InvalidInput` unless the value is one JSON object."""
-    try:
-        plain = json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(text=f"is not JSON: {error}") from error
-    if not isinstance(plain, dict):
-        raise InvalidInput(text="is not a JSON object")
-
-
 def _parse(
-    text: bytes | pa.Buffer, schema: pa.Schema | None, *, threads: bool, block: int = BLOCK
+    text: bytes,
+    schema: pa.Schema | None,
+    *,
+    threads: bool = False,
+    infers: bool = False,
+    block: int = BLOCK,
 ) -> pa.Table:
     options = pj.ParseOptions(
-        explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
+        explicit_schema=schema, unexpected_field_behavior="infer" if infers else "ignore"
     )
     try:
         return pj.read_json(
@@ -101,5 +256,5 @@ def _parse(
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
         if "straddling" in str(error) and block < len(text) + 2:
             # A line is longer than a block.
-            return _parse(text, schema, threads=threads, block=min(8 * block, len(text) + 2))
+            return _parse(text, schema, threads=threads, infers=infers, block=min(8 * block, len(text) + 2))
         raise InvalidInput(text=str(error)) from error

@@ -1,37 +1,29 @@
-"""Finding the line that makes a whole text unreadable."""
+"""Reading a text record by record, once it was found that it cannot be read as a whole."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
 
 from odf_common.errors import InvalidInput
+from odf_ingest.sift import sift
+
+_AT_ONCE: Final = 16_384  # records; the first bad one is looked for among so many
 
 
-def first_bad_line(
-    text: bytes, parse: Callable[[bytes], object], whole: InvalidInput, *, skipped: int = 0
-) -> InvalidInput:
-    """Return the error of the first line that `parse` refuses, named by its number from 1; else `whole`.
-
-    `parse` takes some lines at once; blank lines are never given to it alone, nor the first `skipped` ones at all.
-    """
-    lines = text.split(b"\n")[skipped:]
-    low, high = 0, len(lines)
-    if _error(parse, lines) is None:
-        return whole
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _error(parse, lines[low:middle]) is None:
-            low = middle
-        else:
-            high = middle
-    found = _error(parse, lines[low:high]) or whole
-    return InvalidInput(where=f"line {low + skipped + 1}", text=str(found))
-
-
-def _error(parse: Callable[[bytes], object], lines: list[bytes]) -> InvalidInput | None:
-    text = b"\n".join(lines)
-    if not text.strip():
-        return None
-    try:
-        parse(text)
-    except InvalidInput as error:
-        return error
-    return None
+def read_lines(
+    values: Sequence[bytes],
+    names: Sequence[str],
+    read: Callable[[Sequence[bytes]], pa.Table],
+    suspects: Callable[[Sequence[bytes]], Mapping[int, str | None]],
+) -> pa.Table:
+    """Return one record for each value; raises `InvalidInput` naming the first value that `read` refuses by itself."""
+    tables = []
+    for start in range(0, len(values), _AT_ONCE):
+        sifted = sift(values[start : start + _AT_ONCE], read, suspects)
+        if sifted.bad:
+            first = min(sifted.bad)
+            raise InvalidInput(where=names[start + first], text=sifted.bad[first])
+        if sifted.table is not None:
+            tables.append(sifted.table)
+    return pa.concat_tables(tables)

@@ -1,62 +1,75 @@
 """NdJson: one object a line, or one object a message."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
-from odf_ingest.read import obvious_faults, read_batch, read_file, read_records
+from odf_ingest.read import (
+    infer_batch,
+    infer_records,
+    read_batch,
+    read_file,
+    read_inferred,
+    read_records,
+    suspects,
+)
 from odf_ingest.read.columns import TimeFormats
-from odf_ingest.read.encoding import require_utf8, to_utf8
-from odf_ingest.read.json_lines import check_object, parse_lines, parse_objects
-from odf_ingest.read.lines import first_bad_line
+from odf_ingest.read.encoding import decodable, to_utf8
+from odf_ingest.read.json_lines import (
+    columns_of_batch,
+    inferred_columns,
+    misfits,
+    parse_inferred,
+    parse_objects,
+    parse_text,
+)
 
 
 @read_records.register(ReadStepNdJson)
 def _records(step: ReadStepNdJson, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
-    if step.encoding is not None:
-        values = [to_utf8(value, step.encoding) for value in values]
-    return parse_objects(values, schema, _formats(step))
+    return parse_objects(_texts(step, values), schema, _formats(step))
+
+
+@read_inferred.register(ReadStepNdJson)
+def _inferred(step: ReadStepNdJson, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+    return parse_inferred(_texts(step, values), schema, _formats(step))
 
 
 @read_file.register(ReadStepNdJson)
 def _file(step: ReadStepNdJson, file: Path, schema: pa.Schema | None) -> pa.Table:
-    return _whole(step, file.read_bytes(), schema)
+    return _batch(step, file.read_bytes(), schema)
 
 
 @read_batch.register(ReadStepNdJson)
 def _batch(step: ReadStepNdJson, value: bytes, schema: pa.Schema | None) -> pa.Table:
-    return _whole(step, value, schema)
+    return parse_text(to_utf8(value, step.encoding), schema, _formats(step))
 
 
-@obvious_faults.register(ReadStepNdJson)
-def _faults(step: ReadStepNdJson, values: Sequence[bytes]) -> dict[int, str]:
-    faults = {}
-    for number, value in enumerate(values):
-        try:
-            check_object(to_utf8(value, step.encoding))
-        except InvalidInput as error:
-            faults[number] = str(error)
-    return faults
+@suspects.register(ReadStepNdJson)
+def _suspects(
+    step: ReadStepNdJson, values: Sequence[bytes], schema: pa.Schema | None
+) -> Mapping[int, str | None]:
+    if step.encoding is None:
+        return misfits(values, schema, _formats(step))
+    return dict.fromkeys(range(len(values)))
+
+
+@infer_records.register(ReadStepNdJson)
+def _infer(step: ReadStepNdJson, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
+    return inferred_columns(decodable(values, step.encoding), known, _formats(step))
+
+
+@infer_batch.register(ReadStepNdJson)
+def _infer_batch(step: ReadStepNdJson, value: bytes, known: pa.Schema | None) -> pa.Schema:
+    lines = to_utf8(value, step.encoding).split(b"\n")
+    return columns_of_batch([line for line in lines if line.strip()], known, _formats(step))
+
+
+def _texts(step: ReadStepNdJson, values: Sequence[bytes]) -> Sequence[bytes]:
+    return values if step.encoding is None else [to_utf8(value, step.encoding) for value in values]
 
 
 def _formats(step: ReadStepNdJson) -> TimeFormats:
     return TimeFormats(timestamp=step.timestamp_format, date=step.date_format)
-
-
-def _whole(step: ReadStepNdJson, raw: bytes, schema: pa.Schema | None) -> pa.Table:
-    text = to_utf8(raw, step.encoding)
-    if not text or text.isspace():
-        return (schema or pa.schema([])).empty_table()
-    try:
-        require_utf8(text)
-        return parse_lines(text, schema, _formats(step))
-    except InvalidInput as error:
-        raise first_bad_line(text, lambda part: _part(step, part, schema), error) from error
-
-
-def _part(step: ReadStepNdJson, text: bytes, schema: pa.Schema | None) -> None:
-    require_utf8(text)
-    parse_lines(text, schema, _formats(step))

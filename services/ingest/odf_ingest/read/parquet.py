@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.read import read_batch, read_file
+from odf_ingest.read.years import with_known_years
 
 
 @read_file.register(ReadStepParquet)
@@ -28,13 +30,14 @@ def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(text=f"is not a Parquet file: {error}") from error
     if schema is None:
-        return table
+        # A column that has only nulls has no type yet: it is left out until a value comes.
+        return with_known_years(table.select([c.name for c in table.schema if not kind.is_null(c.type)]))
     missing = [column for column in schema if column.name not in table.column_names]
     for column in missing:
         if not column.nullable or len(missing) == len(schema):
             raise InvalidInput(where=f"column {column.name}", text="is missing in the Parquet file")
         table = table.append_column(column, pa.nulls(len(table), column.type))
     try:
-        return table.select(schema.names).cast(schema)
+        return with_known_years(table.select(schema.names).cast(schema))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise InvalidInput(text=f"the Parquet file has other types: {error}") from error

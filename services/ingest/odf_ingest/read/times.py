@@ -113,9 +113,9 @@ def _one_by_one(texts: pa.Array, how: TimeFormat) -> pa.Array:
 def _moment(text: str, how: TimeFormat) -> datetime:
     try:
         moment = datetime.strptime(text, how.strptime)  # noqa: DTZ007 - naive ones are taken as UTC below
-    except ValueError as error:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise InvalidInput(text=f"{text!r} is not of the format {how.text!r}") from error
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _nulls_of(texts: pa.Array, made: pa.Array) -> pa.Array:

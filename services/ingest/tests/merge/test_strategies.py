@@ -4,6 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import (
@@ -16,10 +18,11 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.errors import HalfCorrection
-from odf_ingest.history import _last_of_each
+from odf_ingest.current_rows import CurrentRows
+from odf_ingest.errors import HalfCorrection, SnapshotRetractsTooMuch
 from odf_ingest.merge import Merged, merge
-from odf_ingest.merge_keys import KeyIndex, key_array
+from odf_ingest.merge_keys import KeyIndex, Keys, key_array
+from odf_ingest.source_settings import EmptySnapshot, SourceSettings
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 Row = tuple[Any, ...]
@@ -27,23 +30,27 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("event_time", pa.ti
 
 
 class Past:
-    """Port `History` that is told what was appended."""
+    """Port `History` that takes in what was appended."""
 
     def __init__(self) -> None:
         self.index = KeyIndex()
-        self.rows = pa.table({})
+        self.last = CurrentRows(("id",))
+
+    @property
+    def rows(self) -> pa.Table:
+        return self.last.current()
 
     def seen(self, key: Strings) -> KeyIndex:
         return self.index
 
-    def current(self, key: Strings) -> pa.Table:
-        return self.rows
+    def current(self, key: Strings, keys: Keys | None = None) -> pa.Table:
+        return self.last.current(keys)
 
     def take(self, merged: Merged, key: Strings) -> None:
         _, fresh = self.index.fresh(key_array(merged.records, key))
         self.index.add(fresh)
         ops = merged.ops if merged.ops is not None else pa.array([0] * len(merged.records), pa.uint8())
-        self.rows = _last_of_each(self.rows, merged.records, ops, key)
+        self.last.add(merged.records.append_column("op", ops), "op")
 
 
 def table(*rows: Row, ops: Sequence[int] | None = None) -> pa.Table:
@@ -209,6 +216,72 @@ def test_it_is_told_what_comes_before_the_first_correction_that_is_not_whole(
     assert (raised.value.whole, raised.value.may_come) == (whole, may_come)
 
 
+def test_operations_of_a_key_stay_in_their_order_of_arrival() -> None:
+    new = table((1, "a", 0), (2, "z", 0), (1, "b", 0), ops=[1, 0, 0])
+    assert after(CHANGELOG, new) == [(1, 1, "a"), (0, 1, "b"), (0, 2, "z")]
+    new = table((1, "b", 0), (1, "b", 0), ops=[0, 1])
+    assert after(CHANGELOG, new) == [(0, 1, "b"), (1, 1, "b")]
+
+
+def test_a_correction_stays_in_one_piece_where_its_from_came() -> None:
+    new = table((1, "a", 0), (1, "b", 0), (1, "c", 0), (1, "d", 0), ops=[0, 2, 0, 3])
+    assert after(CHANGELOG, new) == [(0, 1, "a"), (2, 1, "b"), (3, 1, "d"), (0, 1, "c")]
+
+
+def test_a_correction_whose_halves_came_the_wrong_way_round_is_refused() -> None:
+    with pytest.raises(HalfCorrection, match="record 2: a \\+C without its -C before it") as raised:
+        after(CHANGELOG, table((2, "x", 0), (1, "b", 0), (1, "a", 0), ops=[0, 3, 2]))
+    assert (raised.value.whole, raised.value.may_come) == (1, False)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=25),
+    st.sets(st.integers(1, 24)),
+)
+def test_what_becomes_of_a_key_does_not_depend_on_where_batches_were_cut(
+    messages: list[tuple[int, int]], cuts: set[int]
+) -> None:
+    rows = [(op, key, str(number)) for number, (key, op) in enumerate(messages)]
+    assert by_key(in_batches(rows, cuts)) == by_key(in_batches(rows, set()))
+
+
+def by_key(found: tuple[list[Row], bool]) -> tuple[Mapping[int, list[Row]], bool]:
+    rows, is_stopped = found
+    return {key: [row for row in rows if row[1] == key] for key in (1, 2, 3)}, is_stopped
+
+
+def in_batches(rows: Sequence[Row], cuts: set[int]) -> tuple[list[Row], bool]:
+    """Return what is appended when batches end at `cuts`, and whether the source stops at a half correction.
+
+    What comes before the first correction that is not whole is committed; the rest begins the next batch.
+    """
+    appended: list[Row] = []
+    begin = 0
+    for end in [*sorted(cut for cut in cuts if cut < len(rows)), len(rows)]:
+        while begin < end:
+            batch = rows[begin:end]
+            try:
+                found = after(
+                    CHANGELOG, table(*((key, v, 0) for _, key, v in batch), ops=[r[0] for r in batch])
+                )
+            except HalfCorrection as error:
+                if error.whole:
+                    end_of_whole = begin + error.whole
+                    batch = rows[begin:end_of_whole]
+                    appended += after(
+                        CHANGELOG, table(*((key, v, 0) for _, key, v in batch), ops=[r[0] for r in batch])
+                    )
+                    begin = end_of_whole
+                elif error.may_come:
+                    break
+                else:
+                    return appended, True
+            else:
+                appended += found
+                begin = end
+    return appended, False
+
+
 def test_the_last_upsert_of_a_key_wins_and_equal_ones_change_nothing() -> None:
     past = past_of(UPSERT, table((1, "a", 0), (2, "b", 0), (3, "c", 0)))
     found = after(UPSERT, table((1, "x", 1), (1, "A", 1), (2, "b", 0), (4, "d", 1)), past)
@@ -219,3 +292,57 @@ def test_an_upsert_may_take_a_key_away() -> None:
     past = past_of(UPSERT, table((1, "a", 0), (2, "b", 0)))
     found = after(UPSERT, table((1, "whatever", 1), (9, "x", 1), (3, "c", 1), ops=[1, 1, 0]), past)
     assert found == [(1, 1, "a"), (0, 3, "c")]
+
+
+def test_an_upsert_looks_at_the_keys_of_its_batch_only() -> None:
+    past = past_of(UPSERT, table(*((number, "a", 0) for number in range(100))))
+    asked: list[int] = []
+
+    class Watched(Past):
+        def current(self, key: Strings, keys: Keys | None = None) -> pa.Table:
+            assert keys is not None
+            asked.extend(keys.tolist())
+            return past.current(key, keys)
+
+    assert after(UPSERT, table((7, "b", 0), (100, "a", 0)), Watched()) == [
+        (2, 7, "a"),
+        (3, 7, "b"),
+        (0, 100, "a"),
+    ]
+    assert asked == [7, 100]
+
+
+MANY = [(number, "a", 0) for number in range(101)]
+
+
+def test_an_empty_snapshot_retracts_every_row() -> None:
+    past = past_of(SNAPSHOT, table((1, "a", 0), (2, "b", 0)))
+    assert after(SNAPSHOT, table(), past) == [(1, 1, "a"), (1, 2, "b")]
+
+
+def test_an_empty_snapshot_is_refused_where_the_source_says_so() -> None:
+    past = past_of(SNAPSHOT, table((1, "a", 0)))
+    settings = SourceSettings(empty_snapshot=EmptySnapshot.REFUSE)
+    with pytest.raises(InvalidInput, match="no records"):
+        merge(SNAPSHOT, table(), past, DatasetVocabulary(), settings)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 50])
+def test_a_snapshot_that_retracts_too_many_rows_is_refused(kept: int) -> None:
+    past = past_of(SNAPSHOT, table(*MANY))
+    with pytest.raises(SnapshotRetractsTooMuch) as raised:
+        after(SNAPSHOT, table(*MANY[:kept]), past)
+    assert (raised.value.retracted, raised.value.rows) == (101 - kept, 101)
+    assert f"retract {101 - kept} of 101 rows" in str(raised.value)
+    assert "maxRetractedShare=1" in raised.value.advice()
+
+
+def test_a_snapshot_may_retract_up_to_the_share_of_its_source() -> None:
+    past = past_of(SNAPSHOT, table(*MANY))
+    assert len(after(SNAPSHOT, table(*MANY[:51]), past)) == 50
+    corrected = table(*((number, "b", 0) for number, _, _ in MANY))
+    assert len(after(SNAPSHOT, corrected, past)) == 202, "corrections are no retractions"
+    accepted = SourceSettings(max_retracted_share=1.0)
+    assert len(merge(SNAPSHOT, table(), past, DatasetVocabulary(), accepted).records) == 101
+    small = past_of(SNAPSHOT, table(*MANY[:100]))
+    assert len(after(SNAPSHOT, table(), small)) == 100, "up to 100 rows have no limit"

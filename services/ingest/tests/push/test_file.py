@@ -1,12 +1,21 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import InvalidInput, NotFound, Refused
 from odf_common.metadata.events import AddData, SetDataSchema, SetVocab
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategySnapshot, ReadStepNdJson
+from odf_common.metadata.steps import (
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    MergeStrategyUpsertStream,
+    ReadStepNdJson,
+    ReadStepParquet,
+)
 from odf_ingest.batch import FileBatch
 from odf_ingest.commit import Outcome
 from odf_ingest.push.file import FileCommit, chosen_source
@@ -15,11 +24,20 @@ LEDGER = MergeStrategyLedger(primary_key=("id",))
 EVENT_TIME = Timestamp.parse("2020-06-01T00:00:00Z")
 
 
-def push(bench: Any, tmp_path: Path, text: str, key: str = "key") -> Outcome:
+def push(
+    bench: Any,
+    tmp_path: Path,
+    text: str,
+    key: str = "key",
+    *,
+    is_key_generated: bool = False,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> Outcome:
     file = tmp_path / "batch"
     file.write_text(text)
-    batch = FileBatch(file=file, event_time=EVENT_TIME, key=key)
-    outcome: Outcome = bench.lanes.commit(bench.dataset, FileCommit("default", batch, bench.preparer))
+    batch = FileBatch(file=file, event_time=EVENT_TIME, key=key, is_key_generated=is_key_generated)
+    work = FileCommit("default", batch, bench.preparer, is_wanted)
+    outcome: Outcome = bench.lanes.commit(bench.dataset, work)
     return outcome
 
 
@@ -63,12 +81,52 @@ def test_the_same_key_is_committed_once(make_bench: Any, tmp_path: Path) -> None
     assert len(bench.rows()) == 1
 
 
-def test_a_batch_of_known_records_writes_no_block(make_bench: Any, tmp_path: Path) -> None:
+def test_a_batch_of_known_records_without_a_key_writes_no_block(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(LEDGER)
     push(bench, tmp_path, line(1), "a")
     before = bench.state.head
-    assert not push(bench, tmp_path, line(1, "other"), "b").is_new
+    assert not push(bench, tmp_path, line(1, "other"), "b", is_key_generated=True).is_new
     assert bench.state.head == before
+
+
+@pytest.mark.parametrize(
+    "merge", [MergeStrategyUpsertStream(primary_key=("id",)), MergeStrategySnapshot(primary_key=("id",))]
+)
+def test_a_late_repeat_of_a_push_that_changed_nothing_overwrites_no_newer_one(
+    make_bench: Any, tmp_path: Path, merge: Any
+) -> None:
+    bench = make_bench(merge)
+    push(bench, tmp_path, line(1, "old"), "first")
+    assert push(bench, tmp_path, line(1, "old"), "again").count == 0
+    push(bench, tmp_path, line(1, "new"), "newer")
+    assert not push(bench, tmp_path, line(1, "old"), "again").is_new
+    assert bench.values("v")[-1] == ("new",)
+
+
+@pytest.mark.parametrize("calls", range(6))
+def test_a_push_that_is_cancelled_before_its_proposal_commits_nothing(
+    make_bench: Any, tmp_path: Path, calls: int
+) -> None:
+    bench = make_bench(LEDGER)
+    before = bench.state.head
+    asked = iter([True] * calls + [False] * 10)
+    if calls < 4:
+        with pytest.raises(Refused, match="cancelled; nothing was committed"):
+            push(bench, tmp_path, line(1), is_wanted=lambda: next(asked))
+        assert bench.state.head == before
+    else:
+        assert push(bench, tmp_path, line(1), is_wanted=lambda: next(asked)).is_new
+
+
+def test_a_push_that_was_committed_though_its_answer_was_lost_is_not_cancelled(
+    make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    bench.coordinator.loses_replies = 1
+    monkeypatch.setattr("odf_ingest.propose.Proposals.propose.__defaults__", (0.05,))
+    asked = iter([True] * 4 + [False] * 10)
+    assert not push(bench, tmp_path, line(1), is_wanted=lambda: next(asked)).is_new
+    assert len(bench.rows()) == 1
 
 
 def test_a_faulty_file_names_the_line_and_commits_nothing(make_bench: Any, tmp_path: Path) -> None:
@@ -150,3 +208,27 @@ def test_a_source_has_to_be_named_when_there_are_none_of_that_name(make_bench: A
     assert chosen_source(state, "").source_name == "default"
     with pytest.raises(NotFound):
         chosen_source(state, "other")
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999Z"])
+def test_an_event_time_at_a_sentinel_is_committed(make_bench: Any, tmp_path: Path, at: str) -> None:
+    bench = make_bench()
+    push(bench, tmp_path, line(1, at=at))
+    assert bench.state.watermark == Timestamp.parse(at)
+    push(bench, tmp_path, line(2, at=at), "again")
+    assert bench.values("id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("year", [0, 10_000])
+def test_an_event_time_that_no_chain_can_tell_is_refused_and_nothing_is_committed(
+    make_bench: Any, tmp_path: Path, year: int
+) -> None:
+    milliseconds = round((year - 1970) * 365.2425 * 86_400_000)
+    bench = make_bench(None, ReadStepParquet())
+    head = bench.state.head
+    at = pa.array([milliseconds], pa.timestamp("ms", "UTC"))
+    pq.write_table(pa.table({"event_time": at, "id": [1]}), tmp_path / "batch")
+    batch = FileBatch(file=tmp_path / "batch", event_time=EVENT_TIME, key="key")
+    with pytest.raises(InvalidInput, match="years"):
+        bench.lanes.commit(bench.dataset, FileCommit("default", batch, bench.preparer, lambda: True))
+    assert bench.state.head == head

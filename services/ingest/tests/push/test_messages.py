@@ -10,11 +10,23 @@ import pytest
 from odf_common.metadata.events import SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.runtime.rejects import (
+    Handled,
+    Passed,
+    Place,
+    Rejects,
+    load_handled,
+    open_rejects,
+    passed_of,
+    save_handled,
+)
 from odf_ingest.batch import MessageBatch, Part
 from odf_ingest.commit import Outcome, position_of
-from odf_ingest.errors import PositionMoved, TopicReplaced
+from odf_ingest.errors import PositionMoved, RecordRejected, TooManyRejected, TopicReplaced
 from odf_ingest.prepare import plan_of
 from odf_ingest.push.messages import KafkaBatch
+from odf_ingest.push.rejects import Rejecting
+from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 from odf_ingest.values import Values
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
@@ -57,7 +69,12 @@ def commit(bench: Any, batch: MessageBatch) -> Outcome:
     reading = bench.pool.submit(bench.preparer.messages, plan, batch)
     assert isinstance(reading, Future)
     work = KafkaBatch(
-        "default", batch, plan=plan, reading=reading, read=bench.preparer.messages, bus=bench.coordinator
+        "default",
+        batch,
+        plan=plan,
+        reading=reading,
+        read=bench.preparer.messages,
+        rejecting=Rejecting(bench.coordinator, bench.blobs),
     )
     outcome: Outcome = bench.lanes.commit(bench.dataset, work)
     return outcome
@@ -199,3 +216,62 @@ def test_records_are_numbered_by_event_time_across_partitions(make_bench: Any) -
     bench = make_bench()
     commit(bench, a_batch({0: [message(1, day=9), message(2, day=2)], 1: [message(3, day=3)]}, partitions=2))
     assert bench.values("offset", "id") == [(0, 2), (1, 3), (2, 1)]
+
+
+JUNK: list[bytes | None] = [message(1), b"junk", b"more junk", message(2)]
+
+
+def test_rejected_messages_are_counted_with_the_position(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: JUNK}))
+    commit(bench, a_batch({0: [b"last"]}, start={0: 4}))
+    assert passed_of(bench.state.source_states["default"]).rejected == 3
+    waiting = open_rejects(bench.blobs, bench.state, ("default",))
+    assert waiting == Rejects(count=3, reason="is not one JSON object")
+    assert {one.facts["topic-id"] for one in bench.coordinator.letters} == {"one"}
+
+
+def test_a_batch_that_is_drafted_again_counts_and_buries_its_bad_messages_once(make_bench: Any) -> None:
+    bench = make_bench()
+    bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))]
+    commit(bench, a_batch({0: JUNK}))
+    assert passed_of(bench.state.source_states["default"]).rejected == 2
+    assert len(bench.coordinator.letters) == 2
+
+
+def test_what_was_handled_is_not_open(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: JUNK}))
+    handled = Handled().with_places("default", [Place(topic_id="one", partition=0, offset=1)])
+    again = handled.with_places("default", [Place(topic_id="one", partition=0, offset=1)])
+    assert again == handled
+    save_handled(bench.blobs, bench.dataset, handled)
+    assert load_handled(bench.blobs, bench.dataset) == handled
+    assert open_rejects(bench.blobs, bench.state, ("default",)).count == 1
+    save_handled(
+        bench.blobs, bench.dataset, handled.with_all("default", Passed(rejected=2, ends={("one", 0): 4}))
+    )
+    assert open_rejects(bench.blobs, bench.state, ("default",)) == Rejects()
+    assert load_handled(bench.blobs, bench.dataset).holds(Place(topic_id="one", partition=0, offset=3))
+
+
+def test_a_source_stops_at_a_batch_of_which_too_much_is_bad(make_bench: Any) -> None:
+    bench = make_bench()
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_rejected_share=0.4))
+    with pytest.raises(TooManyRejected, match=r"rejected=2, messages=4, limit=0\.4"):
+        commit(bench, a_batch({0: JUNK}))
+    assert bench.rows() == []
+    commit(bench, a_batch({0: [*JUNK, message(3)]}))
+    assert [row["id"] for row in bench.rows()] == [1, 2, 3]
+
+
+def test_a_source_that_stops_at_bad_records_stops_in_each_partition_by_itself(make_bench: Any) -> None:
+    bench = make_bench()
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    values: dict[int, list[bytes | None]] = {0: [message(1), b"junk", message(2)], 1: [message(3)]}
+    commit(bench, a_batch(values, partitions=2))
+    assert sorted(row["id"] for row in bench.rows()) == [1, 3]
+    assert position_of(bench.state, "default").topics["topic"].next == {0: 1, 1: 1}
+    with pytest.raises(RecordRejected, match=r"partition=0, offset=1, why=is not one JSON object"):
+        commit(bench, a_batch({0: [b"junk", message(2)]}, start={0: 1}, partitions=2))
+    assert bench.coordinator.letters == []

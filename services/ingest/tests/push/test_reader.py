@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from odf_common.adapters.kafka.records import Chunk, Partition, Taken
 from odf_common.adapters.memory import MemoryCatalog
-from odf_common.errors import NotFound
+from odf_common.errors import Damaged, NotFound, OdfError, Refused, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DisablePushSource, SetVocab
 from odf_common.metadata.steps import (
@@ -20,14 +21,18 @@ from odf_common.metadata.steps import (
     MergeStrategySnapshot,
     ReadStepNdJson,
 )
+from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import CatalogEntry
+from odf_ingest import metrics
 from odf_ingest.commit import position_of
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push.drain import Drains
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader
+from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import MOST, Limits
 from odf_ingest.push.work import Work
+from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 TOPIC = "odf.push.a.default"
 LEDGER = MergeStrategyLedger(primary_key=("id",))
@@ -47,6 +52,8 @@ class Broker:
     at: dict[Partition, int] = field(default_factory=dict)
     resting: set[Partition] = field(default_factory=set)
     faults: dict[Partition, str] = field(default_factory=dict)
+    denied: set[str] = field(default_factory=set)
+    mute: set[Partition] = field(default_factory=set)  # nothing is heard of them
 
     def make(self, topic: str, partitions: int = 1) -> None:
         self.ids[topic] = f"{topic} {time.monotonic_ns()}"
@@ -55,6 +62,9 @@ class Broker:
 
     def drop(self, topic: str) -> None:
         del self.ids[topic]
+
+    def create_push_topic(self, name: str) -> None:
+        self.make(name)
 
     def topic_id(self, name: str) -> str:
         if name not in self.ids:
@@ -66,6 +76,21 @@ class Broker:
 
     def watermarks(self, name: str, partition: int) -> tuple[int, int]:
         return self.low.get((name, partition), 0), len(self.logs[name, partition])
+
+    def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
+        return {name: self.described(name) for name in names}
+
+    def described(self, name: str) -> TopicInfo | OdfError:
+        if name in self.denied:
+            return Unavailable(what=f"topic {name}", why="Topic authorization failed")
+        if name not in self.ids:
+            return NotFound(what=f"topic {name}")
+        numbers = range(self.partitions(name))
+        return TopicInfo(
+            topic_id=self.ids[name],
+            low={number: self.low.get((name, number), 0) for number in numbers},
+            high={number: len(self.logs[name, number]) for number in numbers},
+        )
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         self.at |= positions
@@ -84,7 +109,7 @@ class Broker:
         chunks = []
         for place, start in list(self.at.items()):
             values = self.logs[place][start : start + count]
-            if values and place not in self.resting:
+            if values and place not in self.resting | self.mute:
                 stop = start + len(values)
                 self.at[place] = stop
                 chunks.append(
@@ -98,9 +123,8 @@ class Broker:
         faults, self.faults = self.faults, {}
         if not chunks:
             time.sleep(min(timeout, 0.002))
-        return Taken(
-            chunks=tuple(chunks), ends={place: len(self.logs[place]) for place in self.at}, faults=faults
-        )
+        ends = {place: len(self.logs[place]) for place in self.at.keys() - self.mute}
+        return Taken(chunks=tuple(chunks), ends=ends, faults=faults)
 
     def high(self, partition: Partition) -> int:
         return len(self.logs[partition])
@@ -148,9 +172,12 @@ class Running:
 
 
 @contextmanager
-def running(bench: Any, broker: Broker, size: int = 1000, most: int = MOST) -> Iterator[Running]:
+def running(
+    bench: Any, broker: Broker, size: int = 1000, most: int = MOST, **topics: str
+) -> Iterator[Running]:
     catalog = MemoryCatalog()
-    catalog.add(CatalogEntry(alias="a", dataset_id=bench.dataset, push_topics={"default": TOPIC}))
+    entry = CatalogEntry(alias="a", dataset_id=bench.dataset, push_topics={"default": TOPIC, **topics})
+    catalog.add(entry)
     reader = PushReader(broker, size)
     owned = OwnedSources(
         reading=reader,
@@ -159,12 +186,14 @@ def running(bench: Any, broker: Broker, size: int = 1000, most: int = MOST) -> I
         topics=broker,  # type: ignore[arg-type]
         limits=Limits(size=size, delay=0.01, most=most),
         partition_of=lambda _: 3,
+        pool=bench.pool,
     )
     work = Work(
         lanes=bench.lanes,
         preparer=bench.preparer,
         topics=broker,  # type: ignore[arg-type]
         bus=bench.coordinator,
+        rejecting=Rejecting(bench.coordinator, bench.blobs),
         readers=bench.pool,
         failed=reader.failed,
     )
@@ -215,6 +244,7 @@ def test_a_restart_goes_on_where_the_chain_stands(make_bench: Any, broker: Broke
 def test_what_is_not_owned_is_not_read(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
+        node.wait(lambda: bool(node.reader.sources))
         node.ask(lambda: node.owned.own(frozenset({1, 2})))
         assert not node.reader.sources
         node.ask(lambda: node.owned.look(bench.dataset, "a"))
@@ -333,34 +363,79 @@ def test_a_schema_that_cannot_follow_stops_the_source_with_the_reason(
 def test_a_disabled_source_is_left(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        assert node.reader.sources
+        node.wait(lambda: bool(node.reader.sources))
         bench.propose(DisablePushSource(source_name="default"))
         node.ask(lambda: node.owned.look(bench.dataset, "a"))
-        assert not node.reader.sources
+        node.wait(lambda: not node.reader.sources)
 
 
 def test_a_dataset_that_has_gone_is_left(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     gone: DatasetId = bench.dataset
     with running(bench, broker) as node:
+        node.wait(lambda: bool(node.reader.sources))
         node.ask(lambda: node.owned.removed(gone))
         assert not node.reader.sources
 
 
-def test_a_disk_that_is_full_for_a_while_stops_no_source(
-    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "fault",
+    [
+        StorageUnavailable(file="datasets/fed01/data/x", why="No space left on device"),
+        Damaged(file="datasets/fed01/data/x", why="Permission denied"),
+        Refused(reason="StorageUnavailable", text="from the coordinator"),
+        Refused(reason="LockHeld", text="from the coordinator"),
+        OSError(errno.ENOSPC, "No space left on device"),
+    ],
+    ids=["full", "damaged", "refused", "locked", "raw"],
+)
+def test_a_source_whose_files_cannot_be_used_for_a_while_continues_by_itself(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     bench = make_bench()
-    faults = [OSError(errno.ENOSPC, "No space left on device") for _ in range(2)]
-    commit = bench.lanes.commit
+    faults = [fault, fault]
+    commit = bench.lanes._committer.commit
 
     def full(*arguments: object) -> object:
         if faults:
             raise faults.pop()
         return commit(*arguments)
 
-    monkeypatch.setattr(bench.lanes, "commit", full)
-    with running(bench, broker) as node:
+    monkeypatch.setattr(bench.lanes._committer, "commit", full)
+    with running(bench, broker) as node, capture_logs() as logs:
         broker.logs[TOPIC, 0] += [message(1), message(2)]
         node.wait(lambda: node.ids == [1, 2])
+        node.wait(lambda: not node.owned.stuck())
     assert faults == []
+    assert len([one for one in logs if one["event"] == "source cannot be read yet"]) == 1
+
+
+def test_a_source_that_stops_at_bad_records_commits_what_comes_before(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    broker.logs[TOPIC, 0] += [message(1), message(2), b"junk", message(3)]
+    with running(bench, broker) as node:
+        with pytest.raises(SourceStopped, match=r"offset=2, why=is not one JSON object"):
+            node.drain()
+        assert node.ids == [1, 2]
+        assert bench.coordinator.letters == []
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings())
+    with running(bench, broker) as node:
+        node.drain()
+        assert node.ids == [1, 2, 3]
+
+
+def test_progress_tells_how_many_messages_wait_for_a_decision_and_metrics_count_them(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    before = metrics.BAD.labels("a", "default")._value.get()
+    broker.logs[TOPIC, 0] += [message(1), b"junk", b""]
+    with running(bench, broker) as node:
+        node.drain()
+        node.wait(lambda: metrics.BAD.labels("a", "default")._value.get() == before + 2)
+        node.wait(lambda: any(one.ingest_progress.rejected == 2 for _, one in bench.coordinator.sent))
+    told = [one.ingest_progress for _, one in bench.coordinator.sent if one.HasField("ingest_progress")]
+    assert told[-1].rejected_reason == "is not one JSON object"

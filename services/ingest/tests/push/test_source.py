@@ -10,7 +10,8 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.testing.builders import a_dataset, a_push_source
 from odf_ingest.batch import MessageBatch
 from odf_ingest.prepare import Plan
-from odf_ingest.push.source import LONGEST, MOST, Limits, PushSource, Wait
+from odf_ingest.push.record import Wait
+from odf_ingest.push.source import LONGEST, MOST, Limits, PushSource
 
 
 def a_source(

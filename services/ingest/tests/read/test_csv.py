@@ -25,6 +25,73 @@ def test_a_message_may_carry_the_header_where_the_source_has_one() -> None:
     assert rows(b"id,name,day\n1,a,", b"2,b,", header=True) == [(1, "a", None), (2, "b", None)]
 
 
+def test_columns_go_by_the_names_of_the_header_each_message_carries() -> None:
+    found = rows(b'day,"id",name\n2020-01-01,1,a', b"2,b,", b"name,day,id\nc,,3\n", header=True)
+    assert found == [(1, "a", "2020-01-01"), (2, "b", None), (3, "c", None)]
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ("id,nmae,day", "has unknown columns 'nmae' and lacks columns 'name'; the columns are id, name, day"),
+        ("id,name,day,x, y", "has unknown columns 'x', ' y'; the columns"),
+        ("name,id", "lacks columns 'day'; the columns"),
+        ("id,name,id", "has columns twice: 'id'"),
+        ("", "lacks columns"),
+    ],
+)
+def test_unknown_and_missing_columns_of_a_header_are_listed(header: str, reason: str, tmp_path: Path) -> None:
+    line = ",".join("1" * (header.count(",") + 1))
+    if header:
+        with pytest.raises(InvalidInput, match=f"^the header {reason}"):
+            rows(f"{header}\n{line}".encode(), header=True)
+    file = tmp_path / "data.csv"
+    file.write_text(f"{header or 'a'}\n{line}\n")
+    with pytest.raises(InvalidInput, match="^the header (has unknown columns 'a' and )?" + reason):
+        read_file(ReadStepCsv(header=True), file, SCHEMA)
+
+
+def test_a_header_without_a_record_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="is the header, without a record"):
+        rows(b"1,a,", b"id,name,day", header=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'"\na",x', ("\na", "x")),
+        (b'"a\n",x', ("a\n", "x")),
+        (b'"a\r\nb","\n"', ("a\r\nb", "\n")),
+        (b'"","x"', ("", "x")),
+        (b'5" pipe,6"', ('5" pipe', '6"')),
+        (b'"a""b",x', ('a"b', "x")),
+    ],
+)
+def test_a_message_is_read_in_the_same_way_with_and_without_header(text: bytes, expected: object) -> None:
+    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
+    for header in (True, False):
+        for some in ([text], [b"x,y", text, b"z,w"]):
+            table = read_records(ReadStepCsv(header=header), some, schema)
+            assert tuple(table.to_pylist()[len(some) // 2].values()) == expected
+
+
+def test_a_quote_that_is_never_closed_swallows_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is never closed, from '\"b,' on"):
+        rows(b'1,"b,')
+    with pytest.raises(InvalidInput, match="is never closed"):
+        rows(b'1,"b,', b'2,c"x,')
+    file = tmp_path / "data.csv"
+    file.write_bytes(b'id,name,day\n1,"a\nb",\n2,"c,\n3,d,\n')
+    with pytest.raises(InvalidInput, match=r"^line 4: a quote or escape is never closed"):
+        read_file(ReadStepCsv(header=True), file, SCHEMA)
+
+
+@pytest.mark.parametrize("options", [{"separator": "||"}, {"quote": "“"}, {"escape": "\\\\"}])
+def test_options_that_are_not_one_character_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match="is not one ASCII character"):
+        rows(b"1,a,", **options)
+
+
 def test_a_line_feed_inside_quotes_belongs_to_the_value() -> None:
     assert rows(b'1,"a\nb",', b"2,c,") == [(1, "a\nb", None), (2, "c", None)]
 
@@ -52,14 +119,31 @@ def test_a_bad_line_is_refused_alone_and_among_good_ones(bad: bytes) -> None:
         rows(b"1,a,", bad, b"2,b,")
 
 
-def test_a_file_has_columns_by_their_place_and_its_bad_line_is_named(tmp_path: Path) -> None:
+def test_a_file_without_header_has_columns_by_their_place_and_its_bad_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "data.csv"
-    step = ReadStepCsv(header=True)
-    file.write_bytes(b"x,y,z\n1,a,\n2,b,2020-01-01\n")
-    assert read_file(step, file, SCHEMA).column("id").to_pylist() == [1, 2]
-    file.write_bytes(b"x,y,z\n1,a,\n2,b,2020-01-\n")
-    with pytest.raises(InvalidInput, match=r"^line 3: "):
-        read_file(step, file, SCHEMA)
+    file.write_bytes(b"1,a,\n2,b,2020-01-01\n")
+    assert read_file(ReadStepCsv(), file, SCHEMA).column("id").to_pylist() == [1, 2]
+    file.write_bytes(b"1,a,\n2,b,2020-01-\n")
+    with pytest.raises(InvalidInput, match=r"^line 2: column day: .*2020-01-"):
+        read_file(ReadStepCsv(), file, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("x,a,", "column id: .*'x'"),
+        ("1,a,soon", "column day: .*soon"),
+        ("1.5,a,", "column id: '1.5' is not a value of BIGINT"),
+        ("1,a", r"has 2 values instead of 3 \(id, name, day\)"),
+    ],
+)
+def test_columns_are_named_and_not_counted(line: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=f"^{reason}"):
+        rows(line.encode())
+    file = tmp_path / "data.csv"
+    file.write_text(f'name,id,day\n"q",1,\n{",".join([*line.split(",")[1::-1], *line.split(",")[2:]])}\n')
+    with pytest.raises(InvalidInput, match=f"^line 3: {reason.replace('id, name', 'name, id')}"):
+        read_file(ReadStepCsv(header=True), file, SCHEMA)
 
 
 def test_without_a_schema_columns_are_text_unless_types_are_to_be_found(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_ingest.read.columns import TimeFormats
-from odf_ingest.read.json_lines import parse_lines
+from odf_ingest.read.json_lines import parse_objects
 from odf_ingest.read.time_format import time_format
 from odf_ingest.read.times import to_dates, to_moments
 
@@ -94,7 +94,7 @@ def test_moments_have_the_fraction_that_was_declared(
     digits: int, format_text: str | None, text: str, shown: str
 ) -> None:
     schema = ddl_to_schema([f"at TIMESTAMP({digits})"])
-    table = parse_lines(f'{{"at": "{text}"}}'.encode(), schema, TimeFormats(timestamp=format_text))
+    table = parse_objects([f'{{"at": "{text}"}}'.encode()], schema, TimeFormats(timestamp=format_text))
     assert table.schema.equals(schema)
     assert table.column("at").cast(pa.string()).to_pylist() == [shown]
 
@@ -102,11 +102,11 @@ def test_moments_have_the_fraction_that_was_declared(
 def test_a_moment_that_nanoseconds_cannot_hold_is_refused() -> None:
     schema = ddl_to_schema(["at TIMESTAMP(9)"])
     with pytest.raises(InvalidInput, match="9999-01-01"):
-        parse_lines(b'{"at": "9999-01-01T00:00:00Z"}', schema, TimeFormats())
+        parse_objects([b'{"at": "9999-01-01T00:00:00Z"}'], schema, TimeFormats())
 
 
 def test_a_zone_does_not_carry_a_moment_past_what_nanoseconds_hold() -> None:
     schema = ddl_to_schema(["at TIMESTAMP(9)"])
     formats = TimeFormats(timestamp="%Y-%m-%dT%H:%M:%S%z")
     with pytest.raises(InvalidInput, match="column at"):
-        parse_lines(b'{"at": "2262-04-11T23:40:00-05:00"}', schema, formats)
+        parse_objects([b'{"at": "2262-04-11T23:40:00-05:00"}'], schema, formats)

@@ -119,7 +119,7 @@ def test_uuids_are_taken_from_their_place_in_a_column() -> None:
 @pytest.mark.parametrize("type_", ["STRUCT<a: INT NOT NULL>", "STRUCT<d: DATE, a: INT NOT NULL>"])
 def test_a_struct_with_required_parts_may_be_null_itself(type_: str) -> None:
     schema = schema_of(type_)
-    table = read_records(ReadStepNdJson(), [b'{"c":null}', b'{"c":{"a":1}}', b"{}"], schema)
+    table = read_records(ReadStepNdJson(), [b'{"c":null}', b'{"c":{"a":1}}', b'{"c":null,"x":1}'], schema)
     assert table.schema.equals(schema)
     first, second, third = table.column("c").to_pylist()
     assert (first, second["a"], third) == (None, 1, None)

@@ -1,17 +1,17 @@
 """Topics: made on purpose, described, deleted; and which partition a key belongs to."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, NewTopic, OffsetSpec, TopicDescription
 
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.settings import LOGGER, common, unavailable
 from odf_common.errors import NotFound, OdfError, Unavailable
-from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS
+from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, TopicInfo
 
 DAY_MS: Final = 24 * 3600 * 1000
 RETENTION_MS: Final = {DEAD_LETTERS: 30 * DAY_MS}
@@ -26,28 +26,41 @@ _MISSING: Final = frozenset(
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
     }
 )
+AT_ONCE: Final = 500  # topics described by one request
 T = TypeVar("T")
+_Answers = dict[int, "Future[ListOffsetsResultInfo]"]  # by partition
 
 
 class KafkaTopics:
     """Topics of one cluster (port `Topics`)."""
 
-    def __init__(self, bootstrap: str) -> None:
-        """Prepare; the connection is made with the first call."""
+    def __init__(self, bootstrap: str, *, prefix: str = "") -> None:
+        """Prepare; the connection is made with the first call.
+
+        `prefix` is that of the fixed topics and of new push topics. Names of push topics are whole everywhere.
+        """
+        self.prefix = prefix
         self._admin = AdminClient({**common(bootstrap)}, logger=LOGGER)
 
+    def require_answer(self, seconds: float) -> None:
+        """Raise `Unavailable` unless the cluster describes itself in time."""
+        try:
+            self._admin.list_topics(timeout=seconds)
+        except KafkaException as error:
+            raise unavailable(error) from error
+
     def ensure_topics(self, names: Iterable[str], partitions: int = PARTITIONS) -> None:
-        """Make topics that are not there; when it returns they can be written."""
+        """Make fixed topics that are not there, under the prefix; when it returns they can be written."""
         wanted = tuple(names)
         there = self._described()
         missing = [
             NewTopic(
-                name,
+                self.prefix + name,
                 num_partitions=partitions,
                 config={"retention.ms": str(RETENTION_MS.get(name, DAY_MS))},
             )
             for name in wanted
-            if name not in there
+            if self.prefix + name not in there
         ]
         if missing:
             self._create(missing)
@@ -56,18 +69,22 @@ class KafkaTopics:
         """Make a topic that keeps every record until told otherwise; nothing happens when it is there."""
         self._create([NewTopic(name, num_partitions=partitions, config={"retention.ms": "-1"})])
 
+    def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
+        """Return many topics at once, in three requests for each `AT_ONCE` of them; see port `Topics`."""
+        wanted = list(dict.fromkeys(names))
+        found: dict[str, TopicInfo | OdfError] = {}
+        for start in range(0, len(wanted), AT_ONCE):
+            found |= self._described_at_once(wanted[start : start + AT_ONCE])
+        return found
+
     def topic_id(self, name: str) -> str:
         """Return the id that tells a topic from a later one of the same name; raises `NotFound`."""
-        answers = self._admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT)
-        found: Uuid = _outcome(answers[name], name).topic_id
+        found: Uuid = self._topic(name).topic_id
         return str(found)
 
     def partitions(self, name: str) -> int:
         """Return how many partitions a topic has; raises `NotFound`."""
-        there = self._described()
-        if name not in there:
-            raise NotFound(what=f"topic {name}")
-        return there[name]
+        return len(self._topic(name).partitions)
 
     def watermarks(self, name: str, partition: int) -> tuple[int, int]:
         """Return the offset of the first message and of the next one to come; raises `NotFound`."""
@@ -86,18 +103,52 @@ class KafkaTopics:
         except NotFound:
             return
 
+    def _topic(self, name: str) -> TopicDescription:
+        answers = self._admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT)
+        found: TopicDescription = _outcome(answers[name], name)
+        return found
+
+    def _described_at_once(self, names: list[str]) -> dict[str, TopicInfo | OdfError]:
+        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT)
+        topics: dict[str, TopicDescription] = {}
+        found: dict[str, TopicInfo | OdfError] = {}
+        for name, answer in answers.items():
+            try:
+                topics[name] = _outcome(answer, name)
+            except OdfError as error:
+                found[name] = error
+        places = [(name, one.id) for name, topic in topics.items() for one in topic.partitions]
+        lows = self._offsets_of(places, OffsetSpec.earliest())
+        highs = self._offsets_of(places, OffsetSpec.latest())
+        for name, topic in topics.items():
+            try:
+                low, high = (_offsets_in(some.get(name, {}), name) for some in (lows, highs))
+                found[name] = TopicInfo(topic_id=str(topic.topic_id), low=low, high=high)
+            except OdfError as error:
+                found[name] = error
+        return found
+
+    def _offsets_of(self, places: Iterable[tuple[str, int]], spec: OffsetSpec) -> Mapping[str, _Answers]:
+        """Ask for the offsets of partitions of many topics; the answers come later."""
+        wanted = {TopicPartition(*place): spec for place in places}
+        answers: dict[str, _Answers] = {}
+        if wanted:
+            for at, answer in self._admin.list_offsets(wanted, request_timeout=TIMEOUT).items():
+                answers.setdefault(at.topic, {})[at.partition] = answer
+        return answers
+
     def _offsets(self, name: str, partitions: Iterable[int], spec: OffsetSpec) -> Mapping[int, int]:
         wanted = {TopicPartition(name, partition): spec for partition in partitions}
         answers = self._admin.list_offsets(wanted, request_timeout=TIMEOUT)
         return {at.partition: _outcome(answer, name).offset for at, answer in answers.items()}
 
-    def _described(self) -> Mapping[str, int]:
-        """Return the names of all topics and how many partitions each has."""
+    def _described(self) -> Collection[str]:
+        """Return the names of all topics."""
         try:
             metadata = self._admin.list_topics(timeout=TIMEOUT)
         except KafkaException as error:
             raise unavailable(error) from error
-        return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+        return {name for name, topic in metadata.topics.items() if topic.error is None}
 
     def _create(self, topics: list[NewTopic]) -> None:
         for name, answer in self._admin.create_topics(topics, request_timeout=TIMEOUT).items():
@@ -115,20 +166,17 @@ class KafkaTopics:
                 raise Unavailable(what="Kafka", why="new topics do not appear")
             time.sleep(0.02)
 
-    def _are_led(self, names: set[str]) -> bool:
-        there = self._described()
-        if not names <= set(there):
-            return False
-        try:
-            for name in names:
-                self._offsets(name, range(there[name]), OffsetSpec.latest())
-        except Unavailable:
-            return False
-        return True
+    def _are_led(self, names: Iterable[str]) -> bool:
+        """Return whether each partition of the topics answers; only they are asked for, however many there are."""
+        return all(isinstance(one, TopicInfo) and one.high for one in self.describe(names).values())
 
 
 class _AlreadyThereError(OdfError):
     """The topic is there already."""
+
+
+def _offsets_in(answers: _Answers, topic: str) -> dict[int, int]:
+    return {number: _outcome(answer, topic).offset for number, answer in sorted(answers.items())}
 
 
 def _outcome(answer: "Future[T]", name: str) -> T:

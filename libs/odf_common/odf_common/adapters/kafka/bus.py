@@ -4,12 +4,12 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from odf_common.adapters.kafka.inbox import BroadcastInbox, GroupInbox
+from odf_common.adapters.kafka.letters import Headers, message_of, smaller_cuts
 from odf_common.adapters.kafka.settings import LOGGER, consuming, producing, unavailable
 from odf_common.codec.bus import Envelope, encode, stamped
 from odf_common.errors import Unavailable
@@ -19,9 +19,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.2
 UNFLUSHED: Final = 1000  # messages
-# Of a dead letter's value, and of each header: together they stay under what a message may have.
-DEAD_LETTER_BYTES: Final = 15 * 1024 * 1024
-FACT_CHARACTERS: Final = 32 * 1024
+ACKNOWLEDGED: Final = 10.0  # seconds for a letter that is sent alone
 
 
 class _Sent(threading.local):
@@ -38,9 +36,10 @@ class _Sent(threading.local):
 
 
 class _Delivery:
-    """One message on its way."""
+    """One message on its way; a dead letter can be sent again, cut shorter."""
 
-    def __init__(self) -> None:
+    def __init__(self, letter: DeadLetter | None = None) -> None:
+        self.letter = letter
         self.settled = threading.Event()
         self.error: KafkaError | None = None
 
@@ -57,10 +56,16 @@ class KafkaBus:
     """Port `Bus`. Safe to use from many threads; each flushes its own messages."""
 
     def __init__(
-        self, bootstrap: str, *, session_timeout_ms: int = 6000, instance: str | None = None
+        self,
+        bootstrap: str,
+        *,
+        prefix: str = "",
+        session_timeout_ms: int = 6000,
+        instance: str | None = None,
     ) -> None:
-        """Prepare; connections are made in the background."""
+        """Prepare; connections are made in the background. `prefix` begins the names of topics, groups, instances."""
         self._bootstrap = bootstrap
+        self._prefix = prefix
         self._session_timeout_ms = session_timeout_ms
         self._instance = instance
         self._sent = _Sent()
@@ -73,25 +78,15 @@ class KafkaBus:
     def send(self, topic: str, envelope: Envelope) -> None:
         """Queue a message under its dataset's key; `message_id` and `sent_at` are filled in when empty."""
         key, value = encode(stamped(envelope, message_id=uuid.uuid4().hex, sent_at=time.time_ns()))
-        self._produce(topic, key, value, [])
+        self._produce(self._prefix + topic, key, value, [])
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
         """Queue a dead letter: the message as it was, and what happened to it in headers.
 
-        Of one that would not fit into a message the beginning is kept; its topic, partition and offset tell the rest.
+        Of one that the topic does not take whole, `flush` sends the beginning.
         """
-        value = letter.value[:DEAD_LETTER_BYTES]
-        cut = {} if len(value) == len(letter.value) else {"size": str(len(letter.value))}
-        facts = {
-            "topic": letter.topic,
-            "partition": str(letter.partition),
-            "offset": str(letter.offset),
-            "reason": letter.reason,
-            **letter.facts,
-            **cut,
-        }
-        headers = [(name, text[:FACT_CHARACTERS].encode()) for name, text in facts.items()]
-        self._produce(DEAD_LETTERS, letter.key, value, headers)
+        value, headers = message_of(letter)
+        self._produce(self._prefix + DEAD_LETTERS, letter.key, value, headers, letter)
 
     def flush(self, timeout: float = 10.0) -> None:
         """Return when all that this thread has sent is durable; raises `Unavailable` if some of it is not."""
@@ -100,17 +95,25 @@ class KafkaBus:
         for delivery in pending:
             if not delivery.settled.wait(max(deadline - time.monotonic(), 0.0)):
                 raise Unavailable(what="Kafka", why=f"no acknowledgement within {timeout:g} s")
-            if delivery.error is not None:
+            if delivery.letter is not None and _is_too_large(delivery.error):
+                self._send_shorter(delivery.letter)
+            elif delivery.error is not None:
                 raise unavailable(delivery.error)
 
     def subscribe(self, topic: str, *, group: str | None, on_owned: OnOwned | None = None) -> Inbox:
         """Open an inbox. With a group, members share the partitions; without, all is seen, from now on."""
+        topic = self._prefix + topic
         if group is None:
-            return BroadcastInbox(self._bootstrap, topic, on_owned)
+            return BroadcastInbox(
+                self._bootstrap, topic, on_owned, group=f"{self._prefix}odf.{uuid.uuid4().hex}"
+            )
         # One static name for each reader: a group may hold several topics of one process.
         instance = f"{self._instance}.{topic}" if self._instance else None
         config = consuming(
-            self._bootstrap, group=group, session_timeout_ms=self._session_timeout_ms, instance=instance
+            self._bootstrap,
+            group=self._prefix + group,
+            session_timeout_ms=self._session_timeout_ms,
+            instance=instance,
         )
         return GroupInbox(config, topic, on_owned)
 
@@ -120,8 +123,24 @@ class KafkaBus:
         self._closing.set()
         self._poller.join()
 
-    def _produce(self, topic: str, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes]]) -> None:
-        delivery = _Delivery()
+    def _send_shorter(self, letter: DeadLetter) -> None:
+        """Send as much of a letter as the topic takes; it is durable when this returns. Raises `Unavailable`."""
+        for most in smaller_cuts(letter):
+            value, headers = message_of(letter, most)
+            self._produce(self._prefix + DEAD_LETTERS, letter.key, value, headers)
+            delivery = self._sent.pending.pop()
+            if not delivery.settled.wait(ACKNOWLEDGED):
+                raise Unavailable(what="Kafka", why=f"no acknowledgement within {ACKNOWLEDGED:g} s")
+            if delivery.error is None:
+                return
+            if not _is_too_large(delivery.error):
+                raise unavailable(delivery.error)
+        raise Unavailable(what="Kafka", why=f"{DEAD_LETTERS} takes no message: raise its max.message.bytes")
+
+    def _produce(
+        self, topic: str, key: bytes, value: bytes, headers: Headers, letter: DeadLetter | None = None
+    ) -> None:
+        delivery = _Delivery(letter)
         deadline = time.monotonic() + 10
         while True:
             try:
@@ -151,3 +170,7 @@ class KafkaBus:
     def _serve(self) -> None:
         while not self._closing.is_set():
             self._producer.poll(POLL_SECONDS)
+
+
+def _is_too_large(error: KafkaError | None) -> bool:
+    return error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE

@@ -1,7 +1,6 @@
 """Readers of one topic: as a member of a group, or each for itself from now on."""
 
 import logging
-import uuid
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -15,7 +14,6 @@ log = logging.getLogger(__name__)
 
 # What a polled message says when its consumer is dead: `fatal()` is not told there. Public despite their names.
 _CUT_OFF: Final = frozenset({KafkaError._FATAL, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
-ATTEMPT: Final = "attempt "  # a committed position's metadata, followed by how many ended in a crash
 
 
 class GroupInbox:
@@ -26,7 +24,6 @@ class GroupInbox:
         self._topic = topic
         self._on_owned = on_owned
         self._owned: frozenset[int] = frozenset()
-        self._attempts: dict[tuple[int, int], int] = {}
         self.is_ready = False
         self._consumer = Consumer({**config, "on_commit": _on_commit}, logger=LOGGER)
         self._consumer.subscribe(
@@ -36,11 +33,10 @@ class GroupInbox:
     def poll(self, timeout: float) -> Received | None:
         """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off for good."""
         message = _polled(self._consumer, timeout)
-        return None if message is None else _received(message, self._attempts)
+        return None if message is None else _received(message)
 
     def done(self, message: Received) -> None:
         """Commit the position behind the message, in the background."""
-        self._attempts.pop((message.partition, message.offset), None)
         at = TopicPartition(message.topic, message.partition, message.offset + 1)
         try:
             self._consumer.commit(offsets=[at], asynchronous=True)
@@ -48,24 +44,11 @@ class GroupInbox:
             # The next owner handles the message once more, which is harmless.
             log.warning("position not committed: %s", error)
 
-    def note_attempt(self, message: Received) -> None:
-        """Commit the message's own position, with the number of attempts beside it."""
-        at = TopicPartition(
-            message.topic, message.partition, message.offset, f"{ATTEMPT}{message.attempts + 1}"
-        )
-        try:
-            self._consumer.commit(offsets=[at], asynchronous=False)
-        except KafkaException as error:
-            log.warning("attempt not noted: %s", error)
-
     def close(self) -> None:
         """Commit what is done and leave; a static member's partitions wait for its return."""
         self._consumer.close()
 
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        for at in _committed(consumer, partitions):
-            if at.metadata and at.metadata.startswith(ATTEMPT):
-                self._attempts[at.partition, at.offset] = int(at.metadata.removeprefix(ATTEMPT))
+    def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._own(self._owned | {at.partition for at in partitions})
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -81,11 +64,11 @@ class GroupInbox:
 class BroadcastInbox:
     """Port `Inbox`: every partition, from the moment of opening; nothing is committed."""
 
-    def __init__(self, bootstrap: str, topic: str, on_owned: OnOwned | None) -> None:
+    def __init__(self, bootstrap: str, topic: str, on_owned: OnOwned | None, *, group: str) -> None:
         """Take all partitions at their present ends; what is sent after this returns will be seen."""
         ends = KafkaTopics(bootstrap).ends(topic)
         config = {
-            **consuming(bootstrap, group=f"odf.{uuid.uuid4().hex}", session_timeout_ms=6000, instance=None),
+            **consuming(bootstrap, group=group, session_timeout_ms=6000, instance=None),
             "auto.offset.reset": "latest",
         }
         self._consumer = Consumer(config, logger=LOGGER)
@@ -97,13 +80,10 @@ class BroadcastInbox:
     def poll(self, timeout: float) -> Received | None:
         """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off for good."""
         message = _polled(self._consumer, timeout)
-        return None if message is None else _received(message, {})
+        return None if message is None else _received(message)
 
     def done(self, message: Received) -> None:
         """Do nothing: no position is kept."""
-
-    def note_attempt(self, message: Received) -> None:
-        """Do nothing: the message is not seen again."""
 
     def close(self) -> None:
         """Let go."""
@@ -127,26 +107,14 @@ def _polled(consumer: Consumer, timeout: float) -> Message | None:
     return None
 
 
-def _received(message: Message, attempts: dict[tuple[int, int], int]) -> Received:
-    partition, offset = message.partition() or 0, message.offset() or 0
+def _received(message: Message) -> Received:
     return Received(
         topic=message.topic() or "",
-        partition=partition,
-        offset=offset,
+        partition=message.partition() or 0,
+        offset=message.offset() or 0,
         key=message.key() or b"",
         value=message.value() or b"",
-        attempts=attempts.get((partition, offset), 0),
     )
-
-
-def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
-    if not partitions:
-        return []
-    try:
-        return consumer.committed(partitions, timeout=5)
-    except KafkaException as error:
-        log.warning("attempts not read: %s", error)
-        return []
 
 
 def _on_commit(error: KafkaError | None, _: list[TopicPartition]) -> None:

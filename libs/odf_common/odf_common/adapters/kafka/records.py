@@ -61,10 +61,11 @@ class Taken:
 class KafkaRecords:
     """One consumer of records; used by one thread."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, *, prefix: str = "", partitions: int = 0) -> None:
         """Prepare; nothing is read before partitions are assigned."""
-        self._consumer = Consumer({**_settings(bootstrap)}, logger=LOGGER)
+        self._consumer = Consumer({**_settings(bootstrap, prefix, partitions)}, logger=LOGGER)
         self._assigned: set[Partition] = set()
+        self._paused: set[Partition] = set()
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets on, beside those that are read already."""
@@ -78,16 +79,25 @@ class KafkaRecords:
         """Read these partitions no longer; nothing of them comes after this."""
         gone = self._assigned & set(partitions)
         if gone:
+            # librdkafka keeps its paused flag for a partition that is unassigned and assigned again later.
+            self.resume(gone)
             _checked(lambda: self._consumer.incremental_unassign(_places(gone)))
             self._assigned -= gone
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Let partitions rest; what was fetched of them is dropped."""
-        _checked(lambda: self._consumer.pause(_places(self._assigned & set(partitions))))
+        """Take no more messages of these partitions; what was fetched of them is dropped."""
+        wanted = (self._assigned & set(partitions)) - self._paused
+        if wanted:
+            # Noted first: resuming a partition whose pausing failed does no harm.
+            self._paused |= wanted
+            _checked(lambda: self._consumer.pause(_places(wanted)))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Go on with partitions that rest, where they stood."""
-        _checked(lambda: self._consumer.resume(_places(self._assigned & set(partitions))))
+        """Take messages of paused partitions again, from where they stood."""
+        wanted = self._paused & set(partitions)
+        if wanted:
+            _checked(lambda: self._consumer.resume(_places(wanted)))
+            self._paused -= wanted
 
     def take(self, count: int, timeout: float) -> Taken:
         """Return up to `count` messages, waiting `timeout` seconds at most for that many."""
@@ -128,15 +138,17 @@ class KafkaRecords:
         return tuple(_chunk(run) for run in runs.values())
 
 
-def _settings(bootstrap: str) -> Config:
+def _settings(bootstrap: str, prefix: str, partitions: int) -> Config:
     common = consuming(
-        bootstrap, group=f"odf.records.{uuid.uuid4().hex}", session_timeout_ms=6000, instance=None
+        bootstrap, group=f"{prefix}odf.records.{uuid.uuid4().hex}", session_timeout_ms=6000, instance=None
     )
     return {
         **common,
         "auto.offset.reset": "error",
         "enable.partition.eof": True,
-        "fetch.wait.max.ms": 100,
+        # Each fetch names every partition, so a node with thousands of idle ones fetches less often. Messages are
+        # not held up by that; a partition that is assigned meanwhile is, until the fetch under way returns.
+        "fetch.wait.max.ms": min(max(partitions // 5, 100), 1000),
         # What is fetched far ahead has left the processor's caches by its turn.
         "fetch.max.bytes": 4 * MIB,
         "max.partition.fetch.bytes": 4 * MIB,

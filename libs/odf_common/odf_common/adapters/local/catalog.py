@@ -1,35 +1,49 @@
-"""Names as files: one JSON object each, taken by put-if-absent, read again only when they change."""
+"""Names as files: one JSON object each, taken by put-if-absent, read again only when they change.
 
+The file's name is the name: one rename(2) of the file renames the dataset. The new spelling is written into the file
+before that, next to the old one, and which of the two is in force follows from the file's name.
+
+Each dataset's folder has a copy of its file, `notes/name`, from which a damaged one is restored.
+"""
+
+import contextlib
 import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from odf_common.adapters.local import durable, layout
-from odf_common.errors import AlreadyExists, InvalidInput, NotFound, VerificationFailed
-from odf_common.identity.did import DatasetId
-from odf_common.ports.store import Catalog, CatalogEntry
+from odf_common.adapters.local import claims, durable, layout
+from odf_common.adapters.local.faults import LASTING, fault, fault_text, guarded_methods
+from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound
+from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.ports.store import Catalog, CatalogEntry, Claim
 
 log = logging.getLogger(__name__)
 
+RECORD: Final = "name"  # the note that repeats a dataset's entry
 _SETTLED: Final = (
     100_000_000  # ns; clocks of file systems are coarse: a younger folder may still change unseen
 )
+_RETRY_SECONDS: Final = 5.0  # a repaired file need not show in its folder's time
 
 
 @dataclass(eq=False, kw_only=True)
-class CorruptName(VerificationFailed):
+class CorruptName(Damaged):
     """A catalog entry cannot be read."""
 
-    file: str
-    why: str
+    def advice(self) -> str:
+        """Return what can be done without the file."""
+        return (
+            "restore the file from a backup, or free the name with `odf delete`; the dataset's own files stay"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +53,18 @@ class _Known:
     stamp: int | None
     entries: Mapping[str, CatalogEntry]
     by_id: Mapping[DatasetId, CatalogEntry]
+    unreadable: Collection[str] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """One name's file: what it looked like, and what it said."""
+
+    mark: tuple[int, int, int]
+    entry: CatalogEntry
+
+
+@guarded_methods
 class LocalCatalog(Catalog):
     """Names under `home`; several processes may use it at once."""
 
@@ -49,7 +73,9 @@ class LocalCatalog(Catalog):
         self._home = home.absolute()
         self._names = self._home / "names"
         self._known = _Known(stamp=None, entries={}, by_id={})
-        self._files: dict[str, tuple[tuple[int, int, int], CatalogEntry]] = {}
+        self._files: dict[str, _File] = {}
+        self._faults: dict[str, str] = {}
+        self._retry_at = 0.0
         self._guard = threading.Lock()
 
     def entries(self) -> Iterator[CatalogEntry]:
@@ -59,18 +85,27 @@ class LocalCatalog(Catalog):
 
     def by_alias(self, alias: str) -> CatalogEntry | None:
         """Look a name up."""
+        file = self._file(alias)
         try:
-            return _parse(self._file(alias))
+            return _parse(file)
         except FileNotFoundError:
             return None
+        except CorruptName:
+            restored = self._read().entries.get(file.name)
+            if restored is None:
+                raise
+            return restored
 
     def by_id(self, dataset: DatasetId) -> CatalogEntry | None:
         """Look an id up."""
         return self._read().by_id.get(dataset)
 
     def add(self, entry: CatalogEntry) -> None:
-        """Take the name, durably, and tell the dataset's own folder; raises `AlreadyExists` if it is taken."""
+        """Take the name, durably, once the dataset's folder records it; raises `AlreadyExists` if it is taken."""
         file = self._file(entry.alias)
+        if durable.exists(file):
+            raise AlreadyExists(what=f"dataset {entry.alias}")
+        self._record(entry)
         pending = durable.write_pending(file, _text(entry))
         try:
             os.link(pending, file)
@@ -79,33 +114,138 @@ class LocalCatalog(Catalog):
         finally:
             pending.unlink()
         durable.sync_folder(file.parent)
-        self._tell(entry)
 
     def replace(self, entry: CatalogEntry) -> None:
         """Rewrite the entry of an alias that is there, durably; raises `NotFound`."""
         file = self._file(entry.alias)
-        if not file.exists():
+        if not durable.exists(file):
             raise NotFound(what=f"dataset {entry.alias}")
         durable.write(file, _text(entry))
-        self._tell(entry)
+        self._record(entry)
+
+    def rename(self, alias: str, entry: CatalogEntry) -> None:
+        """Move the entry of `alias` to another name, in one step and durably.
+
+        Raises `NotFound`, and `AlreadyExists` if the new name is taken.
+        """
+        old, new = self._file(alias), self._file(entry.alias)
+        if not durable.exists(old):
+            raise NotFound(what=f"dataset {alias}")
+        if durable.exists(new):
+            raise AlreadyExists(what=f"dataset {entry.alias}")
+        durable.write(old, _text(entry))
+        old.rename(new)
+        durable.sync_folder(new.parent)
+        self._record(entry)
 
     def remove(self, alias: str) -> None:
         """Free the name, durably; nothing happens when it is free."""
         file = self._file(alias)
-        if file.exists():
-            file.unlink(missing_ok=True)
-            durable.sync_folder(file.parent)
+        if durable.exists(file):
+            durable.remove(file)
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the one lock that excludes all other threads and processes that hold it; it never expires."""
         return durable.locked(self._home / "locks" / "names")
 
-    def _tell(self, entry: CatalogEntry) -> None:
+    def claim(self, dataset: DatasetId) -> Claim | None:
+        """Claim a dataset, with the record that a killed process left of it; None while another claim is held."""
+        return claims.take(self._home / "claims", dataset)
+
+    def claims(self) -> tuple[CatalogEntry, ...]:
+        """Return what is recorded of datasets that are being created or removed, held or abandoned."""
+        return tuple(claims.records(self._home / "claims"))
+
+    def unreadable(self) -> tuple[str, ...]:
+        """Return the names that are taken by what cannot be read: which dataset they name is unknown."""
+        return tuple(sorted(self._read().unreadable))
+
+    def strays(self, untouched_since: float) -> Iterator[DatasetId]:
+        """Iterate over datasets that hold objects, never had a name, and were last written before (epoch seconds)."""
+        known = self._read().by_id
+        for dataset in self._folders():
+            folder = layout.dataset_folder(self._home, dataset)
+            records = folder / "info" / "alias", layout.note_file(self._home, dataset, RECORD)
+            if (
+                dataset not in known
+                and not any(durable.exists(record) for record in records)
+                and _written(folder) < untouched_since
+            ):
+                yield dataset
+
+    def mend(self) -> None:
+        """Restore damaged and missing records, and leave each dataset one name: the one that its folder records."""
+        names: dict[DatasetId, list[str]] = defaultdict(list)
+        for name, entry in self._read().entries.items():
+            names[entry.dataset_id].append(name)
+        for dataset, found in names.items():
+            if len(found) > 1 or not self._is_sound(found[0]):
+                with self.locked():
+                    self._mend(dataset)
+
+    def _mend(self, dataset: DatasetId) -> None:
+        """Repair one dataset's names; hold the lock."""
+        told = _file_name(self._told(dataset))
+        entries = self._read().entries
+        found = [name for name, entry in entries.items() if entry.dataset_id == dataset]
+        found.sort(key=lambda name: (name == told, (self._names / name).stat().st_mtime_ns))
+        for name in found[:-1]:
+            log.warning("dataset %s had two names: %s is freed", dataset, entries[name].alias)
+            self.remove(entries[name].alias)
+        for name in found[-1:]:
+            if name in self._faults:
+                log.warning("the name %s is written again", entries[name].alias)
+                self.replace(entries[name])
+            elif not self._is_sound(name):
+                self._record(entries[name])
+
+    def _is_sound(self, name: str) -> bool:
+        """Return whether a name can be read, and its dataset's folder repeats it."""
+        try:
+            entry = _parse(self._names / name)
+            record = _parse(layout.note_file(self._home, entry.dataset_id, RECORD), name)
+        except (CorruptName, FileNotFoundError):
+            return False
+        return record == entry and self._told(entry.dataset_id) == entry.alias
+
+    def _restored(self, name: str, named: Collection[DatasetId]) -> CatalogEntry | None:
+        """Return the entry of a damaged name: of the one dataset whose folder records it, and that has no other."""
+        found = [
+            dataset
+            for dataset in self._folders()
+            if dataset not in named and _file_name(self._told(dataset)) == name
+        ]
+        if len(found) != 1:
+            return None
+        try:
+            return _parse(layout.note_file(self._home, found[0], RECORD), name)
+        except (CorruptName, FileNotFoundError):  # made by an earlier release
+            return CatalogEntry(alias=self._told(found[0]), dataset_id=found[0])
+
+    def _told(self, dataset: DatasetId) -> str:
+        """Return the name that a dataset's folder tells to other nodes, empty where it tells none."""
+        try:
+            return (layout.dataset_folder(self._home, dataset) / "info" / "alias").read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def _record(self, entry: CatalogEntry) -> None:
+        """Write into the dataset's folder what its name is: for this node, and for those who pull from it."""
+        durable.write(layout.note_file(self._home, entry.dataset_id, RECORD), _text(entry))
         info = layout.dataset_folder(self._home, entry.dataset_id) / "info" / "alias"
         durable.write(info, entry.alias.encode())
 
+    def _folders(self) -> Iterator[DatasetId]:
+        try:
+            folders = list((self._home / "datasets").iterdir())
+        except FileNotFoundError:
+            return
+        for folder in folders:
+            with contextlib.suppress(InvalidInput):
+                yield DatasetId.parse(PREFIX + folder.name)
+
     def _file(self, alias: str) -> Path:
-        name = quote(alias.lower(), safe="")
+        name = _file_name(alias)
         if not name or name.startswith("."):
             raise InvalidInput(text=f"{alias!r} is not a dataset alias")
         return self._names / name
@@ -113,11 +253,12 @@ class LocalCatalog(Catalog):
     def _read(self) -> _Known:
         with self._guard:
             stamp = self._stamp()
-            if self._known.stamp is None or self._known.stamp != stamp:
-                entries = self._scan()
-                self._known = _Known(
-                    stamp=stamp, entries=entries, by_id={e.dataset_id: e for e in entries.values()}
-                )
+            is_faulty = bool(self._faults) and time.monotonic() > self._retry_at
+            if self._known.stamp is None or self._known.stamp != stamp or is_faulty:
+                entries, unreadable = self._scan()
+                by_id = {entry.dataset_id: entry for entry in entries.values()}
+                self._known = _Known(stamp=stamp, entries=entries, by_id=by_id, unreadable=unreadable)
+                self._retry_at = time.monotonic() + _RETRY_SECONDS
             return self._known
 
     def _stamp(self) -> int | None:
@@ -128,25 +269,59 @@ class LocalCatalog(Catalog):
             return None
         return changed if time.time_ns() - changed > _SETTLED else None
 
-    def _scan(self) -> dict[str, CatalogEntry]:
-        """Read the files that are new or replaced since the last time."""
-        files: dict[str, tuple[tuple[int, int, int], CatalogEntry]] = {}
-        if self._names.is_dir():
+    def _scan(self) -> tuple[dict[str, CatalogEntry], list[str]]:
+        """Read the files that are new or replaced since the last time; return also the names that cannot be read."""
+        files: dict[str, _File] = {}
+        faults: dict[str, str] = {}
+        damaged: list[str] = []
+        for item in self._items():
+            old = self._files.get(item.name)
+            try:
+                files[item.name] = _entry_of(item, old)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            except CorruptName as error:  # one file hides no other name
+                faults[item.name] = str(error)
+                damaged.append(item.name)
+            except OSError as error:  # a fault that may pass takes no name away
+                faults[item.name] = str(fault(error))
+                if old is not None:
+                    files[item.name] = old
+        entries = {name: file.entry for name, file in files.items()}
+        named = {entry.dataset_id for entry in entries.values()}
+        restored = {name: self._restored(name, named) for name in damaged}
+        entries |= {name: entry for name, entry in restored.items() if entry is not None}
+        for name in faults.keys() - self._faults.keys():
+            what = f"restored as {restored[name]}" if restored.get(name) else "passed over"
+            log.error("%s: %s", faults[name], "kept" if name in files else what)
+        self._files, self._faults = files, faults
+        return entries, [name for name in faults if name not in entries]
+
+    def _items(self) -> list["os.DirEntry[str]"]:
+        try:
             with os.scandir(self._names) as found:
-                for item in found:
-                    if item.name.startswith("."):
-                        continue
-                    try:
-                        stat = item.stat()
-                        mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-                        old = self._files.get(item.name)
-                        files[item.name] = old if old and old[0] == mark else (mark, _parse(Path(item.path)))
-                    except FileNotFoundError:  # removed meanwhile
-                        continue
-                    except CorruptName as error:  # one file hides no other name
-                        log.error("a name is passed over: %s", error)  # noqa: TRY400 - no traceback is needed
-        self._files = files
-        return {name: entry for name, (_, entry) in files.items()}
+                return [item for item in found if not item.name.startswith(".")]
+        except FileNotFoundError:
+            return []
+
+
+def _file_name(alias: str) -> str:
+    return quote(alias.lower(), safe="")
+
+
+def _written(folder: Path) -> float:
+    """Return when something was last put into a dataset's folder, in epoch seconds."""
+    try:
+        inside = [Path(item.path) for item in os.scandir(folder) if item.is_dir()]
+        return max(each.stat().st_mtime for each in (folder, *inside))
+    except FileNotFoundError:  # removed meanwhile
+        return float("inf")
+
+
+def _entry_of(item: "os.DirEntry[str]", old: _File | None) -> _File:
+    stat = item.stat()
+    mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    return old if old and old.mark == mark else _File(mark=mark, entry=_parse(Path(item.path)))
 
 
 def _text(entry: CatalogEntry) -> bytes:
@@ -155,17 +330,27 @@ def _text(entry: CatalogEntry) -> bytes:
         "datasetId": str(entry.dataset_id),
         "pushTopics": dict(sorted(entry.push_topics.items())),
     }
+    if entry.formerly:
+        plain["formerly"] = entry.formerly
     return json.dumps(plain, indent=1).encode()
 
 
-def _parse(file: Path) -> CatalogEntry:
-    """Read an entry; raises `CorruptName`, or `FileNotFoundError`."""
+def _parse(file: Path, name: str | None = None) -> CatalogEntry:
+    """Read the entry of a file that is, or repeats, the one of this name; raises `CorruptName`, `FileNotFoundError`."""
+    name = name or file.name
     try:
         plain = json.loads(file.read_bytes())
+        alias, formerly = str(plain["alias"]), str(plain.get("formerly", ""))
         return CatalogEntry(
-            alias=str(plain["alias"]),
+            # A rename that did not come to its second step has not happened.
+            alias=next((one for one in (alias, formerly) if _file_name(one) == name), unquote(name)),
             dataset_id=DatasetId.parse(str(plain["datasetId"])),
             push_topics={str(source): str(topic) for source, topic in plain["pushTopics"].items()},
+            formerly=formerly,
         )
+    except OSError as error:
+        if error.errno not in LASTING:
+            raise
+        raise CorruptName(file=f"names/{name}", why=fault_text(error)) from error
     except (ValueError, KeyError, TypeError, AttributeError, InvalidInput) as error:
-        raise CorruptName(file=f"names/{file.name}", why=str(error)) from error
+        raise CorruptName(file=f"names/{name}", why=str(error)) from error

@@ -5,31 +5,72 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from odf_common.adapters.local.faults import naming, translated
+from odf_common.errors import Unavailable
+
+LOCK_SECONDS: Final = 5.0  # a holder needs milliseconds; one that is stopped must not stop its neighbours
+LOCK_POLL_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
 PENDING: Final = ".pending-"
 
 
 def write(target: Path, content: bytes) -> None:
     """Put a file in place as a whole, over whatever is there."""
     pending = write_pending(target, content)
-    pending.replace(target)
+    with _removed_on_failure(pending):
+        pending.replace(target)
     sync_folder(target.parent)
 
 
 def write_pending(target: Path, content: bytes) -> Path:
-    """Write a hidden file beside `target`, durable but for its name, and return it."""
+    """Write a hidden file next to `target`, durable but for its name, and return it."""
     make_folder(target.parent)
-    pending = target.with_name(f"{PENDING}{uuid.uuid4().hex}")
-    with pending.open("xb", buffering=0) as file:
+    pending = pending_beside(target)
+    with _removed_on_failure(pending), pending.open("xb", buffering=0) as file, naming(target):
         view = memoryview(content)
         while view:
             view = view[file.write(view) or 0 :]
         os.fsync(file.fileno())
     return pending
+
+
+def pending_beside(target: Path) -> Path:
+    """Return a new hidden name next to `target`."""
+    return target.with_name(f"{PENDING}{uuid.uuid4().hex}")
+
+
+@contextlib.contextmanager
+def _removed_on_failure(pending: Path) -> Iterator[None]:
+    """Remove a pending file when it cannot be completed or put in place: it may hold all the free space."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            pending.unlink()
+        raise
+
+
+def sweep(folder: Path, untouched_since: float) -> None:
+    """Remove pending files in a folder that were last written before (epoch seconds): their writers were killed.
+
+    A writer that was merely stopped for so long finds its file gone, and fails without harm.
+    """
+    try:
+        found = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with found:
+        for item in found:
+            if item.name.startswith(PENDING):
+                with contextlib.suppress(OSError):  # gone meanwhile, or not removable
+                    if item.is_file(follow_symlinks=False) and item.stat().st_mtime < untouched_since:
+                        Path(item.path).unlink()
 
 
 def remove(file: Path) -> None:
@@ -41,7 +82,7 @@ def remove(file: Path) -> None:
 def move(source: Path, target: Path) -> None:
     """Move a finished file in; over a border between file systems it is copied."""
     make_folder(target.parent)
-    with source.open("rb") as file:
+    with source.open("rb") as file, naming(source):
         os.fsync(file.fileno())
     try:
         source.replace(target)
@@ -53,22 +94,36 @@ def move(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    pending = target.with_name(f"{PENDING}{uuid.uuid4().hex}")
-    with source.open("rb") as old, pending.open("xb") as new:
-        shutil.copyfileobj(old, new, 1 << 20)
-        new.flush()
-        os.fsync(new.fileno())
-    pending.replace(target)
+    pending = pending_beside(target)
+    with _removed_on_failure(pending), naming(target):
+        with source.open("rb") as old, pending.open("xb") as new:
+            shutil.copyfileobj(old, new, 1 << 20)
+            new.flush()
+            os.fsync(new.fileno())
+        pending.replace(target)
     source.unlink()
+
+
+def exists(path: Path) -> bool:
+    """Return whether a name exists, whatever it leads to; unlike `Path.exists`, raise what hides that."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def make_folder(folder: Path) -> None:
     """Create a folder with its parents, each durable in the one above."""
     if folder.is_dir():
         return
-    make_folder(folder.parent)
-    with contextlib.suppress(FileExistsError):
+    if folder.parent != folder:
+        make_folder(folder.parent)
+    try:
         folder.mkdir()
+    except FileExistsError:
+        if not folder.is_dir():  # a file by this name
+            raise
     sync_folder(folder.parent)
 
 
@@ -76,18 +131,71 @@ def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(handle)
+        with naming(folder):
+            os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@dataclass(eq=False, kw_only=True)
+class LockHeld(Unavailable):
+    """Another process holds a lock for longer than any operation needs.
+
+    It is no fault of the dataset's files: whoever meets it waits, and tries again.
+    """
+
+    holder: int | None = None
+
+    def advice(self) -> str:
+        """Return what frees the lock."""
+        if self.holder is None:
+            return "the lock is free once the process that holds it goes on or ends"
+        return f"the lock is free once process {self.holder} goes on or ends: look at it with `ps -p {self.holder}`"
 
 
 @contextlib.contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Hold a lock that excludes other threads and processes; its file is never removed, or two could hold it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def locked(file: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold a lock that excludes other threads and processes; its file is never removed, or two could hold it.
+
+    Raises `LockHeld` when it is not free within `wait_seconds`.
+    """
+    with translated(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        with translated(file):
+            _flock(handle, file, wait_seconds)
         yield
     finally:
         os.close(handle)
+
+
+def _flock(handle: int, file: Path, wait_seconds: float) -> None:
+    deadline = time.monotonic() + wait_seconds
+    tries = 0
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                holder = _holder(handle)
+                by = "another process" if holder is None else f"process {holder}"
+                raise LockHeld(
+                    what=f"lock {file.name}", why=f"{by} has held it for {wait_seconds:g} s", holder=holder
+                ) from error
+            time.sleep(LOCK_POLL_SECONDS[min(tries, len(LOCK_POLL_SECONDS) - 1)])
+            tries += 1
+        else:
+            return
+
+
+def _holder(handle: int) -> int | None:
+    """Return the process that holds a lock on an open file, where the system tells."""
+    inode = str(os.fstat(handle).st_ino)
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF; one that waits has "->" after its number
+            parts = line.split()
+            if len(parts) > 5 and parts[1] == "FLOCK" and parts[5].rpartition(":")[2] == inode:
+                return int(parts[4]) or None
+    return None

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local import durable
-from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.adapters.local.faults import guarded
+from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity import keys
 from odf_common.identity.did import KEY_SIZE, DatasetId
 from odf_common.identity.keys import PrivateKey
@@ -29,6 +30,7 @@ class NoPrivateKey(NotFound):
         )
 
 
+@guarded
 def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
     """Return the key of a dataset made here; raises `NoPrivateKey`, or `InvalidInput` when the file is not that key."""
     try:
@@ -40,16 +42,19 @@ def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
     return key
 
 
+@guarded
 def has_dataset_key(folder: Path, dataset: DatasetId) -> bool:
     """Tell whether the dataset was made here, or its key was brought here; others are copies."""
-    return (folder / dataset.folder).exists()
+    return durable.exists(folder / dataset.folder)
 
 
+@guarded
 def keep_dataset_key(folder: Path, key: PrivateKey) -> None:
     """Store a dataset's key, durably and whole; one that is there already stays."""
     _keep(folder / key.dataset_id.folder, key)
 
 
+@guarded
 def node_key(folder: Path) -> PrivateKey:
     """Return the node's key, made when there is none yet; of several who make it at once, all return the same."""
     file = folder / NODE
@@ -80,11 +85,8 @@ def _keep(file: Path, key: PrivateKey) -> None:
 
 
 def _read(file: Path) -> PrivateKey:
-    try:
-        with file.open("rb") as opened:
-            raw = opened.read(KEY_SIZE + 1)
-    except PermissionError as error:
-        raise Unavailable(what=str(file), why="it may be read by its owner only") from error
+    with file.open("rb") as opened:
+        raw = opened.read(KEY_SIZE + 1)
     if len(raw) != KEY_SIZE:
         raise InvalidInput(
             text=f"expected a key of {KEY_SIZE} bytes; restore the file from a copy", where=str(file)

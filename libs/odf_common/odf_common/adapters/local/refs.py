@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odf_common.adapters.local import durable, layout
-from odf_common.errors import InvalidInput, VerificationFailed
+from odf_common.adapters.local.faults import guarded_methods
+from odf_common.errors import Damaged, InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.ref_names import HEAD, check_ref_name, is_ref_name
@@ -12,17 +13,15 @@ from odf_common.ports.store import RefStore, require_unmoved
 
 
 @dataclass(eq=False, kw_only=True)
-class CorruptRef(VerificationFailed):
+class CorruptRef(Damaged):
     """A reference does not hold the hash of a block."""
-
-    file: str
-    why: str
 
     def advice(self) -> str:
         """Return how to get rid of one."""
         return "`odf ref delete` removes a reference beside the head, whatever it holds; `odf ref set` makes it anew"
 
 
+@guarded_methods
 class LocalRefStore(RefStore):
     """References under `home`; several processes may use it at once."""
 

@@ -52,7 +52,7 @@ def decode(*, files: tuple[str, ...]) -> None:
         try:
             text = block_to_yaml(_read(file))
         except InvalidInput as error:
-            raise InvalidInput(text=str(error), where=file) from error
+            raise InvalidInput(text=f"not a metadata block: {error}", where=file) from error
         click.echo(("---\n" if number else "") + text, nl=False)
 
 

@@ -15,7 +15,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import (
 )
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.runtime import ask
-from odf_common.runtime.output import remark
+from odf_common.runtime.output import confirm, remark
 
 
 @click.command("delete")
@@ -36,7 +36,7 @@ def command(*, datasets: tuple[str, ...], yes: bool) -> None:
         known = coordinator.List(ListRequest(), timeout=ask.ANSWER).datasets
         chosen = deletable(_chosen(coordinator, datasets, known), known)
         if not yes:
-            click.confirm(f"Delete {', '.join(one.alias for one in chosen)} for ever?", abort=True, err=True)
+            confirm(f"Delete {', '.join(one.alias for one in chosen)} for ever?")
         for one in chosen:
             coordinator.Delete(DeleteRequest(ref=one.dataset_id), timeout=ask.ANSWER)
             remark(f"deleted {one.alias}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from odf_common.errors import OdfError
+from odf_common.errors import InvalidInput, OdfError
 from odf_common.hashing.multihash import Multihash
 
 
@@ -21,9 +21,7 @@ def command() -> None:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def logical(files: tuple[Path, ...]) -> int:
     """Hash the records of Parquet files, however they are encoded."""
-    from odf_common.data.slices import hash_slice
-
-    return _print(files, hash_slice)
+    return _print(files, _logical)
 
 
 @command.command()
@@ -31,6 +29,15 @@ def logical(files: tuple[Path, ...]) -> int:
 def physical(files: tuple[Path, ...]) -> int:
     """Hash the bytes of files: SHA3-256."""
     return _print(files, _physical)
+
+
+def _logical(file: Path) -> Multihash:
+    from odf_common.data.slices import CorruptSlice, hash_slice
+
+    try:
+        return hash_slice(file)
+    except CorruptSlice as error:
+        raise InvalidInput(text=f"not a data slice: {error.why}") from error
 
 
 def _physical(file: Path) -> Multihash:

@@ -1,21 +1,39 @@
 """`odf ingest DATASET [FILE…|-]`: each file is one batch, committed when the command returns."""
 
-import shutil
+import signal
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
+import grpc
 
+from odf_common.adapters.grpc_client import ServiceFailed
+from odf_common.codec.times import time_message
+from odf_common.errors import InvalidInput, OdfError, Refused, Unavailable
 from odf_common.metadata.scalars import Timestamp
-from odf_common.proto.odf.node.v1.ingest_pb2 import PushHeader, PushPart, PushReply
+from odf_common.proto.odf.node.v1.ingest_pb2 import CancelPushRequest, PushHeader, PushPart, PushReply
+from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 from odf_common.runtime import ask
 from odf_common.runtime.idempotency import key_in_run
 from odf_common.runtime.node import Node
-from odf_common.runtime.output import output_option, print_rows
+from odf_common.runtime.output import is_wide, output_option, print_rows, progress, remark, shortened
+from odf_common.runtime.start import ABORTED
 
-STAGING = "staging"
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+STAGING: Final = "staging"
+MIB: Final = 1024 * 1024
+LARGE: Final = 16 * MIB  # bytes of a file whose progress is shown
+CANCEL_SECONDS: Final = 0.5  # between two requests to cancel
+CANCELLED: Final = "Cancelled"  # the node's reason
+Show = Callable[[str, int], None]  # the stage, and bytes done of it
+COLUMNS: Final = ("file", "outcome", "records", "error", "head")
 
 
 @click.command("ingest")
@@ -40,41 +58,236 @@ def command(
 ) -> None:
     """Append files to a dataset; each FILE is one batch, - is standard input.
 
+    It stops at the first file that is refused, and prints what became of each. Ctrl-C cancels the file that is being
+    committed and waits for the node's answer; a second Ctrl-C leaves without it, with the key that tells later.
+
     \b
     Example:
       odf ingest flights flights.ndjson
       zcat flights.ndjson.gz | odf ingest flights -
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    moment = None if event_time is None else Timestamp.parse(event_time).ns
+    moment = None if event_time is None else time_message(Timestamp.parse(event_time))
     node = ask.this_node()
-    rows = []
+    run = idempotency_key or uuid.uuid4().hex
+    results: list[_Result] = []
     for number, file in enumerate(files or ("-",)):
-        key = key_in_run(idempotency_key, number) if idempotency_key else uuid.uuid4().hex
-        header = PushHeader(ref=dataset, source_name=source, event_time=moment, idempotency_key=key)
-        reply = _push(node, header, file)
-        rows.append({"file": file, "records": reply.records, "already": reply.already, "head": reply.head})
-    print_rows(rows, output, columns=("file", "records", "head"))
+        header = PushHeader(
+            ref=dataset,
+            source_name=source,
+            event_time=moment,
+            idempotency_key=key_in_run(run, number),
+            is_key_generated=idempotency_key is None,
+        )
+        results.append(_outcome(node, header, file, run))
+        if results[-1].ends_the_command:
+            break
+    rest = [_Result(file=file, outcome="not attempted") for file in (files or ("-",))[len(results) :]]
+    rows = [one.row() for one in (*results, *rest)]
+    shown = shortened(rows, "error") if output == "table" and not is_wide() else rows
+    columns = COLUMNS if any(row["error"] for row in rows) else [name for name in COLUMNS if name != "error"]
+    print_rows(shown, output, columns=columns, extra=("head",))
+    if results[-1].is_interrupted:
+        raise click.exceptions.Exit(ABORTED)
+    if results[-1].error is not None:
+        raise FileFailed(file=_named(results[-1].file), error=results[-1].error)
 
 
-def _push(node: Node, header: PushHeader, file: str) -> PushReply:
-    with _staged(node, file) as name, ask.ingest(node) as ingest:
-        header.staged = name
-        reply: PushReply = ingest.Push(iter((PushPart(header=header),)), timeout=ask.WORK)
-        return reply
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """What became of a file: committed, already, refused, cancelled, unknown, not attempted."""
+
+    file: str
+    outcome: str
+    reply: PushReply | None = None
+    error: OdfError | None = None
+    is_interrupted: bool = False
+
+    @property
+    def ends_the_command(self) -> bool:
+        return self.is_interrupted or self.error is not None
+
+    def row(self) -> Mapping[str, object]:
+        reply = self.reply
+        return {
+            "file": self.file,
+            "outcome": self.outcome,
+            "records": None if reply is None else reply.records,
+            "already": None if reply is None else reply.already,
+            "head": None if reply is None else reply.head,
+            "error": None if self.error is None else str(self.error),
+        }
+
+
+@dataclass(eq=False, kw_only=True)
+class FileFailed(OdfError):
+    """A file was not committed."""
+
+    file: str
+    error: OdfError
+
+    def __str__(self) -> str:
+        """Return the file and what is wrong."""
+        return f"{self.file}: {self.error}"
+
+    def advice(self) -> str:
+        """Return what to do about it."""
+        return self.error.advice()
+
+
+@dataclass(eq=False, kw_only=True)
+class VerdictUnknown(OdfError):
+    """The node has not said whether the file was committed."""
+
+    why: str
+    key: str
+
+    def __str__(self) -> str:
+        """Return that, and why."""
+        return f"{self.why}; the file may have been committed, or be committed yet"
+
+    def advice(self) -> str:
+        """Return how to find out."""
+        return (
+            f"repeat the command with --idempotency-key {self.key}: what was committed is not committed again"
+        )
+
+
+def _outcome(node: Node, header: PushHeader, file: str, run: str) -> _Result:
+    """Push a file and return what became of it; a result that is interrupted ends the command."""
+    push = _Push()
+    try:
+        reply = push.through(node, header, file)
+    except KeyboardInterrupt:
+        if not push.is_sent:
+            return _Result(file=file, outcome="cancelled", is_interrupted=True)
+        unknown = VerdictUnknown(why="left before the node's answer", key=run)
+        remark(f"{_named(file)}: {unknown}")
+        remark(f"hint: {unknown.advice()}")
+        return _Result(file=file, outcome="unknown", error=unknown, is_interrupted=True)
+    except Refused as error:
+        if push.is_interrupted and error.reason == CANCELLED:
+            remark(f"{_named(file)}: {error}")
+            return _Result(file=file, outcome="cancelled", is_interrupted=True)
+        return _Result(file=file, outcome="refused", error=error)
+    except OdfError as error:
+        if push.is_sent and isinstance(error, Unavailable | ServiceFailed):
+            lost = VerdictUnknown(why=str(error), key=run)
+            return _Result(file=file, outcome="unknown", error=lost, is_interrupted=push.is_interrupted)
+        return _Result(file=file, outcome="refused", error=error)
+    if push.is_interrupted:
+        remark(f"{_named(file)}: too late to cancel: it is committed")
+    outcome = "already" if reply.already else "committed"
+    return _Result(file=file, outcome=outcome, reply=reply, is_interrupted=push.is_interrupted)
+
+
+class _Push:
+    """One push: whether the node has it, and whether the user has pressed Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.is_sent = False
+        self.is_interrupted = False
+
+    def through(self, node: Node, header: PushHeader, file: str) -> PushReply:
+        """Return the node's answer; raises KeyboardInterrupt when the user does not wait for it."""
+        with _shown(file) as show, _staged(node, file, show) as name, ask.ingest(node) as ingest:
+            header.staged = name
+            show("committing", 0)
+            call = None
+            try:
+                with _uninterrupted():
+                    call = ingest.Push.future(iter((PushPart(header=header),)), timeout=ask.WORK)
+                    self.is_sent = True
+                return _answer(call)
+            except KeyboardInterrupt:
+                if call is None:
+                    raise
+                self.is_interrupted = True
+                show("cancelling", 0)
+                remark("cancelling; press Ctrl-C again to leave without waiting for the node")
+            try:
+                return _withdrawn(ingest, call, header.idempotency_key)
+            except KeyboardInterrupt:
+                call.cancel()
+                raise
 
 
 @contextmanager
-def _staged(node: Node, file: str) -> Iterator[str]:
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until the block has ended."""
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def _answer(call: grpc.Future, seconds: float | None = None) -> PushReply:  # type: ignore[type-arg]
+    reply: PushReply = call.result(seconds)
+    return reply
+
+
+def _withdrawn(ingest: IngestStub, call: grpc.Future, key: str) -> PushReply:  # type: ignore[type-arg]
+    """Return the answer to a push after asking to cancel it, again and again: it may not have begun yet."""
+    while True:
+        ingest.CancelPush(CancelPushRequest(idempotency_key=key), timeout=ask.ANSWER)
+        try:
+            return _answer(call, CANCEL_SECONDS)
+        except grpc.FutureTimeoutError:
+            continue
+
+
+@contextmanager
+def _shown(file: str) -> Iterator[Show]:
+    """Show on a terminal how far a large file is."""
+    size = 0 if file == "-" else Path(file).stat().st_size
+    if size < LARGE:
+        yield lambda _stage, _done: None
+        return
+    with progress() as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def update(stage: str, done: int) -> None:
+            if stage not in tasks:
+                # A task keeps the total that it has: what has none, such as committing, is one of its own.
+                for other in list(tasks):
+                    bars.remove_task(tasks.pop(other))
+                total = size // MIB if stage == "copying" else None
+                tasks[stage] = bars.add_task(f"{_named(file)}: {stage}", total=total)
+            bars.update(tasks[stage], completed=done // MIB)
+
+        yield update
+
+
+@contextmanager
+def _staged(node: Node, file: str, show: Show) -> Iterator[str]:
     """Copy the batch into the node's staging folder, so that it cannot change under the node's hands."""
     folder = node.home / STAGING
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / uuid.uuid4().hex
     try:
-        if file == "-":
-            with target.open("wb") as out:
-                shutil.copyfileobj(sys.stdin.buffer, out)
-        else:
-            shutil.copyfile(file, target)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _opened(file) as source, target.open("wb") as out:
+                while chunk := source.read(MIB):
+                    out.write(chunk)
+                    show("copying", out.tell())
+        except OSError as error:
+            raise InvalidInput(text=f"cannot be copied to {folder}: {error.strerror}") from error
         yield target.name
     finally:
         target.unlink(missing_ok=True)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    with Path(file).open("rb") as source:
+        yield source
+
+
+def _named(file: str) -> str:
+    return "standard input" if file == "-" else file

@@ -8,12 +8,7 @@ from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.yaml import block_to_yaml, to_plain
 from odf_common.errors import Refused
 from odf_common.metadata.events import DatasetKind, SetDataSchema, SetTransform
-from odf_common.proto.odf.node.v1.coordinator_pb2 import (
-    DatasetSummary,
-    DescribeRequest,
-    LastEventRequest,
-    LogRequest,
-)
+from odf_common.proto.odf.node.v1.coordinator_pb2 import LastEventReply, LastEventRequest, LogRequest
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.runtime import ask
 from odf_common.runtime.blocks import find_block, require_block_name
@@ -54,7 +49,7 @@ def schema(*, dataset: str, form: str, output: str) -> None:
     from odf_common.data.schema import schema_of_event
 
     with ask.coordinator() as coordinator:
-        event = _last(coordinator, dataset, SetDataSchema)
+        event = _event(_last(coordinator, dataset, SetDataSchema))
     if not isinstance(event, SetDataSchema):
         raise Refused(reason="NoSchema", text=f"{dataset} has no data yet, so it has no schema")
     fields = schema_of_event(event)
@@ -73,19 +68,20 @@ def schema(*, dataset: str, form: str, output: str) -> None:
 def query(*, dataset: str, output: str) -> None:
     """Show the steps of the SQL that a derivative is made with."""
     with ask.coordinator() as coordinator:
-        event = _last(coordinator, dataset, SetTransform)
-        if not isinstance(event, SetTransform):
-            raise _no_query(coordinator.Describe(DescribeRequest(ref=dataset), timeout=ask.ANSWER))
+        answer = _last(coordinator, dataset, SetTransform)
+    event = _event(answer)
+    if not isinstance(event, SetTransform):
+        raise _no_query(answer)
     steps = event.transform.queries or ()
     rows = [{"step": step.alias or "(output)", "query": step.query} for step in steps]
     print_rows(rows, output)
 
 
-def _no_query(summary: DatasetSummary) -> Refused:
-    if summary.kind == DatasetKind.Root.name:
-        text = f"{summary.alias} is a root: its records come from its sources, and no query makes them"
+def _no_query(answer: LastEventReply) -> Refused:
+    if answer.kind == DatasetKind.Root.name:
+        text = f"{answer.alias} is a root: its records come from its sources, and no query makes them"
     else:
-        text = f"{summary.alias} has no query yet: `odf commit` sets one"
+        text = f"{answer.alias} has no query yet: `odf commit` sets one"
     return Refused(reason="NoQuery", text=text)
 
 
@@ -118,20 +114,24 @@ def block(*, dataset: str, block: str) -> None:
     click.echo(f"# Block: {item.hash}\n{block_to_yaml(item.content)}", nl=False)
 
 
-def _last(coordinator: CoordinatorStub, dataset: str, kind: type) -> object:
+def _last(coordinator: CoordinatorStub, dataset: str, kind: type) -> LastEventReply:
     request = LastEventRequest(ref=dataset, kind=kind.__name__)
-    raw = coordinator.LastEvent(request, timeout=ask.ANSWER).event
-    return decode_event(raw) if raw else None
+    answer: LastEventReply = coordinator.LastEvent(request, timeout=ask.ANSWER)
+    return answer
+
+
+def _event(answer: LastEventReply) -> object:
+    return decode_event(answer.event) if answer.event else None
 
 
 def _lineage(
     coordinator: CoordinatorStub, ref: str, depth: int, alias: str = ""
 ) -> Iterator[dict[str, object]]:
-    summary = coordinator.Describe(DescribeRequest(ref=ref), timeout=ask.ANSWER)
+    answer = _last(coordinator, ref, SetTransform)
     yield {
-        "dataset": summary.alias, "kind": summary.kind, "alias": alias, "id": summary.dataset_id, "depth": depth,
+        "dataset": answer.alias, "kind": answer.kind, "alias": alias, "id": answer.dataset_id, "depth": depth,
     }  # fmt: skip
-    event = _last(coordinator, ref, SetTransform)
+    event = _event(answer)
     if isinstance(event, SetTransform):
         for one in event.inputs:
             yield from _lineage(coordinator, one.dataset_ref, depth + 1, one.alias or "")

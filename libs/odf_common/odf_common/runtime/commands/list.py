@@ -10,23 +10,24 @@ from odf_common.identity.refs import Pattern, parse_alias, parse_pattern
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node
-from odf_common.runtime.output import output_option, print_rows, remark, shortened
-from odf_common.runtime.tables import summary_row
+from odf_common.runtime.output import is_wide, output_option, print_rows, remark, shortened
+from odf_common.runtime.tables import summary_row, with_stuck
 
 COLUMNS = ("alias", "kind", "records", "blocks", "watermark", "updated")
+EXTRA = ("blocks", "updated", "kind", "late", "dropped")  # the first to go where the terminal is narrow
 PATIENCE = 5  # seconds to ask the views
 
 
 @click.command("list")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
-@click.option("-w", "--wide", is_flag=True, help="Also id, head, and the live view: lag and throughput.")
 @output_option
-def command(*, patterns: tuple[str, ...], wide: bool, output: str) -> None:
-    """List datasets with records, blocks and watermark; of those with PATTERNs, the ones named like any of them.
+def command(*, patterns: tuple[str, ...], output: str) -> None:
+    """List datasets with their records, blocks and watermark; with PATTERNs, only those whose name matches one.
 
-    In a pattern % stands for anything. Why one stands still is cut short in the table; `odf status DATASET` has all.
-    `late` counts the rows of inputs that came too late for a derivative and were dropped, by the transforms of this
-    node; one that was run again after a reset counted again.
+    In a pattern, % matches anything. The table shows the beginning of a `problem`; `odf status DATASET` shows all of
+    it. `late` counts rows that arrived too late for a derivative and were dropped by this node; a transform that ran
+    again after a reset counted them again. `rejected` counts messages that could not be read as records and that
+    nobody has decided about yet: see `odf rejected`. --wide adds id, head, lag and throughput.
 
     \b
     Example:
@@ -40,19 +41,19 @@ def command(*, patterns: tuple[str, ...], wide: bool, output: str) -> None:
         reply = coordinator.List(ListRequest(), timeout=ask.ANSWER)
     shown = [one for one in reply.datasets if not wanted or _is_like(wanted, one.alias)]
     stuck = ask.stuck_sources(node)
-    rows = [summary_row(one) for one in shown]
-    for row in rows:
-        row["problem"] = row["problem"] or stuck.get(str(row["id"]))
+    rows = [with_stuck(summary_row(one), stuck, one.dataset_id) for one in shown]
     columns = COLUMNS + tuple(
-        name for name in ("late", "dropped", "problem") if any(row[name] for row in rows)
+        name for name in ("late", "rejected", "dropped", "problem") if any(row[name] for row in rows)
     )
-    if wide:
+    if is_wide():
         live = _live(node)
         for row in rows:
             seen = live.get(str(row["id"]), {})
             row.update(recordsPerSecond=seen.get("records_per_second"), lag=seen.get("lag"))
         columns += ("recordsPerSecond", "lag", "id", "head")
-    print_rows(shortened(rows, "problem") if output == "table" else rows, output, columns=columns)
+    if output == "table" and not is_wide():
+        rows = shortened(rows, "problem")
+    print_rows(rows, output, columns=columns, extra=EXTRA)
 
 
 def _is_like(patterns: Sequence[Pattern], alias: str) -> bool:

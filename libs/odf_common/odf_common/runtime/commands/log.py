@@ -19,6 +19,7 @@ from odf_common.runtime.signatures import judge
 SIGNED = ("signature", "signer")
 KINDS = (*(kind.__name__ for kind in EVENTS.members), UnknownEvent.__name__)
 COLUMNS = ("block", "systemTime", "event", "offsets", "watermark", "hash")
+EXTRA = ("watermark", "systemTime")  # the first to go where the terminal is narrow
 
 
 class EventKind(click.ParamType):
@@ -38,7 +39,7 @@ class EventKind(click.ParamType):
 
 @click.command("log")
 @click.argument("dataset")
-@click.option("--limit", type=click.IntRange(min=1), help="So many blocks at most.")
+@click.option("--limit", type=click.IntRange(min=1), help="Show at most this many blocks.")
 @click.option(
     "--filter",
     "kinds",
@@ -77,7 +78,7 @@ def command(
             | (_signature(item) if signatures else {})
             for item in blocks
         ]
-    print_rows(rows, output, columns=COLUMNS + SIGNED if signatures else COLUMNS)
+    print_rows(rows, output, columns=COLUMNS + SIGNED if signatures else COLUMNS, extra=EXTRA)
 
 
 def _of_kinds(items: Iterable[BlockItem], kinds: tuple[str, ...]) -> Iterator[BlockItem]:

@@ -7,13 +7,22 @@ from typing import Final
 
 import click
 
+from odf_common.codec.times import time_message
 from odf_common.errors import Refused
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem, PullRequest
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node
-from odf_common.runtime.output import of_dataset, output_option, print_rows, progress, remark, shortened
+from odf_common.runtime.output import (
+    is_wide,
+    of_dataset,
+    output_option,
+    print_rows,
+    progress,
+    remark,
+    shortened,
+)
 from odf_common.runtime.urls import absolute_url
 
 EVERY: Final = 5.0  # seconds
@@ -80,9 +89,10 @@ def command(
     if names or every or reset_derivatives:
         request = PullRequest(refs=names, all=every, recursive=recursive, reset_derivatives=reset_derivatives)
         if set_watermark is not None:
-            request.set_watermark = Timestamp.parse(set_watermark).ns
+            request.set_watermark.CopyFrom(time_message(Timestamp.parse(set_watermark)))
         rows += _pull(node, request)
-    print_rows(shortened(rows, "error") if output == "table" else rows, output, columns=COLUMNS)
+    shown = shortened(rows, "error") if output == "table" and not is_wide() else rows
+    print_rows(shown, output, columns=COLUMNS)
     failed = [of_dataset(str(row["dataset"]), str(row["error"])) for row in rows if row["state"] == "failed"]
     for text in failed[:-1]:
         remark(f"error: {text}")
@@ -109,11 +119,17 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
             if item.state in FINISHED:
                 bars.update(task, completed=1, total=1)  # type: ignore[arg-type]
                 row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, item.error)
-                rows.append({**row, "late": item.late})
+                rejects = {"rejected": item.rejected, "rejectedReason": item.rejected_reason or None}
+                rows.append({**row, "late": item.late, **rejects})
     for row in rows:
         if row["late"]:
             remark(
                 f"{row['dataset']}: {row['late']} input records came too late for their windows, and were dropped"
+            )
+        if row["rejected"]:
+            remark(
+                f"{row['dataset']}: {row['rejected']} rejected messages wait for a decision, the first reason: "
+                f"{row['rejectedReason']}; see `odf rejected list {row['dataset']}`"
             )
     return rows
 

@@ -8,7 +8,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import LogRequest, ResetReques
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.runtime import ask
 from odf_common.runtime.blocks import find_block, require_block_name
-from odf_common.runtime.output import output_option, print_object
+from odf_common.runtime.output import confirm, output_option, print_object
 from odf_common.runtime.tables import summary_row
 
 
@@ -37,7 +37,7 @@ def command(*, dataset: str, block: str, yes: bool, force: bool, output: str) ->
     with ask.coordinator() as coordinator:
         head = _whole(coordinator, dataset, block)
         if not yes:
-            click.confirm(f"Forget all blocks of {dataset} after {head}?", abort=True, err=True)
+            confirm(f"Forget all blocks of {dataset} after {head}?")
         summary = coordinator.Reset(ResetRequest(ref=dataset, head=head, force=force), timeout=ask.ANSWER)
     print_object(summary_row(summary), output)
 

@@ -6,8 +6,8 @@ import click
 
 from odf_common.proto.odf.node.v1.coordinator_pb2 import SqlRequest
 from odf_common.runtime import ask
-from odf_common.runtime.output import output_option, print_rows
-from odf_common.runtime.tables import arrow_table, record_rows
+from odf_common.runtime.output import output_option
+from odf_common.runtime.tables import arrow_table, print_records
 
 
 @click.command("sql")
@@ -16,7 +16,7 @@ from odf_common.runtime.tables import arrow_table, record_rows
 )
 @output_option
 def command(*, query: str | None, output: str) -> None:
-    """Query datasets with Spark SQL; names with dots stand in backticks.
+    """Query datasets with Spark SQL. A name with dots has to be in backticks.
 
     \b
     Example:
@@ -25,4 +25,4 @@ def command(*, query: str | None, output: str) -> None:
     text = sys.stdin.read() if query is None else query
     with ask.coordinator() as coordinator:
         table = arrow_table(part.ipc for part in coordinator.Query(SqlRequest(sql=text), timeout=ask.WORK))
-    print_rows(list(record_rows(table)), output, columns=tuple(table.column_names))
+    print_records(table, output)

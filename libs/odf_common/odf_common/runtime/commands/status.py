@@ -3,7 +3,7 @@
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -12,14 +12,29 @@ from odf_common.errors import NotFound, OdfError
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node, read_node
-from odf_common.runtime.output import output_option, print_object, print_rows, shortened
+from odf_common.runtime.output import (
+    in_colour,
+    is_wide,
+    output_option,
+    print_object,
+    print_rows,
+    print_text,
+    short,
+    shortened,
+)
 from odf_common.runtime.settings import load
+from odf_common.runtime.supervisor.readable import readable
+from odf_common.runtime.tables import problem_of, with_stuck
 
+PROBLEM: Final = 300  # characters of a problem where all are shown
 TIMEOUT: Final = 1.0  # seconds
+LISTING: Final = 10.0  # seconds; thousands of datasets on a busy machine need more than one
 COLUMNS: Final = ("dataset", "records", "watermark", "records/s", "waiting")
+EXTRA: Final = ("watermark", "records/s", "late", "dropped")  # the first to go where the terminal is narrow
 SELDOM: Final = (
     "at work",
     "late",
+    "rejected",
     "dropped",
     "problem",
 )  # columns that are there when there is something in them
@@ -29,10 +44,12 @@ SELDOM: Final = (
 @click.argument("names", nargs=-1, metavar="[DATASET]...")
 @output_option
 def command(*, names: tuple[str, ...], output: str) -> None:
-    """Show the node's parts, where they are, and how the datasets stand; with DATASETs, all that is known of those.
+    """Show the node's parts, every problem with what to do about it, and the datasets; with DATASETs, only those.
 
-    `waiting` counts messages that lie in a dataset's topics, `records/s` is that of the last minute, and `late` counts
-    rows that came too late for a derivative and were dropped. Of a problem the table has the beginning.
+    `waiting` counts the messages in a dataset's topics that are not ingested yet, `records/s` is the rate of the last
+    minute, and `late` counts rows that arrived too late for a derivative and were dropped. `rejected` counts messages
+    that could not be read as records and that nobody has decided about yet: see `odf rejected`. The tables show the
+    beginning of a problem; `odf status DATASET` shows all of it.
 
     \b
     Example:
@@ -40,19 +57,76 @@ def command(*, names: tuple[str, ...], output: str) -> None:
       odf status flights.late
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     node = read_node(load().home)
-    datasets = with_standing(_datasets(node), _summaries(node))
-    stuck = ask.stuck_sources(node)
-    for one in datasets:
-        one["problem"] = one["problem"] or stuck.get(one["dataset_id"])
+    silent: dict[str, OdfError] = {}
+    stuck = ask.stuck_sources(node, silent.__setitem__)
+    seen = with_standing(_datasets(node), _summaries(node, silent.__setitem__))
+    datasets = [with_stuck(one, stuck, str(one["dataset_id"])) for one in seen]
+    problems = [*part_problems(node, silent), *dataset_problems(datasets)]
     if names:
         _print_each([_named(datasets, name) for name in names], output)
     elif output == "table":
-        _print_tables(node, datasets)
+        _print_tables(node, datasets, problems)
     else:
-        print_object({**node.to_json(), "datasets": datasets}, output)
+        print_object({**node.to_json(), "datasets": datasets, "problems": problems}, output)
 
 
-def _print_tables(node: Node, datasets: list[dict[str, Any]]) -> None:
+def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, object]]:
+    """Return which parts are not ready, since when, what their logs said last, and where those are.
+
+    `silent` are parts that did not answer, and why: one may be ready for its supervisor and answer nobody.
+    """
+    found: list[dict[str, object]] = []
+    for part in (*node.services, *node.parts):
+        log = node.home / "logs" / f"{part.name}.log"
+        if part.state == "ready":
+            if part.name in silent:
+                problem = f"does not answer: {silent[part.name]}; what is shown of datasets is not complete"
+                found.append(
+                    {"of": part.name, "problem": problem, "since": None, "remedy": f"Its log is {log}"}
+                )
+            continue
+        try:
+            last = readable(log.read_text(errors="replace"), 1)
+        except OSError:
+            last = ()
+        problem = "; ".join((f"is {part.state}", *last))
+        found.append(
+            {"of": part.name, "problem": problem, "since": part.since, "remedy": f"Its log is {log}"}
+        )
+    return found
+
+
+def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
+    """Return which datasets do not get on or have rejected messages, since when, and what to do."""
+    found: list[dict[str, object]] = []
+    for one in datasets:
+        if one["problem"]:
+            found.append(
+                {"of": one["alias"], **{name: one.get(name) for name in ("problem", "since", "remedy")}}
+            )
+        if one.get("rejected"):
+            reason = one.get("rejected_reason")
+            text = f"{one['rejected']} messages were rejected{f'; the first: {reason}' if reason else ''}"
+            remedy = f"`odf rejected list {one['alias']}` shows them; retry or drop them with `odf rejected`"
+            found.append({"of": one["alias"], "problem": text, "since": None, "remedy": remedy})
+    return found
+
+
+def _print_problems(problems: Iterable[Mapping[str, object]]) -> None:
+    """Print each problem in a few lines: whose, since when, what, and what to do."""
+    for one in problems:
+        since = f", since {one['since']}" if one["since"] else ""
+        click.echo(f"\n{in_colour(str(one['of']), 'red')}{since}")
+        text = str(one["problem"]) if is_wide() else short(str(one["problem"]), PROBLEM)
+        print_text(f"  {text}")
+        if one["remedy"]:
+            print_text(f"  → {one['remedy']}")
+    click.echo()
+
+
+def _print_tables(
+    node: Node, datasets: list[dict[str, Any]], problems: Sequence[Mapping[str, object]]
+) -> None:
     addresses = {"home": str(node.home), "kafka": node.kafka, "redis": node.redis, "engine": node.engine}
     print_object({**addresses, "http": node.http, "views": node.views}, "table")
     rows = [
@@ -66,10 +140,14 @@ def _print_tables(node: Node, datasets: list[dict[str, Any]]) -> None:
         for part in (*node.services, *node.parts)
     ]
     print_rows(rows, "table")
+    if problems:
+        _print_problems(problems)
     if datasets:
-        shown = [_shown(one) for one in datasets]
+        shown: list[dict[str, object]] = [_shown(one) for one in datasets]
         columns = COLUMNS + tuple(name for name in SELDOM if any(one[name] for one in shown))
-        print_rows(shortened(shown, "problem"), "table", columns=columns)
+        if not is_wide():
+            shown = shortened(shown, "problem")
+        print_rows(shown, "table", columns=columns, extra=EXTRA)
 
 
 def _print_each(datasets: list[dict[str, Any]], output: str) -> None:
@@ -101,6 +179,7 @@ def _shown(one: dict[str, Any]) -> dict[str, object]:
         "waiting": one.get("lag"),
         "at work": at_work,
         "late": one["late"],
+        "rejected": one.get("rejected"),
         "dropped": one["dropped"],
         "problem": one["problem"],
     }
@@ -118,12 +197,13 @@ def _datasets(node: Node) -> list[dict[str, Any]]:
     return held
 
 
-def _summaries(node: Node) -> list[DatasetSummary]:
+def _summaries(node: Node, on_silence: ask.OnSilence) -> list[DatasetSummary]:
     """Return what the coordinator knows of the datasets; nothing while it cannot be reached."""
     try:
         with ask.coordinator(node, patience=0) as coordinator:
-            return list(coordinator.List(ListRequest(), timeout=TIMEOUT).datasets)
-    except OdfError:
+            return list(coordinator.List(ListRequest(), timeout=LISTING).datasets)
+    except OdfError as error:
+        on_silence("coordinator", error)
         return []
 
 
@@ -131,12 +211,13 @@ def with_standing(
     seen: Iterable[dict[str, Any]], summaries: Iterable[DatasetSummary]
 ) -> list[dict[str, Any]]:
     """Return what the views show, with each dataset's problem, and whether it was dropped; None where not known."""
-    unknown = {"late": None, "dropped": None, "problem": None}
+    unknown = {"late": None, "dropped": None, "problem": None, "since": None, "remedy": None}
     rows = {str(one["dataset_id"]): {**one, "records": _count(one["last_offset"]), **unknown} for one in seen}
     for one in summaries:
         row = rows.setdefault(one.dataset_id, {"dataset_id": one.dataset_id, "alias": one.alias})
         row.setdefault("records", one.records if one.head else None)
-        row.update(late=one.late, dropped=one.dropped, problem=one.problem or None)
+        row.update(rejected=one.rejected, rejected_reason=one.rejected_reason or None)
+        row.update(late=one.late, dropped=one.dropped, **problem_of(one))
     return list(rows.values())
 
 

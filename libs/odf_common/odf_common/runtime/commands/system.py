@@ -4,7 +4,7 @@ import click
 
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DropDataRequest
 from odf_common.runtime import ask
-from odf_common.runtime.output import output_option, print_object
+from odf_common.runtime.output import confirm, output_option, print_object
 
 
 @click.group("system")
@@ -33,9 +33,7 @@ def drop_data(*, dataset: str, yes: bool, output: str) -> None:
       odf pull flights.delays.hourly
     """  # noqa: D301
     if not yes:
-        click.confirm(
-            f"Delete the data of {dataset} until the next pull makes it again?", abort=True, err=True
-        )
+        confirm(f"Delete the data of {dataset} until the next pull makes it again?")
     with ask.coordinator() as coordinator:
         dropped = coordinator.DropData(DropDataRequest(ref=dataset), timeout=ask.WORK)
     row = {"dataset": dropped.alias, "slices": dropped.slices, "checkpoints": dropped.checkpoints}

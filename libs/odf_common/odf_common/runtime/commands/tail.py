@@ -4,14 +4,19 @@ import click
 
 from odf_common.proto.odf.node.v1.coordinator_pb2 import TailRequest
 from odf_common.runtime import ask
-from odf_common.runtime.output import output_option, print_rows
-from odf_common.runtime.tables import arrow_table, record_rows
+from odf_common.runtime.output import output_option
+from odf_common.runtime.tables import arrow_table, print_records
 
 
 @click.command("tail")
 @click.argument("dataset")
 @click.option(
-    "-n", "--records", type=click.IntRange(min=1), default=10, show_default=True, help="So many at most."
+    "-n",
+    "--records",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Show at most this many.",
 )
 @output_option
 def command(*, dataset: str, records: int, output: str) -> None:
@@ -25,4 +30,4 @@ def command(*, dataset: str, records: int, output: str) -> None:
     with ask.coordinator() as coordinator:
         parts = coordinator.Tail(TailRequest(ref=dataset, records=records), timeout=ask.WORK)
         table = arrow_table(part.ipc for part in parts)
-    print_rows(list(record_rows(table)), output, columns=tuple(table.column_names))
+    print_records(table, output)

@@ -1,4 +1,4 @@
-"""The supervisor as a process of its own: what `odf up --detach` starts. Arguments: services, none for all."""
+"""The supervisor as a process of its own: what `odf up --detach` starts, with the arguments of a `Start`."""
 
 import sys
 
@@ -6,13 +6,13 @@ import click
 
 from odf_common.errors import OdfError
 from odf_common.runtime.settings import load
-from odf_common.runtime.supervisor.node import supervise
+from odf_common.runtime.supervisor.node import Start, supervise
 
 
 def main() -> int:
     """Run the node until SIGTERM; returns the exit code."""
     try:
-        supervise(load(), sys.argv[1:], lambda _: None)
+        supervise(load(), Start.parse(sys.argv[1:]), lambda _: None)
     except OdfError as error:
         click.echo(f"error: {error}", err=True)
         if advice := error.advice():

@@ -13,6 +13,7 @@ from string import Template
 from typing import Final
 
 from odf_common.errors import OdfError
+from odf_common.runtime.settings import Settings
 from odf_common.runtime.supervisor.probes import kafka_has_topics, redis_answers
 from odf_common.runtime.supervisor.process import PartSpec, launched
 
@@ -85,6 +86,7 @@ def kafka_part(
     ports: Mapping[str, int],
     environment: Mapping[str, str],
     *,
+    prefix: str = "",
     archive_at_exit: Path | None = None,
 ) -> PartSpec:
     """Return how to run Kafka: broker and controller in one process; its data lie in `kafka` of the home.
@@ -130,7 +132,7 @@ def kafka_part(
         name="kafka",
         command=(run[0], "-Xms256m", "-Xmx512m", *run[1:], "kafka.Kafka", str(properties)),
         environment=environment,
-        probe=kafka_has_topics(f"127.0.0.1:{ports['kafka']}"),
+        probe=kafka_has_topics(Settings(home=home, kafka=f"127.0.0.1:{ports['kafka']}", kafka_prefix=prefix)),
         prepare=format_once,
     )
 

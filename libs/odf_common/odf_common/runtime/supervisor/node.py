@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from odf_common.errors import Conflict, OdfError
 from odf_common.runtime.node import Node, Part, forget_node, write_node
 from odf_common.runtime.settings import Settings, child_environment
+from odf_common.runtime.supervisor.checks import require_home, require_kafka, require_redis
 from odf_common.runtime.supervisor.leftovers import end_leftovers, sweep
 from odf_common.runtime.supervisor.plan import INFRASTRUCTURE, Plan, make_plan
 from odf_common.runtime.supervisor.process import PartProcess
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 LOCK: Final = "node.lock"
 PATIENCE: Final = 300.0  # seconds for all parts to become ready; a machine may be busy
+TELL_SECONDS: Final = 1.0
 SERVICE_GRACE: Final = 10.0  # seconds between SIGTERM and SIGKILL
 INFRASTRUCTURE_GRACE: Final = 15.0
 OnChange = Callable[[Node], None]
@@ -91,6 +93,7 @@ class Supervisor:
             async with asyncio.timeout(PATIENCE):
                 while not self._stop.is_set() and any(part.state != "ready" for part in self._parts):
                     await self._changed_or_ended(keeping)
+                    self._on_change(self.node)  # who tells a person may say what is waited for
                     for part in self._parts:
                         if part.has_failed:
                             raise _start_failed(part, "it ended again and again")
@@ -103,11 +106,13 @@ class Supervisor:
             await self._changed_or_ended(keeping)
 
     async def _changed_or_ended(self, keeping: Sequence[asyncio.Task[None]]) -> None:
-        """Return after the next change; what a part's keeper raises (a program that is missing) is raised."""
+        """Return after the next change, or a second; raises what a part's keeper raises (a program that is missing)."""
         self._step.clear()
         step = asyncio.create_task(self._step.wait())
         try:
-            done, _ = await asyncio.wait([step, *keeping], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                [step, *keeping], timeout=TELL_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             step.cancel()
         for task in done - {step}:
@@ -125,7 +130,10 @@ class Supervisor:
 
     def _changed(self) -> None:
         shown = [
-            (part.spec.is_service, Part(name=part.spec.name, pid=part.pid, state=part.state))
+            (
+                part.spec.is_service,
+                Part(name=part.spec.name, pid=part.pid, state=part.state, since=part.since),
+            )
             for part in self._parts
         ]
         self.node = replace(
@@ -142,21 +150,52 @@ class Supervisor:
         self._step.set()
 
 
-def supervise(settings: Settings, services: Sequence[str], on_change: OnChange) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What to start: these services (none: all), and what it may change for that."""
+
+    services: tuple[str, ...] = ()
+    new_ports: bool = False
+    """Take another port where another process listens at one that this node had before."""
+    take_over: bool = False
+    """Take the topics of a node that is gone for good."""
+
+    def arguments(self) -> list[str]:
+        """Return the words that `parse` reads."""
+        flags = {"--new-ports": self.new_ports, "--take-over": self.take_over}
+        return [*(name for name, is_set in flags.items() if is_set), *self.services]
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> Self:
+        """Return what `arguments` wrote."""
+        services = tuple(word for word in words if not word.startswith("--"))
+        return cls(services=services, new_ports="--new-ports" in words, take_over="--take-over" in words)
+
+
+def supervise(settings: Settings, start: Start, on_change: OnChange) -> None:
     """Run the node of this home in this process until SIGTERM or SIGINT.
 
-    Raises `AlreadyRunning`, `StartFailed`, and `NotInstalled`; no process is left in any case.
+    Raises `AlreadyRunning`, `StartFailed`, `NotInstalled`, and what is not as it has to be before anything is started
+    (`checks`); no process is left in any case.
     """
-    settings.home.mkdir(parents=True, exist_ok=True)
-    logs = settings.home / "logs"
-    logs.mkdir(exist_ok=True)
+    require_home(settings.home)
     # What Kafka's client has to say about a broker that is starting is of no interest: the broker has a log.
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     logging.getLogger("kafka").propagate = False
     with only_one(settings.home):
         end_leftovers(settings.home)
         sweep(settings.home)
-        plan = make_plan(settings, services, child_environment(), pid=os.getpid())
+        if settings.kafka is not None:
+            require_kafka(settings, is_taking_over=start.take_over)
+        if settings.redis is not None:
+            require_redis(settings.redis)
+        plan = make_plan(
+            settings,
+            start.services,
+            child_environment(),
+            pid=os.getpid(),
+            may_change_ports=start.new_ports,
+        )
         asyncio.run(_supervise(plan, on_change))
 
 

@@ -3,8 +3,9 @@
 import asyncio
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Final
 from odf_common.errors import InvalidInput
 from odf_common.runtime.node import Node
 from odf_common.runtime.settings import Settings
+from odf_common.runtime.supervisor.checks import require_free
 from odf_common.runtime.supervisor.infrastructure import kafka_part, redis_part
 from odf_common.runtime.supervisor.ports import LOOPBACK, allocate
 from odf_common.runtime.supervisor.probes import Probe, grpc_serves, listens
@@ -33,6 +35,9 @@ ADDRESSES: Final = {
 }
 
 
+Allocate = Callable[[Iterable[str]], Mapping[str, int]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The parts to run, and the node they will be."""
@@ -41,19 +46,30 @@ class Plan:
     parts: tuple[PartSpec, ...]
 
 
-def make_plan(settings: Settings, wanted: Sequence[str], environment: Mapping[str, str], *, pid: int) -> Plan:
-    """Return what to run for these services (none: all that are installed), with free ports for what was not told.
+def make_plan(
+    settings: Settings,
+    wanted: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    pid: int,
+    may_change_ports: bool = False,
+) -> Plan:
+    """Return what to run for these services (none: all that are installed), with ports for what was not told.
 
-    Kafka and Redis are run unless the settings name some. Raises `InvalidInput` for a service that is not there.
+    Kafka and Redis are run unless the settings name some. Raises `InvalidInput` for a service that is not there,
+    `PortTaken` and `AddressTaken` where one could not listen.
     """
     modules = _modules(wanted)
-    told = _addressed(settings)
+    require_free(_told_addresses(settings, modules))
+    allocated = partial(allocate, settings.home, must_keep=not may_change_ports)
+    told = _addressed(settings, allocated)
     base = {**environment, **_variables(told), "PYTHONUNBUFFERED": "1"}
-    metrics = {name: f"{LOOPBACK}:{port}" for name, port in _metrics_ports(settings.home, modules).items()}
+    metrics = {name: f"{LOOPBACK}:{port}" for name, port in _metrics_ports(allocated, modules).items()}
     parts = [_service(name, module, told, base, metrics) for name, module in modules.items()]
     if settings.kafka is None:
-        ports = {"kafka": _port(told.kafka), **allocate(settings.home, ("kafka-controller",))}
-        parts.append(kafka_part(settings.home, ports, {**base, "ODF_PART": "kafka"}))
+        ports = {"kafka": _port(told.kafka), **allocated(("kafka-controller",))}
+        environment = {**base, "ODF_PART": "kafka"}
+        parts.append(kafka_part(settings.home, ports, environment, prefix=settings.kafka_prefix))
     if settings.redis is None:
         parts.append(redis_part(settings.home, _port(told.redis), {**base, "ODF_PART": "redis"}))
     # Kafka first: it is what the others wait for.
@@ -85,12 +101,21 @@ def _modules(wanted: Sequence[str]) -> Mapping[str, str]:
     return {name: module for name, module in there.items() if name in with_views}
 
 
-def _addressed(settings: Settings) -> Settings:
+def _told_addresses(settings: Settings, modules: Mapping[str, str]) -> Mapping[str, str]:
+    """Return by variable the addresses at which the settings have these services listen."""
+    fields = [field for name, field in ADDRESSES.items() if name in modules]
+    fields += ["sync_http"] if "sync" in modules else []
+    fields += ["views_http"] if VIEWS in modules else []
+    told = {f"ODF_{field.upper()}": getattr(settings, field) for field in fields}
+    return {variable: address for variable, address in told.items() if address is not None}
+
+
+def _addressed(settings: Settings, allocated: Allocate) -> Settings:
     """Return the settings with an address for everything: those not told are free ports of loopback."""
     fields = ("kafka", "redis", *ADDRESSES.values(), "sync_http", "views_http")
     missing = [field for field in fields if getattr(settings, field) is None]
     names = {field: _shown(field) for field in missing}
-    ports = allocate(settings.home, names.values())
+    ports = allocated(names.values())
     found: dict[str, Any] = {field: f"{LOOPBACK}:{ports[name]}" for field, name in names.items()}
     return replace(settings, **found)
 
@@ -104,8 +129,8 @@ def _variables(told: Settings) -> Mapping[str, str]:
     return {"ODF_HOME": str(told.home)} | {f"ODF_{field.upper()}": getattr(told, field) for field in fields}
 
 
-def _metrics_ports(home: Path, modules: Mapping[str, str]) -> Mapping[str, int]:
-    ports = allocate(home, [f"{name}-metrics" for name in modules])
+def _metrics_ports(allocated: Allocate, modules: Mapping[str, str]) -> Mapping[str, int]:
+    ports = allocated([f"{name}-metrics" for name in modules])
     return {name: ports[f"{name}-metrics"] for name in modules}
 
 

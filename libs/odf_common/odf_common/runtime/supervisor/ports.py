@@ -1,13 +1,14 @@
-"""Ports of the embedded node: free ones, and the same again after a restart where possible."""
+"""Ports of the embedded node: free ones at its first start, and the same ones at each later start."""
 
 import json
 import random
 import socket
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odf_common.errors import Unavailable
+from odf_common.errors import OdfError, Unavailable
 
 FILE: Final = "ports.json"
 LOOPBACK: Final = "127.0.0.1"
@@ -18,13 +19,37 @@ HIGH: Final = 32_000
 TRIES: Final = 1000
 
 
-def allocate(home: Path, names: Iterable[str]) -> Mapping[str, int]:
-    """Return a free port for each name, those of the last time if they are free, and remember them."""
+@dataclass(eq=False, kw_only=True)
+class PortTaken(OdfError):
+    """Another process listens at a port that this node had before."""
+
+    name: str
+    port: int
+
+    def __str__(self) -> str:
+        """Return whose port it was."""
+        return f"port {self.port}, which this node's {self.name} had before, is in use by another process"
+
+    def advice(self) -> str:
+        """Return how to start all the same."""
+        return (
+            f"stop what listens at {LOOPBACK}:{self.port}; or `odf up --new-ports` takes another port, which producers "
+            "and peers then have to be told"
+        )
+
+
+def allocate(home: Path, names: Iterable[str], *, must_keep: bool = False) -> Mapping[str, int]:
+    """Return the port that each name had the last time, or a free one for a new name, and remember them.
+
+    One at which another process listens is replaced; with `must_keep` it raises `PortTaken` instead.
+    """
     remembered = _remembered(home)
     chosen: dict[str, int] = {}
     for name in names:
         port = remembered.get(name, 0)
         if port in chosen.values() or not (port and is_free(port)):
+            if port and port not in chosen.values() and must_keep:
+                raise PortTaken(name=name, port=port)
             port = _another(set(chosen.values()) | set(remembered.values()))
         chosen[name] = port
     (home / FILE).write_text(json.dumps({**remembered, **chosen}, indent=2) + "\n")

@@ -1,6 +1,7 @@
 """Whether a part is ready: each probe is asked again and again until it says so."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -9,7 +10,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.errors import Unavailable
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import FIXED_TOPICS
+from odf_common.runtime.claim import claim_topics
+from odf_common.runtime.settings import Settings
 
 Probe = Callable[[], Awaitable[bool]]
 TIMEOUT: Final = 2.0  # seconds
@@ -52,13 +56,17 @@ def redis_answers(address: str) -> Probe:
     return probe
 
 
-def kafka_has_topics(address: str) -> Probe:
-    """Return a probe: the broker answers, and has the fixed topics, which it makes."""
+def kafka_has_topics(settings: Settings) -> Probe:
+    """Return a probe: the broker of this home answers, has the fixed topics, which it makes, and they are ours."""
+    address = settings.required("kafka")
     is_listening = listens(address)
 
     def make() -> bool:
         try:
-            KafkaTopics(address).ensure_topics(FIXED_TOPICS)
+            KafkaTopics(address, prefix=settings.kafka_prefix).ensure_topics(FIXED_TOPICS)
+            # An embedded broker is its home's, also where the home was moved.
+            now = Timestamp.from_ms(time.time_ns() // 1_000_000)
+            claim_topics(settings, now, is_taking_over=True)
         except Unavailable:
             return False
         return True

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from odf_common.metadata.scalars import Timestamp
 from odf_common.runtime.supervisor.probes import Probe
+from odf_common.runtime.supervisor.readable import readable
 
 LAUNCHER: Final = Path(__file__).with_name("launch.py")
 PROBE_SECONDS: Final = 0.1
@@ -43,6 +45,7 @@ class PartProcess:
         self.spec = spec
         self.log = logs / f"{spec.name}.log"
         self.state = "starting"
+        self.since = _now()
         self.pid: int | None = None
         self.has_failed = False
         self._on_change = on_change
@@ -79,13 +82,13 @@ class PartProcess:
             await self._ended.wait()
         self._change("stopped", None)
 
-    def tail(self, lines: int = 20) -> str:
-        """Return the last lines of its log."""
+    def tail(self) -> str:
+        """Return the last lines of its log, for people."""
         try:
             text = self.log.read_text(errors="replace")
         except FileNotFoundError:
             return ""
-        return "\n".join(text.splitlines()[-lines:])
+        return "\n".join(readable(text))
 
     async def _once(self) -> None:
         """Start it, and return when it has ended."""
@@ -122,8 +125,14 @@ class PartProcess:
             self._change("ready", self.pid)
 
     def _change(self, state: str, pid: int | None) -> None:
+        if state != self.state:
+            self.since = _now()
         self.state, self.pid = state, pid
         self._on_change()
+
+
+def _now() -> str:
+    return str(Timestamp.from_ms(int(time.time()) * 1000))
 
 
 def launched(command: tuple[str, ...]) -> tuple[str, ...]:

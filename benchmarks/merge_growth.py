@@ -1,0 +1,154 @@
+"""How the cost of merging grows with what a dataset holds: `python benchmarks/merge_growth.py`.
+
+Prints, for each keyed strategy, the processor time that a batch takes to merge after a few and after many batches,
+and that of the first batch after a restart, when the slices have to be read. Judge by the ratios.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from odf_common.adapters.memory import MemoryBlobStore
+from odf_common.chain.build import build_blocks
+from odf_common.data.types import TIMESTAMP
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import AddPushSource
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import (
+    MergeStrategy,
+    MergeStrategyLedger,
+    MergeStrategyUpsertStream,
+    ReadStepNdJson,
+)
+from odf_common.ports.store import ObjectKind
+from odf_common.testing.builders import a_seed
+from odf_ingest.history import DatasetHistory
+from odf_ingest.position import SourcePosition
+from odf_ingest.prepare import Prepared
+from odf_ingest.slices import Drafter
+from odf_ingest.source_settings import SourceSettings
+
+ROWS = 1_000  # records of a batch
+UPDATED = 100  # of them, those whose key is known already
+KEY = ("id",)
+
+
+class Clock:
+    """Port `Clock` that stands still: system times rise all the same."""
+
+    def now(self) -> Timestamp:
+        """Return the same timestamp always."""
+        return Timestamp.from_ms(0)
+
+
+@dataclass
+class Dataset:
+    """A dataset in memory, its slices in files, and the processor time that merging each batch took, in seconds."""
+
+    source: AddPushSource
+    state: ChainState
+    blobs: MemoryBlobStore
+    drafter: Drafter
+    history: DatasetHistory
+    seconds: list[float] = field(default_factory=list)
+
+    def restart(self) -> None:
+        """Forget what is in memory."""
+        self.history = _history(self.blobs, self.state)
+
+    def commit(self, records: pa.Table) -> None:
+        """Append a batch."""
+        prepared = Prepared(source=self.source, records=records, moment=Timestamp.from_ms(0), greatest={})
+        begun = time.process_time()
+        merged = self.drafter.merged(self.state, prepared, self.history.at(self.state), SourceSettings())
+        self.seconds.append(time.process_time() - begun)
+        draft = self.drafter.draft(
+            self.state, merged, source="default", position=SourcePosition(), watermark=None
+        )
+        blocks, self.state = build_blocks(self.state, draft.events, system_time=draft.system_time, version=3)
+        for block in blocks:
+            self.blobs.put(self.state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
+        if draft.slice is not None:
+            self.history.written(*draft.slice)
+            # Its file is made now: the store in memory would make it when it is read.
+            self.blobs.local_path(self.state.dataset_id, ObjectKind.DATA, draft.slice[0])
+
+
+def _history(blobs: MemoryBlobStore, state: ChainState) -> DatasetHistory:
+    dataset = state.dataset_id
+    return DatasetHistory(
+        lambda name: blobs.read(dataset, ObjectKind.BLOCK, name),
+        lambda name: blobs.local_path(dataset, ObjectKind.DATA, name),
+    )
+
+
+def a_dataset(strategy: MergeStrategy) -> Dataset:
+    """Return a dataset with one source and no records."""
+    blobs = MemoryBlobStore()
+    source = AddPushSource(source_name="default", read=ReadStepNdJson(), merge=strategy)
+    blocks, state = build_blocks(None, (a_seed(), source), system_time=Timestamp.from_ms(0), version=3)
+    for block in blocks:
+        blobs.put(state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
+    drafter = Drafter(blobs, Clock(), block_version=3, is_signed=False)
+    return Dataset(source, state, blobs, drafter, _history(blobs, state))
+
+
+def a_batch(number: int, random: np.random.Generator) -> pa.Table:
+    """Return records of new keys, and of some that are known if there are any."""
+    first = number * (ROWS - UPDATED)
+    new = np.arange(first, first + ROWS - UPDATED)
+    old = random.choice(max(first, 1), UPDATED) if first else np.arange(-UPDATED, 0)
+    keys = np.concatenate((new, old))
+    values = random.integers(0, 1_000_000, len(keys))
+    return pa.table(
+        {
+            "id": keys,
+            "name": [f"name of {key}" for key in keys],
+            "value": values,
+            "event_time": pa.array(np.full(len(keys), number), pa.int64()).cast(TIMESTAMP),
+        }
+    )
+
+
+def milliseconds(seconds: Sequence[float]) -> float:
+    """Return the mean, in which runs that are merged now and then count as often as they happen."""
+    return statistics.fmean(seconds) * 1000
+
+
+def measure(strategy: MergeStrategy, batches: int, restarts: Sequence[int]) -> None:
+    """Print what a strategy costs."""
+    random = np.random.default_rng(7)
+    dataset = a_dataset(strategy)
+    first: dict[int, float] = {}
+    print(type(strategy).__name__.removeprefix("MergeStrategy"))
+    for number in range(batches):
+        if number in restarts:
+            dataset.restart()
+        dataset.commit(a_batch(number, random))
+        if number in restarts:
+            first[number] = dataset.seconds.pop()
+    early, late = milliseconds(dataset.seconds[10:42]), milliseconds(dataset.seconds[-64:])
+    print(f"  a batch of {ROWS:,}: {early:.1f} ms at the 10th, {late:.1f} ms at the {batches}th")
+    for slices, seconds in first.items():
+        print(
+            f"  first batch after a restart at {slices} slices: {seconds:.2f} s, {seconds / slices * 1000:.2f} ms each"
+        )
+
+
+def main() -> None:
+    """Measure both strategies."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batches", type=int, default=800)
+    parser.add_argument("--restarts", type=int, nargs="*", default=[50, 400])
+    args = parser.parse_args()
+    for strategy in (MergeStrategyUpsertStream(primary_key=KEY), MergeStrategyLedger(primary_key=KEY)):
+        measure(strategy, args.batches, args.restarts)
+
+
+if __name__ == "__main__":
+    main()

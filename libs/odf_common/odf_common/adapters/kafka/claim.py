@@ -1,0 +1,139 @@
+"""Which node owns the topics of a prefix on a cluster: the one whose claim is the first record of a topic of its own.
+
+Two nodes with the same topics would fence each other's consumers and ingest each other's messages. Reading after
+writing makes the claim free of races: whatever the order of two writers, both see the same first record.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Final, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.publish import publish
+from odf_common.adapters.kafka.settings import LOGGER, consuming, unavailable
+from odf_common.errors import Conflict, Unavailable
+
+TOPIC: Final = "odf.node.v1"
+POLL_SECONDS: Final = 0.5
+READ_SECONDS: Final = 10.0
+# librdkafka's local errors are named with an underscore; they are public all the same.
+_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A node says that the topics are its own; `replaces` is the id of an owner that is gone for good."""
+
+    node_id: str
+    home: str
+    host: str
+    at: str
+    """When it was made, RFC 3339."""
+    replaces: str | None = None
+
+    def encode(self) -> bytes:
+        """Return the record: JSON."""
+        held = {**asdict(self), "nodeId": self.node_id}
+        del held["node_id"]
+        return json.dumps(held).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self | None:
+        """Return the claim that a record holds, None if it holds none."""
+        try:
+            held = json.loads(value)
+            return cls(
+                node_id=str(held["nodeId"]),
+                home=str(held["home"]),
+                host=str(held["host"]),
+                at=str(held["at"]),
+                replaces=held.get("replaces"),
+            )
+        except (ValueError, TypeError, KeyError):
+            return None
+
+
+@dataclass(eq=False, kw_only=True)
+class TopicsTaken(Conflict):
+    """Another node owns the topics of this prefix on this cluster."""
+
+    kafka: str
+    prefix: str
+    owner: Claim
+
+    def __str__(self) -> str:
+        """Return which node has them, and since when."""
+        which = f"with prefix {self.prefix!r}" if self.prefix else "without a prefix"
+        return (
+            f"the topics {which} at Kafka {self.kafka} belong to the node with home {self.owner.home} on host "
+            f"{self.owner.host}, since {self.owner.at}"
+        )
+
+    def advice(self) -> str:
+        """Return how to run beside that node, or in its place."""
+        return (
+            "set ODF_KAFKA_PREFIX to a prefix of this node's own; or, if that node is gone for good, "
+            "take its topics over with `odf up --take-over`"
+        )
+
+
+def owner_of(claims: Iterable[Claim]) -> Claim | None:
+    """Return the owner: the first node, or the one that replaced it, and so on; None where nobody claimed."""
+    owner: Claim | None = None
+    for claim in claims:
+        if owner is None or claim.replaces == owner.node_id:
+            owner = claim
+    return owner
+
+
+def claim_topics(kafka: str, prefix: str, mine: Claim, *, is_taking_over: bool = False) -> Claim:
+    """Make the topics of the prefix this node's, and return its claim; nothing happens when they are.
+
+    Raises `TopicsTaken` when they are another node's and are not taken over, `Unavailable` without Kafka.
+    """
+    topic = prefix + TOPIC
+    KafkaTopics(kafka).create_push_topic(topic)
+    owner = owner_of(_claims(kafka, topic))
+    if owner is None or (is_taking_over and owner.node_id != mine.node_id):
+        claim = replace(mine, replaces=None if owner is None else owner.node_id)
+        publish(kafka, topic, [claim.encode()])
+        owner = owner_of(_claims(kafka, topic))
+    if owner is None:
+        raise Unavailable(what="Kafka", why=f"the claim in {topic} cannot be read back")
+    if owner.node_id != mine.node_id:
+        raise TopicsTaken(kafka=kafka, prefix=prefix, owner=owner)
+    return owner
+
+
+def _claims(kafka: str, topic: str) -> list[Claim]:
+    """Return all claims, in order."""
+    config = consuming(kafka, group=f"{topic}.{uuid.uuid4().hex}", session_timeout_ms=6000, instance=None)
+    consumer = Consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10}, logger=LOGGER)
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return list(_read(consumer))
+    except KafkaException as error:
+        raise unavailable(error) from error
+    finally:
+        consumer.close()
+
+
+def _read(consumer: Consumer) -> Iterable[Claim]:
+    deadline = time.monotonic() + READ_SECONDS
+    while time.monotonic() < deadline:
+        message = consumer.poll(POLL_SECONDS)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            claim = Claim.decode(message.value() or b"")
+            if claim is not None:
+                yield claim
+        elif error.code() == _END:
+            return
+    raise Unavailable(what="Kafka", why=f"the claims of nodes were not read within {READ_SECONDS:g} s")

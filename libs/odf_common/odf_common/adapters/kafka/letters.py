@@ -1,0 +1,161 @@
+"""Dead letters as Kafka messages: the message as it was, what happened to it in headers; read back, or sent again.
+
+A letter whose value is larger than its topic takes is cut, and says so: header `size` has the bytes of the whole value,
+header `sha3-256` their hash. The topic, partition and offset always say where the whole message lay.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha3_256
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.adapters.kafka.settings import LOGGER, consuming, producing, unavailable
+from odf_common.errors import NotFound, Unavailable
+from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, StoredLetter
+
+KIB: Final = 1024
+# Bytes of a value, one after the other until the topic takes it. The first leaves room for headers in what the producer
+# may send; the topic may take less.
+CUTS: Final = (15 * KIB * KIB, 512 * KIB, 64 * KIB, 8 * KIB, KIB, 0)
+FACT_CHARACTERS: Final = 32 * KIB  # of each header
+SHORT: Final = 200  # characters of each header, where there is room for nothing else
+COUNT: Final = 500  # messages taken at once
+PATIENCE: Final = 30.0  # seconds without a message before its end
+FULL: Final = 0.1  # seconds to wait when the queue is full
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+def message_of(letter: DeadLetter, most: int = CUTS[0]) -> tuple[bytes, Headers]:
+    """Return value and headers of a letter, with at most so many bytes of the value."""
+    value = letter.value[:most]
+    facts = {
+        "topic": letter.topic,
+        "partition": str(letter.partition),
+        "offset": str(letter.offset),
+        "reason": letter.reason,
+        **letter.facts,
+    }
+    if len(value) < len(letter.value):
+        facts |= {"size": str(len(letter.value)), "sha3-256": sha3_256(letter.value).hexdigest()}
+    limit = FACT_CHARACTERS if most else SHORT
+    return value, [(name, text[:limit].encode()) for name, text in facts.items()]
+
+
+def smaller_cuts(letter: DeadLetter) -> Iterator[int]:
+    """Iterate over the sizes to try after the topic refused a letter: first the same alone, then smaller ones."""
+    # A batch may have been too large where the letter is not.
+    yield CUTS[0]
+    yield from (most for most in CUTS[1:] if most < len(letter.value) or most == 0)
+
+
+class KafkaLetters:
+    """Port `DeadLetters`."""
+
+    def __init__(self, bootstrap: str, *, prefix: str = "") -> None:
+        """Prepare; a connection is made for each call. `prefix` begins the names of this node's topics."""
+        self._bootstrap = bootstrap
+        self._prefix = prefix
+
+    def read(self, key: bytes) -> Iterator[StoredLetter]:
+        """Iterate over the letters with a key that are in the topic now, oldest first; raises `Unavailable`."""
+        topic = self._prefix + DEAD_LETTERS
+        topics = KafkaTopics(self._bootstrap, prefix=self._prefix)
+        try:
+            partition = partition_of(key, topics.partitions(topic))
+            low, high = topics.watermarks(topic, partition)
+        except NotFound:
+            return
+        if low == high:
+            return
+        group = f"{self._prefix}odf.{uuid.uuid4().hex}"  # never committed to
+        config = consuming(self._bootstrap, group=group, session_timeout_ms=6000, instance=None)
+        consumer = Consumer({**config, "enable.partition.eof": True}, logger=LOGGER)
+        try:
+            consumer.assign([TopicPartition(topic, partition, low)])
+            for message in _messages(consumer, high):
+                if message.key() == key:
+                    yield _stored(message)
+        finally:
+            consumer.close()
+
+    def send_again(self, letters: Iterable[StoredLetter]) -> int:
+        """Publish the values to the topics and partitions they came from; returns how many when all are durable."""
+        producer = Producer({**producing(self._bootstrap), "linger.ms": 5}, logger=LOGGER)
+        failed: list[KafkaError] = []
+        count = 0
+
+        def settle(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        for count, letter in enumerate(letters, start=1):  # noqa: B007 - counted
+            while True:
+                try:
+                    producer.produce(
+                        letter.topic, letter.value, partition=letter.partition, on_delivery=settle
+                    )
+                    break
+                except BufferError:
+                    producer.poll(FULL)
+                except KafkaException as error:
+                    raise unavailable(error) from error
+        if producer.flush(PATIENCE) > 0:
+            raise Unavailable(what="Kafka", why="messages were not acknowledged in time")
+        if failed:
+            raise unavailable(failed[0])
+        return count
+
+
+def _messages(consumer: Consumer, end: int) -> Iterator[Message]:
+    """Iterate over the messages of the assigned partition before the offset `end`."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            taken = consumer.consume(COUNT, 1.0)
+        except KafkaException as error:
+            raise unavailable(error) from error
+        for message in taken:
+            trouble = message.error()
+            if trouble is not None:
+                if trouble.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - public despite its name
+                    return
+                raise unavailable(trouble)
+            deadline = time.monotonic() + PATIENCE
+            if (message.offset() or 0) >= end:
+                return
+            yield message
+            if (message.offset() or 0) == end - 1:
+                return
+    raise Unavailable(what="Kafka", why=f"no dead letters came within {PATIENCE:g} s")
+
+
+def _stored(message: Message) -> StoredLetter:
+    raw = message.headers() or []
+    pairs = raw.items() if isinstance(raw, dict) else raw
+    facts = {
+        name: (text if isinstance(text, str) else (text or b"").decode(errors="replace"))
+        for name, text in pairs
+    }
+    value = message.value() or b""
+    _, ms = message.timestamp()
+    return StoredLetter(
+        topic=facts.get("topic", ""),
+        topic_id=facts.get("topic-id", ""),
+        partition=_number(facts.get("partition")),
+        offset=_number(facts.get("offset")),
+        source=facts.get("source", ""),
+        reason=facts.get("reason", ""),
+        value=value,
+        size=_number(facts.get("size", str(len(value)))),
+        ms=ms,
+    )
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else 0

@@ -1,0 +1,131 @@
+"""Claims as locked files: `$ODF_HOME/claims/<fed01…>`, one JSON object per line, gone when the claim is settled.
+
+The lock on the file is the claim, so it ends with the process that holds it, and with nothing else: a process that is
+merely stopped keeps its claim. What the file says is a record of what that process may leave behind.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.faults import guarded_methods
+from odf_common.errors import InvalidInput
+from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.ports.store import CatalogEntry, Claim
+
+
+@guarded_methods
+class LocalClaim(Claim):
+    """A claimed dataset; used by one thread."""
+
+    def __init__(self, file: Path, handle: int, dataset: DatasetId) -> None:
+        """Hold `file`, which is open and locked."""
+        self._file = file
+        self._handle: int | None = handle
+        self._entry = _parse(os.pread(handle, os.fstat(handle).st_size, 0), dataset)
+
+    @property
+    def entry(self) -> CatalogEntry:
+        """Return what is recorded, empty before the first write."""
+        return self._entry or CatalogEntry(alias="", dataset_id=_dataset(self._file.name))
+
+    def write(self, entry: CatalogEntry) -> None:
+        """Append a line, durably: a line that was cut off by a power failure takes none before it away."""
+        assert self._handle is not None, "the claim is held"
+        topics = sorted({*self.entry.push_topics.values(), *entry.push_topics.values()})
+        line = json.dumps({"alias": entry.alias, "topics": topics}).encode()
+        _append(self._handle, b"\n" + line + b"\n")
+        durable.sync_folder(self._file.parent)
+        self._entry = CatalogEntry(
+            alias=entry.alias, dataset_id=entry.dataset_id, push_topics={topic: topic for topic in topics}
+        )
+
+    def settle(self) -> None:
+        """Remove the file, durably, while it is still locked: whoever waits for it sees that it is gone."""
+        durable.remove(self._file)
+        self._close()
+
+    def release(self) -> None:
+        """Unlock the file; one that says nothing goes."""
+        try:
+            if self._handle is not None and self._entry is None:
+                durable.remove(self._file)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def take(folder: Path, dataset: DatasetId) -> LocalClaim | None:
+    """Return the claim on a dataset, None while another thread or process holds it."""
+    durable.make_folder(folder)
+    file = folder / dataset.folder
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is(file, handle):
+                return LocalClaim(file, handle, dataset)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # settled between opening and locking: this is a file without a name
+
+
+def records(folder: Path) -> Iterator[CatalogEntry]:
+    """Iterate over what is recorded, held or abandoned."""
+    try:
+        files = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return
+    for file in files:
+        try:
+            dataset = _dataset(file.name)
+            raw = file.read_bytes()
+        except (InvalidInput, OSError):  # not ours; settled meanwhile, or not readable now
+            continue
+        yield _parse(raw, dataset) or CatalogEntry(alias="", dataset_id=dataset)
+
+
+def _dataset(name: str) -> DatasetId:
+    return DatasetId.parse(PREFIX + name)
+
+
+def _append(handle: int, line: bytes) -> None:
+    os.lseek(handle, 0, os.SEEK_END)
+    view = memoryview(line)
+    while view:
+        view = view[os.write(handle, view) :]
+    os.fsync(handle)
+
+
+def _is(file: Path, handle: int) -> bool:
+    try:
+        there = file.stat()
+    except FileNotFoundError:
+        return False
+    here = os.fstat(handle)
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def _parse(raw: bytes, dataset: DatasetId) -> CatalogEntry | None:
+    """Return what the whole lines say together."""
+    entry: CatalogEntry | None = None
+    topics: dict[str, str] = {}
+    for line in raw.split(b"\n"):
+        try:
+            plain = json.loads(line)
+            topics |= {str(topic): str(topic) for topic in plain["topics"]}
+            entry = CatalogEntry(alias=str(plain["alias"]), dataset_id=dataset, push_topics=topics)
+        except (ValueError, KeyError, TypeError):  # cut off
+            continue
+    return entry

@@ -1,0 +1,152 @@
+"""The one place where an `OSError` of the store becomes an error of this project.
+
+A fault that lasts until a person does something (`EISDIR`, `ENOTDIR`, `ELOOP`, …) is `Damaged`. So is a missing
+permission: access rights do not come back by waiting, and the owner has to be told. All others may pass
+(`EIO`, `ENOSPC`, `EMFILE`, `ESTALE`, `EROFS`, …) and are `StorageUnavailable`.
+"""
+
+import contextlib
+import errno
+import inspect
+import io
+import os
+import stat
+from collections.abc import Callable, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any, BinaryIO, Final, ParamSpec, TypeVar
+
+from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable, VerificationFailed
+
+LASTING: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EEXIST,
+        errno.EFBIG,
+        errno.EILSEQ,
+        errno.EINVAL,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENODEV,
+        errno.ENOSYS,
+        errno.ENOTDIR,
+        errno.ENOTEMPTY,
+        errno.ENOTSUP,
+        errno.ENXIO,
+        errno.EPERM,
+    }
+)
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def fault(error: OSError, file: str | Path | None = None) -> OdfError:
+    """Return what an `OSError` means; `file` is used where the error names none."""
+    name = _relative(error.filename if isinstance(error.filename, str | Path) else file)
+    why = fault_text(error)
+    if error.errno == errno.ENOENT:
+        return NotFound(what=name)
+    if error.errno in LASTING:
+        return Damaged(file=name, why=why)
+    return StorageUnavailable(file=name, why=why)
+
+
+def fault_text(error: OSError) -> str:
+    """Return why, without the file."""
+    return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
+
+
+@contextlib.contextmanager
+def translated(file: Path | None = None) -> Iterator[None]:
+    """Raise `Damaged`, `StorageUnavailable` or `NotFound` in place of an `OSError`.
+
+    The same for what was taken as wrong content because of one: a slice that this user may not open is not corrupt.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise fault(error, file) from error
+    except VerificationFailed as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno and not isinstance(error, Damaged):
+            raise fault(cause, file or getattr(error, "file", None)) from error
+        raise
+
+
+def guarded(function: Callable[P, T]) -> Callable[P, T]:
+    """Return the function so that no `OSError` leaves it, also while a generator is consumed."""
+    if inspect.isgeneratorfunction(function):
+
+        @wraps(function)
+        def iterate(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with translated():
+                yield from function(*args, **kwargs)
+
+        return iterate
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with translated():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def guarded_methods(store: type[T]) -> type[T]:
+    """Guard every public method of a store, those that are still to be written included."""
+    for name, member in list(vars(store).items()):
+        if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
+            setattr(store, name, guarded(member))
+    return store
+
+
+@contextlib.contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Put the file's name into an `OSError` that has none, as those of `fsync` and `write`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(file)
+        raise
+
+
+class _Raw(io.FileIO):
+    """A file whose reads raise errors of this project."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        with translated(Path(str(self.name))):
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with translated(Path(str(self.name))):
+            return super().readall()
+
+
+def open_to_read(file: Path) -> BinaryIO:
+    """Open a file; what goes wrong later, in reading, is translated too."""
+    return io.BufferedReader(_Raw(file))
+
+
+def size_of(file: Path) -> int | None:
+    """Return a file's size, None where there is none; raises `Damaged` for what is not a regular file."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise Damaged(file=_relative(file), why="it is not a regular file")
+    return found.st_size
+
+
+def _relative(file: str | Path | None) -> str:
+    """Return a path from `datasets`, `names`, `keys` or `locks` on; no client learns where the home is."""
+    if file is None:
+        return "storage"
+    parts = Path(file).parts
+    for root in ("datasets", "names", "keys", "locks", "scratch"):
+        if root in parts:
+            return "/".join(parts[len(parts) - 1 - parts[::-1].index(root) :])
+    return "/".join(parts[-2:])

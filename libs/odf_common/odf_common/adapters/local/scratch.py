@@ -1,0 +1,76 @@
+"""Where a process puts aside what it has not finished: a folder of its own, which goes when the process has ended.
+
+A lock that the system gives back at a process's end says whose folder is nobody's: several processes share a home.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+from pathlib import Path
+from typing import Final
+
+LOCK: Final = ".lock"
+
+
+class Scratch:
+    """Folders under `parent`; those of processes that have ended are removed when the first one is asked for."""
+
+    def __init__(self, parent: Path) -> None:
+        """Use `parent`, which need not exist yet."""
+        self._parent = parent
+        self._own: Path | None = None
+        self._handle = -1  # keeps the lock for as long as the process lives
+        self._guard = threading.Lock()
+
+    def folder(self) -> Path:
+        """Return a new empty folder."""
+        with self._guard:
+            if self._own is None:
+                self._parent.mkdir(parents=True, exist_ok=True)
+                self._sweep()
+                self._own = self._begun()
+            self._own.mkdir(exist_ok=True)
+            return Path(tempfile.mkdtemp(dir=self._own))
+
+    def _begun(self) -> Path:
+        """Return this process's folder, once its lock is held under a name that nobody has swept meanwhile."""
+        while True:
+            own = self._parent / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+            handle = _locked(_lock_of(own), os.O_CREAT)
+            if handle is not None:
+                self._handle = handle
+                return own
+
+    def _sweep(self) -> None:
+        """Remove the folders of processes that have ended."""
+        for lock in self._parent.glob(f"*{LOCK}"):
+            handle = _locked(lock)
+            if handle is None:
+                continue
+            # The folder first: without its lock nobody would find it again.
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink(missing_ok=True)
+            os.close(handle)
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(folder.name + LOCK)
+
+
+def _locked(lock: Path, flags: int = 0) -> int | None:
+    """Return the handle of a lock file that is locked now and bears its name, None where that cannot be."""
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_ino == lock.stat().st_ino:
+            return handle
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(handle)
+    return None

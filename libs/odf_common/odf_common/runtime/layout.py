@@ -1,0 +1,231 @@
+"""Tables as lines of text that fit a terminal: what is too wide is cut with "…", moved below or left out, and named.
+
+Pure: cells are text, the width is given. Names are cut before columns are left out; numbers and times are never cut.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+
+GAP: Final = "  "
+LEGIBLE: Final = 20  # characters of a text that say what it is
+SCANT: Final = 12  # characters below which no text is cut
+WIDEST: Final = 40  # characters of a text where columns are printed in parts
+MARK: Final = "…"
+INDENT: Final = "  "
+_TIME: Final = re.compile(r"-?\d{4,}-\d\d-\d\d(T[\d:.]+Z?)?|\d\d:\d\d(:[\d.]+)?")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+Style = Callable[[str], str]  # adds what takes no room, such as a colour
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: its header, its cells, and how wide it is printed."""
+
+    name: str
+    cells: tuple[str, ...]
+    is_numeric: bool
+    width: int = 0
+    style: Style = str
+
+    @property
+    def floor(self) -> int:
+        """Return the width below which the column is not cut: that of its header at least."""
+        is_whole = self.is_numeric or all(_TIME.fullmatch(cell) for cell in self.cells if cell)
+        return self.width if is_whole else min(self.width, max(SCANT, cell_len(self.name)))
+
+    def lines(self) -> Iterator[str]:
+        """Iterate over header and cells, each exactly as wide as the column."""
+        yield self._fitted(self.name)
+        for cell in self.cells:
+            fitted = self._fitted(cell)
+            yield fitted.replace(cell, self.style(cell), 1) if cell and cell in fitted else fitted
+
+    def _fitted(self, text: str) -> str:
+        if cell_len(text) > self.width:
+            text = cut(text, self.width)
+        room = " " * (self.width - cell_len(text))
+        return room + text if self.is_numeric else text + room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The lines of a table, and what a person should know of what they do not show.
+
+    `parts` is how many tables the columns are in, or 0 where each record is printed a line a field.
+    """
+
+    lines: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    is_cut: bool = False
+    parts: int = 1
+
+
+def column(name: str, cells: Sequence[str], *, is_numeric: bool, style: Style = str) -> Column:
+    """Return a column that is as wide as its widest cell; control characters are shown as escapes."""
+    name, cells = printable(name), tuple(printable(cell) for cell in cells)
+    width = max(map(cell_len, (name, *cells)))
+    return Column(name=name, cells=cells, is_numeric=is_numeric, width=width, style=style)
+
+
+def laid_out(columns: Sequence[Column], width: int | None, extra: Sequence[str] = ()) -> Layout:
+    """Return a table of at most `width` characters (None: any number).
+
+    Texts are cut to what is legible, then columns of `extra` are left out, then texts are cut to the bone. If that is
+    not enough, either the columns are printed in parts, the first column in each, or the records one by one with a
+    line for each field: whichever takes fewer lines.
+    """
+    if width is None or _width(columns) <= width:
+        return Layout(lines=tuple(_table(columns)))
+    for floor in (LEGIBLE, SCANT):
+        shown = _without(columns, width, extra, floor)
+        fitted = _shrunk(shown, width, floor)
+        if fitted is not None:
+            left_out = tuple(one.name for one in columns if one not in shown)
+            is_cut = any(a.width < b.width for a, b in zip(fitted, shown, strict=True))
+            return Layout(lines=tuple(_table(fitted)), left_out=left_out, is_cut=is_cut)
+    parts, records = _in_parts(columns, width), _one_by_one(columns, width)
+    return records if len(records.lines) < len(parts.lines) else parts
+
+
+def _one_by_one(columns: Sequence[Column], width: int) -> Layout:
+    """Return each record as a block of lines, a line a field."""
+    blocks = [
+        (*fields_of(dict(zip((one.name for one in columns), row, strict=True)), width), "")
+        for row in zip(*(one.cells for one in columns), strict=True)
+    ]
+    return Layout(lines=tuple(line for block in blocks for line in block)[:-1], parts=0)
+
+
+def fields_of(pairs: Mapping[str, str], width: int | None) -> tuple[str, ...]:
+    """Return one line for each field; a value that is too long goes on below, broken between words only.
+
+    A word that is longer than a line stays whole, so that it can be copied.
+    """
+    names = max((cell_len(printable(name)) for name in pairs), default=0)
+    if width is not None:
+        names = min(names, width // 2)
+    lines: list[str] = []
+    for name, value in pairs.items():
+        shown = printable(name)
+        label = set_cell_size(shown if cell_len(shown) <= names else cut(shown, names), names) + GAP
+        words = [printable(line) for line in value.split("\n")]
+        room = None if width is None else width - cell_len(label)
+        longest = max((cell_len(word) for line in words for word in line.split()), default=0)
+        if room is not None and longest > room and width is not None:
+            lines.append(label.rstrip())
+            lines += (INDENT + line for line in _wrapped(words, width - len(INDENT)))
+        else:
+            first, *rest = _wrapped(words, room)
+            lines.append((label + first).rstrip())
+            lines += ((" " * cell_len(label) + line).rstrip() for line in rest)
+    return tuple(lines)
+
+
+def paragraph(text: str, width: int | None) -> tuple[str, ...]:
+    """Return lines of at most `width` characters, each indented as the text is."""
+    indent = " " * (len(text) - len(text.lstrip(" ")))
+    room = None if width is None else width - len(indent)
+    lines = [printable(line) for line in text[len(indent) :].split("\n")]
+    return tuple(indent + line for line in _wrapped(lines, room))
+
+
+def cut(text: str, width: int) -> str:
+    """Return at most `width` characters of a text: words lose their end, names and hashes their middle.
+
+    Names often differ at their ends only, and a block can be named by the end of its hash.
+    """
+    if " " in text:
+        return set_cell_size(text, width - 1).rstrip() + MARK
+    end = (width - 1) // 3
+    last = text[len(text) - end :]
+    while cell_len(last) > end:
+        last = last[1:]
+    return set_cell_size(text, width - 1 - cell_len(last)).rstrip() + MARK + last
+
+
+def printable(text: str) -> str:
+    """Return the text without characters that move a cursor or end a line."""
+    return _CONTROL.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "↵" if found[0] == "\n" else repr(found[0])[1:-1]
+
+
+def _width(columns: Sequence[Column]) -> int:
+    return sum(one.width for one in columns) + len(GAP) * max(len(columns) - 1, 0)
+
+
+def _table(columns: Sequence[Column]) -> Iterator[str]:
+    rows = zip(*(one.lines() for one in columns), strict=True)
+    for number, row in enumerate(rows):
+        yield GAP.join(row).rstrip()
+        if number == 0:
+            yield GAP.join("─" * one.width for one in columns)
+
+
+def _without(columns: Sequence[Column], width: int, extra: Sequence[str], floor: int) -> tuple[Column, ...]:
+    """Return the columns without those of `extra` for which there is no room, the first of them first."""
+    shown = list(columns)
+    left_out: list[Column] = []
+    for name in extra:
+        if _shrunk(shown, width, floor) is not None:
+            break
+        left_out += (one for one in shown if one.name == name)
+        shown = [one for one in shown if one.name != name]
+    for one in reversed(left_out):
+        more = [known for known in columns if known in shown or known is one]
+        if _shrunk(more, width, floor) is not None:
+            shown = more
+    return tuple(shown)
+
+
+def _shrunk(columns: Sequence[Column], width: int, floor: int) -> tuple[Column, ...] | None:
+    """Return the columns cut, the widest first, so that they fit; None if they would fall below the floor."""
+    floors = [min(one.width, max(one.floor, floor)) for one in columns]
+    widths = [one.width for one in columns]
+    surplus = _width(columns) - width
+    while surplus > 0:
+        able = [n for n, known in enumerate(widths) if known > floors[n]]
+        if not able:
+            return None
+        widths[max(able, key=lambda n: widths[n])] -= 1
+        surplus -= 1
+    return tuple(replace(one, width=known) for one, known in zip(columns, widths, strict=True))
+
+
+def _in_parts(columns: Sequence[Column], width: int) -> Layout:
+    """Return the columns in as many parts as it takes; the first column, which tells rows apart, is in each."""
+    first = replace(columns[0], width=min(columns[0].width, width // 2))
+    room = width - first.width - len(GAP)
+    rest = [replace(one, width=min(one.width, max(WIDEST, one.floor), room)) for one in columns[1:]]
+    parts: list[list[Column]] = [[first]]
+    for one in rest:
+        if _width([*parts[-1], one]) > width and parts[-1] != [first]:
+            parts.append([first])
+        parts[-1].append(one)
+    lines = [line for part in parts for line in (*_table(part), "")]
+    is_cut = any(a.width < b.width for a, b in zip((first, *rest), columns, strict=True))
+    return Layout(lines=tuple(lines[:-1]), is_cut=is_cut, parts=len(parts))
+
+
+def _wrapped(lines: Sequence[str], room: int | None) -> tuple[str, ...]:
+    """Return the lines, each broken between words where it is longer than `room`."""
+    if room is None:
+        return tuple(lines) or ("",)
+    found: list[str] = []
+    for line in lines:
+        rest = ""
+        for word in line.split(" "):
+            if rest and cell_len(rest) + 1 + cell_len(word) > room:
+                found.append(rest)
+                rest = word
+            else:
+                rest = f"{rest} {word}" if rest else word
+        found.append(rest)
+    return tuple(found) or ("",)

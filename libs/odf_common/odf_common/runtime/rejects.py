@@ -1,0 +1,174 @@
+"""Rejected messages of a dataset: how many wait for a decision, and why the first of them was rejected.
+
+How many were rejected at all is part of each source's state, committed with the position of the batch they came in, so
+a kill neither loses nor doubles the count. The messages themselves are dead letters (topic `odf.dead-letters.v1`).
+What a person has decided about them, and the first reason, are notes of this node: copies of a dataset have neither.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.events import SourceState
+from odf_common.ports.store import BlobStore
+
+KIND: Final = "odf/kafka"  # of the source states that count rejected messages
+REASONS: Final = "rejected"
+HANDLED: Final = "rejected-handled"
+REASON_CHARACTERS: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a rejected message lay; the topic's id distinguishes it from a later topic of the same name."""
+
+    topic_id: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejects:
+    """Rejected messages of a dataset that wait for a decision."""
+
+    count: int = 0
+    reason: str = ""
+    """Why the first of them was rejected; empty where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """How far a source has been read: messages rejected so far, and the next offset by topic id and partition."""
+
+    rejected: int = 0
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handled:
+    """Rejected messages that were retried or dropped."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """How many, by source."""
+    through: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """By topic id and partition: everything before this offset was handled."""
+    places: frozenset[Place] = frozenset()
+    """Others that were handled one by one."""
+
+    def holds(self, place: Place) -> bool:
+        """Return whether a message was handled."""
+        return place in self.places or place.offset < self.through.get((place.topic_id, place.partition), 0)
+
+    def with_places(self, source: str, places: Iterable[Place]) -> Self:
+        """Return these and a few more, which were open."""
+        fresh = {one for one in places if not self.holds(one)}
+        counts = {**self.counts, source: self.counts.get(source, 0) + len(fresh)}
+        return replace(self, counts=counts, places=self.places | fresh)
+
+    def with_all(self, source: str, passed: Passed) -> Self:
+        """Return these and all that a source has rejected so far."""
+        through = {**self.through, **passed.ends}
+        left = frozenset(
+            one for one in self.places if one.offset >= through.get((one.topic_id, one.partition), 0)
+        )
+        counts = {**self.counts, source: passed.rejected}
+        return replace(self, counts=counts, through=through, places=left)
+
+    def as_of(self, source: str, passed: Passed) -> Self:
+        """Return what still holds where the source stands: what it reads again after a reset is decided again."""
+        behind = {
+            one
+            for one in self.places
+            if one.offset >= passed.ends.get((one.topic_id, one.partition), one.offset + 1)
+        }
+        through = {key: min(at, passed.ends.get(key, at)) for key, at in self.through.items()}
+        count = self.counts.get(source, 0) - len(behind)
+        if through != self.through:
+            count = passed.rejected  # all before the mark were handled
+        counts = {**self.counts, source: max(min(count, passed.rejected), 0)}
+        return replace(self, counts=counts, through=through, places=self.places - behind)
+
+
+def passed_of(state: SourceState | None) -> Passed:
+    """Return how far a source has been read; nothing where its state does not say."""
+    if state is None or state.kind != KIND:
+        return Passed()
+    try:
+        plain = json.loads(state.value)
+        topics = plain["topics"].values()
+        ends = {(str(one["id"]), int(part)): int(at) for one in topics for part, at in one["next"].items()}
+        return Passed(rejected=int(plain.get("rejected", 0)), ends=ends)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Passed()
+
+
+def rejected_by_source(state: ChainState, sources: Iterable[str]) -> Mapping[str, Passed]:
+    """Return how far each of the sources has been read; only those that have rejected any message."""
+    passed = {name: passed_of(state.source_states.get(name)) for name in sources}
+    return {name: one for name, one in passed.items() if one.rejected > 0}
+
+
+def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) -> Rejects:
+    """Return what of the rejected messages of these sources waits for a decision."""
+    by_source = rejected_by_source(state, sources)
+    if not by_source:
+        return Rejects()
+    handled = load_handled(blobs, state.dataset_id)
+    left = {
+        name: passed.rejected - handled.as_of(name, passed).counts[name] for name, passed in by_source.items()
+    }
+    waiting = {name: count for name, count in left.items() if count > 0}
+    if not waiting:
+        return Rejects()
+    reasons = load_reasons(blobs, state.dataset_id)
+    reason = next((reasons[name] for name in waiting if name in reasons), "")
+    return Rejects(count=sum(waiting.values()), reason=reason)
+
+
+def load_reasons(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, str]:
+    """Return the reason of the first open message by source; nothing where the note cannot be read."""
+    try:
+        plain = json.loads(blobs.note(dataset, REASONS) or "{}")
+        return {str(name): str(reason) for name, reason in plain.items()}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def note_reason(blobs: BlobStore, dataset: DatasetId, source: str, reason: str | None) -> None:
+    """Keep why a source's first open message was rejected; None when no message is open."""
+    others = {name: text for name, text in load_reasons(blobs, dataset).items() if name != source}
+    reasons = others if reason is None else {**others, source: reason[:REASON_CHARACTERS]}
+    blobs.set_note(dataset, REASONS, json.dumps(reasons, sort_keys=True) if reasons else None)
+
+
+def load_handled(blobs: BlobStore, dataset: DatasetId) -> Handled:
+    """Return what was handled; nothing where the note cannot be read: then all count as open again."""
+    try:
+        plain = json.loads(blobs.note(dataset, HANDLED) or "null")
+        if plain is None:
+            return Handled()
+        return Handled(
+            counts={str(name): int(count) for name, count in plain["counts"].items()},
+            through={(str(topic), int(part)): int(at) for topic, part, at in plain["through"]},
+            places=frozenset(_place(one) for one in plain["places"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Handled()
+
+
+def save_handled(blobs: BlobStore, dataset: DatasetId, handled: Handled) -> None:
+    """Keep what was handled, durably."""
+    plain = {
+        "counts": dict(handled.counts),
+        "through": sorted([topic, part, at] for (topic, part), at in handled.through.items()),
+        "places": sorted([one.topic_id, one.partition, one.offset] for one in handled.places),
+    }
+    blobs.set_note(dataset, HANDLED, json.dumps(plain, sort_keys=True))
+
+
+def _place(plain: Any) -> Place:  # noqa: ANN401 - JSON
+    topic, partition, offset = plain
+    return Place(topic_id=str(topic), partition=int(partition), offset=int(offset))

@@ -1,0 +1,56 @@
+"""Logs for people: the last lines that say something, without JSON, stack frames and repetition."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+LINES: Final = 10
+WIDTH: Final = 240  # characters of a line
+READ: Final = 400  # raw lines of a log that are looked at
+_TECHNICAL: Final = frozenset({"event", "level", "timestamp", "service", "logger", "exception", "stack"})
+_TRACE: Final = (
+    "Traceback (most recent call last)",
+    "During handling of the above",
+    "The above exception was",
+)
+
+
+def readable(text: str, lines: int = LINES) -> tuple[str, ...]:
+    """Return the last lines of a log as people read them."""
+    found: list[str] = []
+    seen: list[str] = []  # the same without their times
+    for line in text.splitlines()[-READ:]:
+        for time, said in _rendered(line):
+            if time and said in seen:  # what is said again and again is shown once, as it was said last
+                at = seen.index(said)
+                del seen[at], found[at]
+            seen.append(said)
+            found.append(f"{time}{said}"[:WIDTH])
+    return tuple(found[-lines:])
+
+
+def _rendered(line: str) -> Iterable[tuple[str, str]]:
+    """Iterate over what a line says, each with its time: nothing for one of a stack trace."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        entry = None
+    if isinstance(entry, dict):
+        yield from _rendered_entry(entry)
+    elif line.strip() and not line[0].isspace() and not line.startswith(_TRACE):
+        yield "", line.rstrip()
+
+
+def _rendered_entry(entry: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    time = str(entry.get("timestamp", ""))[11:19]
+    facts = "".join(
+        f" {name}={value}"
+        for name, value in entry.items()
+        if name not in _TECHNICAL and value not in (None, "")
+    )
+    level = str(entry.get("level", "info"))
+    mark = "" if level == "info" else f"{level}: "
+    yield f"{time} " if time else "", f"{mark}{entry.get('event', '')}{facts}"
+    last = str(entry.get("exception") or "").rstrip().rpartition("\n")[2]
+    if last:
+        yield f"{time} " if time else "", f"{mark}{last}"

@@ -1,0 +1,115 @@
+"""Processes in one process: one runs at a time, and each is killed or stopped before any of its writes.
+
+Every run is a function of what it is told, so what once failed fails again. Time passes only when someone waits.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from odf_common.testing.killer import Killed, Killer
+
+_HERE: Final = threading.local()
+STUCK_SECONDS: Final = 60.0  # real ones; an actor that computes for longer waits for what never comes
+
+
+class Actor:
+    """A thread that runs when `go` is called, until it pauses, ends, or is killed."""
+
+    def __init__(self, body: Callable[[], object]) -> None:
+        """Begin with the first `go`."""
+        self.kill_after: int | None = None
+        self.pause_after: int | None = None
+        self.is_dead = False
+        self.is_ending = False  # killed from outside, with all that it calls
+        self.is_over = False
+        self.error: BaseException | None = None
+        self.result: object = None
+        self._body = body
+        self._mine = threading.Semaphore(0)
+        self._theirs = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def go(self) -> None:
+        """Run until the next pause, or the end."""
+        assert not self.is_over
+        self._mine.release()
+        assert self._theirs.acquire(timeout=STUCK_SECONDS), "an actor waits for what never comes"
+        if self.is_over:
+            self._thread.join()
+
+    def kill(self) -> None:
+        """End it where it stands: it writes nothing more."""
+        self.is_dead = self.is_ending = True
+        if not self.is_over:
+            self.go()
+
+    def pause(self) -> None:
+        """Let others run; called by the actor."""
+        if self.is_dead:  # although something caught that
+            raise Killed
+        self._theirs.release()
+        self._mine.acquire()
+        if self.is_dead:
+            raise Killed
+
+    def step(self) -> None:
+        """Count one write; die or pause before it."""
+        if self.is_dead:
+            raise Killed
+        if self.kill_after is not None:
+            self.kill_after -= 1
+            if self.kill_after < 0:
+                self.kill_after, self.is_dead = None, True
+                raise Killed
+        if self.pause_after is not None:
+            self.pause_after -= 1
+            if self.pause_after < 0:
+                self.pause_after = None
+                self.pause()
+
+    def _run(self) -> None:
+        _HERE.actor = self
+        self._mine.acquire()
+        try:
+            if not self.is_dead:
+                self.result = self._body()
+        except Killed:
+            self.is_dead = True
+        except BaseException as error:  # noqa: BLE001 - told to whoever made it go
+            self.error = error
+        self.is_over = True
+        self._theirs.release()
+
+
+def current_actor() -> Actor | None:
+    """Return the actor that runs."""
+    return getattr(_HERE, "actor", None)
+
+
+class ActorKiller(Killer):
+    """Has the running actor count its writes."""
+
+    def step(self) -> None:
+        """Count one write."""
+        actor = current_actor()
+        if actor is not None:
+            actor.step()
+
+
+class VirtualTime:
+    """Time that passes by waiting only."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Replace the clock that waits are measured with, and waiting."""
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds

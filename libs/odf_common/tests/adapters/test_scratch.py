@@ -1,0 +1,66 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from odf_common.adapters.local.scratch import Scratch
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from odf_common.adapters.local.scratch import Scratch
+scratch = Scratch(Path(sys.argv[1]))
+(scratch.folder() / "slice.parquet").write_bytes(b"x")
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def a_holder(parent: Path) -> subprocess.Popen[bytes]:
+    made = subprocess.Popen([sys.executable, "-c", HOLD, str(parent)], stdout=subprocess.PIPE)
+    assert made.stdout is not None
+    assert made.stdout.readline() == b"ready\n"
+    return made
+
+
+def files(parent: Path) -> list[Path]:
+    return sorted(parent.rglob("slice.parquet"))
+
+
+def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
+    dead, alive = a_holder(tmp_path), a_holder(tmp_path)
+    try:
+        assert len(files(tmp_path)) == 2
+        dead.kill()
+        dead.wait()
+        own = Scratch(tmp_path).folder()
+        assert own.is_dir()
+        (left,) = files(tmp_path)
+        assert str(alive.pid) in str(left)
+    finally:
+        for one in (dead, alive):
+            one.kill()
+            one.wait()
+            assert one.stdout is not None
+            one.stdout.close()
+
+
+def test_folders_are_new_and_of_one_process_together(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path / "scratch")
+    first, second = scratch.folder(), scratch.folder()
+    assert first != second
+    assert first.parent == second.parent
+    assert [*first.iterdir(), *second.iterdir()] == []
+
+
+def test_other_folders_beside_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "tmp" / "ingest").mkdir(parents=True)
+    Scratch(tmp_path).folder()
+    assert (tmp_path / "tmp" / "ingest").is_dir()
+
+
+def test_a_store_in_one_process_does_not_sweep_that_of_another_store(tmp_path: Path) -> None:
+    first = Scratch(tmp_path).folder()
+    time.sleep(0.01)
+    Scratch(tmp_path).folder()
+    assert first.is_dir()

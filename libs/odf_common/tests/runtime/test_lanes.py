@@ -1,0 +1,110 @@
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from odf_common.errors import Unavailable
+from odf_common.ports.bus import Received
+from odf_common.runtime.lanes import Lanes
+
+
+def message(offset: int, key: bytes = b"a", partition: int = 0) -> Received:
+    return Received(topic="t", partition=partition, offset=offset, key=key, value=b"x")
+
+
+def settled(lanes: Lanes, claim: Callable[[], bool]) -> list[tuple[int, int]]:
+    """Settle until the claim holds; returns the positions that became known."""
+    positions: list[tuple[int, int]] = []
+    deadline = time.monotonic() + 10
+    while not claim() and time.monotonic() < deadline:
+        positions += [(one.partition, one.offset) for one in lanes.settle()]
+        time.sleep(0.002)
+    assert claim()
+    return positions + [(one.partition, one.offset) for one in lanes.settle()]
+
+
+def test_a_position_waits_for_the_earliest_message_that_is_not_done() -> None:
+    held = True
+
+    def take(one: Received, _: int) -> None:
+        if one.key == b"stuck" and held:
+            raise Unavailable(what="lock")
+
+    lanes = Lanes(take)
+    for one in (message(0), message(1, b"stuck"), message(2), message(0, partition=1)):
+        lanes.put(one)
+
+    assert {(one.partition, one.offset) for one in lanes.settle()} == {(0, 0), (1, 0)}
+    held = False
+    time.sleep(0.06)
+    lanes.settle()
+    assert [(one.partition, one.offset) for one in lanes.settle()] == [(0, 2)]
+
+
+def test_a_message_is_given_up_after_a_while_and_those_behind_it_with_it() -> None:
+    tries: list[int] = []
+
+    def take(one: Received, _: int) -> None:
+        tries.append(one.offset)
+        raise Unavailable(what="lock")
+
+    lanes = Lanes(take, patience=0.1)
+    lanes.put(message(0))
+    lanes.put(message(1))
+
+    assert settled(lanes, lambda: 1 in tries) == [(0, 1)]
+    assert tries.count(0) > 1
+    assert tries[-1] == 1
+    assert tries.count(1) == 1
+
+
+def test_partitions_that_come_again_are_settled_again() -> None:
+    lanes = Lanes(lambda *_: None)
+    for offset in (5, 6, 5, 6, 7):
+        lanes.put(message(offset))
+    assert [one.offset for one in lanes.settle()] == [7]
+
+
+def test_no_more_messages_are_taken_than_there_is_room_for() -> None:
+    freed = threading.Event()
+    lanes = Lanes(lambda *_: assert_(freed.wait(10)), threads=2, limit=2)
+    lanes.put(message(0, b"a"))
+    assert lanes.has_room(0)
+    lanes.put(message(1, b"b"))
+    assert not lanes.has_room(0)
+    freed.set()
+    assert lanes.has_room(10)
+    lanes.close()
+    assert [one.offset for one in lanes.settle()] == [1]
+
+
+def test_what_was_not_begun_when_it_closes_is_not_done() -> None:
+    begun, freed = threading.Event(), threading.Event()
+
+    def take(*_: object) -> None:
+        begun.set()
+        assert freed.wait(10)
+
+    lanes = Lanes(take, threads=1)
+    lanes.put(message(0))
+    lanes.put(message(1))
+    assert begun.wait(10)
+    threading.Timer(0.05, freed.set).start()
+    lanes.close()
+    assert [one.offset for one in lanes.settle()] == [0]
+
+
+def test_what_is_no_trouble_of_a_message_is_raised_where_it_is_seen() -> None:
+    def take(*_: object) -> None:
+        raise ZeroDivisionError
+
+    lanes = Lanes(take, threads=1)
+    lanes.put(message(0))
+    with pytest.raises(ZeroDivisionError):
+        settled(lanes, lambda: False)
+    lanes.close()
+
+
+def assert_(claim: bool) -> None:
+    assert claim

@@ -1,0 +1,136 @@
+"""What people see on a terminal of 80 columns, and what a pipe gets."""
+
+import datetime as dt
+import json
+import sys
+
+import click
+import pyarrow as pa
+import pytest
+
+from odf_common.runtime.output import Declined, confirm, output_option, print_object, print_rows
+from odf_common.runtime.tables import print_records
+
+RECORDS = 3
+NAMES = [f"scheduled_departure_{number}_local" for number in range(19)]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Be a terminal of 80 columns with colours."""
+    del capsys  # first, since it puts a stream in the place of stdout
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def flights(ops: list[int]) -> pa.Table:
+    """Return records of 23 columns."""
+    time = pa.array([dt.datetime(2013, 1, 1, 5, tzinfo=dt.UTC)] * len(ops), pa.timestamp("ms", "UTC"))
+    system = {
+        "offset": pa.array(range(len(ops)), pa.uint64()),
+        "op": pa.array(ops, pa.uint8()),
+        "system_time": time,
+        "event_time": time,
+    }
+    return pa.table({**system, **{name: ["some words"] * len(ops) for name in NAMES}})
+
+
+@pytest.mark.usefixtures("terminal")
+def test_records_of_23_columns_are_all_shown_on_80(capsys: pytest.CaptureFixture[str]) -> None:
+    print_records(flights([0, 1, 3]), "table")
+    shown = capsys.readouterr()
+    assert all(len(line) <= 80 for line in shown.out.splitlines())
+    assert all(name in shown.out for name in ("event_time", *NAMES))
+    assert shown.out.count("2013-01-01T05:00:00Z") == 2 * RECORDS
+    assert shown.out.count("some words") == len(NAMES) * RECORDS
+    assert [mark for mark in ("+A", "-R", "-C", "+C") if mark in shown.out] == ["+A", "-R", "+C"]
+    assert shown.err.startswith("(23 columns are shown in ")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_one_record_of_many_columns_is_a_line_a_field(capsys: pytest.CaptureFixture[str]) -> None:
+    print_records(flights([2]), "table")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(NAMES) + 4
+    assert lines[1].split() == ["op", "-C"]
+
+
+def test_a_pipe_gets_one_line_a_record_and_json_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    print_records(flights([0, 3]), "table")
+    assert len(capsys.readouterr().out.splitlines()) == 2 + 2
+    print_records(flights([0, 3]), "json")
+    assert [row["op"] for row in json.loads(capsys.readouterr().out)] == [0, 3]
+
+
+def test_a_count_that_is_called_op_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    print_records(pa.table({"op": [1]}), "table")
+    assert capsys.readouterr().out.splitlines()[-1].strip() == "1"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_wide_cuts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command()
+    @output_option
+    def command(output: str) -> None:
+        print_rows([{"a": "x" * 100, "b": "y" * 100}], output)
+
+    command(["--wide"], standalone_mode=False)
+    assert "x" * 100 + "  " + "y" * 100 in capsys.readouterr().out
+    command([], standalone_mode=False)
+    shown = capsys.readouterr()
+    assert all(len(line) <= 80 for line in shown.out.splitlines())
+    assert shown.err == "(what has … is cut short; --wide prints all)\n"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_verdicts_have_colours_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"dataset": "a", "verdict": "valid"}, {"dataset": "b", "verdict": "invalid"}]
+    print_rows(rows, "table")
+    shown = capsys.readouterr().out
+    assert click.style("valid", fg="green") in shown
+    assert click.style("invalid", fg="red") in shown
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_rows(rows, "table")
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("terminal")
+def test_columns_that_are_left_out_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {
+        "alias": "a" * 40,
+        "records": 1,
+        "problem": "p" * 60,
+        "blocks": 1,
+        "updated": "2013-01-01T05:00:00Z",
+    }
+    print_rows([row, row], "table", extra=("blocks", "updated"))
+    assert "no room for blocks; what has … is cut short" in capsys.readouterr().err
+
+
+def test_no_at_a_prompt_changes_nothing_and_is_no_abort(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
+    with pytest.raises(Declined) as declined:
+        confirm("Delete it?")
+    declined.value.show()
+    assert declined.value.exit_code == 1
+    assert capsys.readouterr().err.endswith("nothing was changed\n")
+
+
+def test_where_nobody_can_be_asked_it_is_misuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", closed)
+    with pytest.raises(click.UsageError, match="--yes"):
+        confirm("Delete it?")
+
+
+def test_one_object_is_a_line_a_field(capsys: pytest.CaptureFixture[str]) -> None:
+    print_object({"home": "/h", "kafka": None}, "table")
+    assert capsys.readouterr().out == "home   /h\nkafka\n"

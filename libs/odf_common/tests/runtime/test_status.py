@@ -1,0 +1,103 @@
+"""`odf status` names everything that is stuck, with since when and what to do."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from odf_common.errors import Unavailable
+from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListReply
+from odf_common.proto.odf.node.v1.ingest_pb2 import StuckReply
+from odf_common.runtime import ask, cli
+from odf_common.runtime.node import Node, Part, write_node
+
+SINCE = "2026-01-01T10:00:00Z"
+NS = Timestamp.parse(SINCE).ns
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node one of whose parts, three of whose datasets are stuck."""
+    monkeypatch.setenv("ODF_HOME", str(tmp_path))
+    services = (
+        Part(name="sync", pid=1, state="ready", since=SINCE),
+        Part(name="verifier", pid=None, state="restarting", since=SINCE),
+    )
+    write_node(Node(home=tmp_path, pid=os.getpid(), services=services))
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "verifier.log").write_text(
+        '{"event": "cannot start", "why": "no", "level": "error"}\n'
+    )
+    datasets = [
+        DatasetSummary(alias="fine", dataset_id="1", head="h"),
+        DatasetSummary(
+            alias="late", dataset_id="2", head="h", problem="engine gone", since=NS, remedy="mend it"
+        ),
+        DatasetSummary(alias="root", dataset_id="3", head="h"),
+        DatasetSummary(alias="bad", dataset_id="4", head="h", rejected=7, rejected_reason="no number"),
+    ]
+    source = StuckReply.Source(
+        dataset_id="3", source_name="default", why="topic replaced", advice="resume it", since=NS
+    )
+
+    @contextmanager
+    def coordinator(node: object, patience: float) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(List=lambda request, timeout: ListReply(datasets=datasets))
+
+    @contextmanager
+    def ingest(node: object, patience: float) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(Stuck=lambda request, timeout: StuckReply(sources=[source]))
+
+    monkeypatch.setattr(ask, "coordinator", coordinator)
+    monkeypatch.setattr(ask, "ingest", ingest)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("answers")
+def test_every_problem_is_shown_with_since_when_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status"]) == 0
+    shown = capsys.readouterr().out
+    for of, problem, remedy in (("late", "engine gone", "mend it"), ("root", "topic replaced", "resume it")):
+        assert f"\n{of}, since {SINCE}\n  {problem}\n  → {remedy}\n" in shown
+    assert f"\nverifier, since {SINCE}\n  is restarting; error: cannot start why=no\n  → Its log is " in shown
+    assert "\nbad\n  7 messages were rejected; the first: no number\n  → `odf rejected list bad`" in shown
+    assert "\nfine," not in shown
+
+
+def test_a_coordinator_that_does_not_answer_is_a_problem(
+    answers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def coordinator(node: object, patience: float) -> Iterator[None]:
+        raise Unavailable(what="coordinator", why="no answer in time")
+        yield
+
+    monkeypatch.setattr(ask, "coordinator", coordinator)
+    write_node(
+        Node(home=answers, pid=os.getpid(), services=(Part(name="coordinator", pid=1, state="ready"),))
+    )
+    assert cli.main(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "\ncoordinator\n  does not answer: " in said
+    assert "no answer in time; what is shown of datasets is not complete" in said
+
+
+@pytest.mark.usefixtures("answers")
+def test_programs_get_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "-o", "json"]) == 0
+    held = json.loads(capsys.readouterr().out)
+    assert [one["of"] for one in held["problems"]] == ["verifier", "late", "root", "bad"]
+    rows = {one["alias"]: one for one in held["datasets"]}
+    assert (rows["root"]["problem"], rows["root"]["since"], rows["root"]["remedy"]) == (
+        "topic replaced",
+        SINCE,
+        "resume it",
+    )
+    assert rows["fine"]["problem"] is None
+    assert cli.main(["status", "late", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["remedy"] == "mend it"

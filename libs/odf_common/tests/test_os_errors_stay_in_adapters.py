@@ -1,0 +1,49 @@
+"""What the store raises is `Damaged` or `StorageUnavailable`, so no service handles an `OSError` of a dataset's files."""
+
+import ast
+import builtins
+from collections.abc import Iterator
+from pathlib import Path
+
+SERVICES = Path(__file__).parents[3] / "services"
+OS_ERRORS = {
+    name for name, one in vars(builtins).items() if isinstance(one, type) and issubclass(one, OSError)
+} - {TimeoutError.__name__}  # of futures
+# Files and sockets that are not a dataset's.
+OTHER = {
+    "odf_coordinator/views.py": "the broker's socket",
+    "odf_ingest/preprocess.py": "Arrow's reading of the engine's output",
+    "odf_ingest/push/inflight.py": "the file of another push",
+    "odf_ingest/read/parquet.py": "Arrow's reading of what was pushed",
+    "odf_sync/server.py": "the listening socket",
+    "odf_verifier/verified.py": "the verifier's own notes, guarded as a store",
+}
+
+
+def handled(tree: ast.AST) -> Iterator[str]:
+    """Iterate over the errors of the operating system that a module catches or raises."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ExceptHandler(type=ast.expr() as what) | ast.Raise(exc=ast.expr() as what):
+                yield from (
+                    one.id for one in ast.walk(what) if isinstance(one, ast.Name) and one.id in OS_ERRORS
+                )
+            case ast.Call(func=ast.Name(id="suppress") | ast.Attribute(attr="suppress"), args=what):
+                yield from (one.id for one in what if isinstance(one, ast.Name) and one.id in OS_ERRORS)
+            case _:
+                pass
+
+
+def test_no_service_handles_an_os_error_of_the_store() -> None:
+    modules = [
+        file
+        for file in SERVICES.glob("*/odf_*/**/*.py")
+        if "odf_engine_spark" not in file.parts and not file.stem.startswith("testing")
+    ]
+    assert len(modules) > 100
+    found = {
+        "/".join(file.parts[file.parts.index("services") + 2 :])
+        for file in modules
+        if any(handled(ast.parse(file.read_text())))
+    }
+    assert found == OTHER.keys()

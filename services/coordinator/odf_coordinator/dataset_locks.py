@@ -1,0 +1,106 @@
+"""One lock per dataset: within this process, and in Redis across processes. Every wait for one is bounded.
+
+What guards a head is its compare-and-set; these locks only save wasted work. So a lock in Redis that stays held is
+passed over after a while, and an operation that finds the dataset busy in this process is refused for now: the caller
+tries again later, and meanwhile its thread serves other datasets.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from odf_common.errors import Unavailable
+from odf_common.identity.did import DatasetId
+
+LOCAL_SECONDS: Final = 5.0  # for another operation of this process on the same dataset
+SHARED_SECONDS: Final = 2.0  # for another process
+POLL_SECONDS: Final = 0.02
+
+
+class Lock(Protocol):
+    """A lock that is held."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class Locks(Protocol):
+    """One lock for each dataset, shared by all instances."""
+
+    def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
+        """Return the dataset's lock, None while another instance holds it."""
+
+
+@dataclass(eq=False, kw_only=True)
+class DatasetBusy(Unavailable):
+    """Another operation works on the dataset."""
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "try again when that operation is done"
+
+
+@dataclass(slots=True)
+class _Local:
+    """The lock of a dataset that some thread of this process uses."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+
+
+class DatasetLocks:
+    """Locks of datasets; nothing is kept of a dataset that no thread works on."""
+
+    def __init__(self, shared: Locks, ttl_ms: int, local_seconds: float = LOCAL_SECONDS) -> None:
+        """Hold locks of `shared` for `ttl_ms` at most."""
+        self._shared = shared
+        self._ttl_ms = ttl_ms
+        self._local_seconds = local_seconds
+        self._local: dict[DatasetId, _Local] = {}
+        self._guard = threading.Lock()
+
+    def __len__(self) -> int:
+        """Return how many datasets are worked on."""
+        return len(self._local)
+
+    @contextmanager
+    def hold(self, dataset: DatasetId) -> Iterator[None]:
+        """Keep other operations off a dataset; raises `DatasetBusy` after `local_seconds`."""
+        with self._held_here(dataset):
+            lock = self._wait_for_shared(dataset)
+            try:
+                yield
+            finally:
+                if lock is not None:
+                    lock.release()
+
+    @contextmanager
+    def _held_here(self, dataset: DatasetId) -> Iterator[None]:
+        with self._guard:
+            local = self._local.setdefault(dataset, _Local())
+            local.users += 1
+        try:
+            if not local.lock.acquire(timeout=self._local_seconds):
+                why = f"another operation has worked on it for {self._local_seconds:g} s"
+                raise DatasetBusy(what=f"dataset {dataset}", why=why)
+            try:
+                yield
+            finally:
+                local.lock.release()
+        finally:
+            with self._guard:
+                local.users -= 1
+                if not local.users:
+                    del self._local[dataset]
+
+    def _wait_for_shared(self, dataset: DatasetId) -> Lock | None:
+        """Return the lock that other processes see; None where one of them keeps it."""
+        deadline = time.monotonic() + min(self._ttl_ms / 1000, SHARED_SECONDS)
+        while True:
+            lock = self._shared.acquire(dataset, self._ttl_ms)
+            if lock is not None or time.monotonic() >= deadline:
+                return lock
+            time.sleep(POLL_SECONDS)

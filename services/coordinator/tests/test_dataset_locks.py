@@ -1,0 +1,45 @@
+import threading
+
+import pytest
+
+from odf_common.identity.did import DatasetId
+from odf_common.runtime.environment import FreeLocks
+from odf_coordinator.dataset_locks import DatasetBusy, DatasetLocks
+
+ONE, OTHER = (DatasetId.of_key(bytes(31) + bytes([n])) for n in (1, 2))
+
+
+def test_a_busy_dataset_is_refused_after_a_while_and_others_are_free() -> None:
+    locks = DatasetLocks(FreeLocks(), 10_000, local_seconds=0.01)
+
+    with locks.hold(ONE):
+        with (
+            pytest.raises(DatasetBusy, match="another operation has worked on it for 0"),
+            locks.hold(ONE),
+        ):
+            pass
+        with locks.hold(OTHER):
+            assert len(locks) == 2
+
+    assert len(locks) == 0
+
+
+def test_threads_that_wait_come_one_after_the_other_and_nothing_is_kept() -> None:
+    locks = DatasetLocks(FreeLocks(), 10_000)
+    inside, most = 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(50):
+            with locks.hold(ONE):
+                inside += 1
+                most = max(most, inside)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (most, len(locks)) == (1, 0)

@@ -1,0 +1,163 @@
+"""One dataset in trouble, and all others as if nothing were."""
+
+from collections.abc import Callable
+from typing import cast
+
+import grpc
+import pytest
+
+from odf_common.errors import Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.ports.bus import PARTITIONS
+from odf_common.ports.engine import OnProgress
+from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
+from odf_coordinator.ownership import Ownership
+from odf_coordinator.servicer import Servicer
+from odf_coordinator.testing import Coordinator
+
+CONTEXT = cast("grpc.ServicerContext", None)  # `List` does not look at it
+
+
+@pytest.fixture
+def pair(node: Coordinator, root: str, derivative: str) -> Coordinator:
+    node.add(root, derivative, root.replace("name: cities", "name: towns"))
+    return node
+
+
+def listed(node: Coordinator) -> dict[str, DatasetSummary]:
+    parts = node.parts
+    return {one.alias: one for one in Servicer(parts).List(ListRequest(), CONTEXT).datasets}
+
+
+@pytest.mark.parametrize(
+    ("error", "why", "remedy"),
+    [
+        (Unavailable(what="the disk", why="EIO"), "the disk cannot be reached: EIO", "it is tried again"),
+        (OSError(5, "Input/output error"), "OSError: [Errno 5] Input/output error", "`odf verify towns`"),
+        (ZeroDivisionError(), "ZeroDivisionError", "`odf verify towns`"),
+    ],
+)
+def test_a_dataset_that_cannot_be_read_is_listed_with_since_when_and_what_to_do(
+    pair: Coordinator, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str, remedy: str
+) -> None:
+    towns, head = pair.find("towns").id, pair.refs.head
+
+    def failing(dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
+        if dataset == towns:
+            raise error
+        return head(dataset, ref)
+
+    monkeypatch.setattr(pair.refs, "head", failing)
+    first, second = listed(pair), listed(pair)
+
+    assert why in first["towns"].problem
+    assert remedy in first["towns"].remedy
+    assert 0 < first["towns"].since == second["towns"].since
+    assert [one for one in second if not second[one].problem] == ["cities", "cities.copy"]
+    assert [one.alias for one in pair.datasets.dependants(pair.find("cities").id)] == ["cities.copy"]
+
+    monkeypatch.setattr(pair.refs, "head", head)
+    assert listed(pair)["towns"].problem == ""
+    assert not pair.datasets.troubles
+
+
+def test_a_dataset_that_cannot_be_summed_up_hides_no_other(
+    pair: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(pair.blobs, "note", failing)
+    found = listed(pair)
+    assert "Input/output error" in found["cities.copy"].problem
+    assert found["towns"].problem == ""
+
+
+def test_a_bug_in_one_transform_is_its_problem_and_it_is_tried_again(
+    pair: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.push("cities", "Oslo")
+    copy = pair.find("cities.copy").id
+    run = pair.engine.execute_transform
+
+    def failing(request: TransformRequest, on_progress: OnProgress | None = None) -> TransformResponseSuccess:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(pair.engine, "execute_transform", failing)
+    pair.work()
+    found = listed(pair)["cities.copy"]
+    assert found.problem.startswith("a bug of the node: ZeroDivisionError")
+    assert "log has the traceback" in found.remedy
+
+    monkeypatch.setattr(pair.engine, "execute_transform", run)
+    pair.now += 1
+    pair.work()
+    assert listed(pair)["cities.copy"].problem == ""
+    assert pair.datasets.find(str(copy)).state.last_offset == 0
+
+
+def test_a_derivative_that_waits_for_the_engine_says_so(
+    pair: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(request: TransformRequest, on_progress: OnProgress | None = None) -> TransformResponseSuccess:
+        raise Unavailable(what="the engine", why="no sign of life for 120 s")
+
+    monkeypatch.setattr(pair.engine, "execute_transform", failing)
+    pair.push("cities", "Oslo")
+    pair.work()
+    found = listed(pair)["cities.copy"]
+    assert found.problem == "the engine cannot be reached: no sign of life for 120 s"
+    assert found.remedy.startswith("it is tried again automatically")
+    assert found.since > 0
+
+
+def test_a_dataset_that_could_not_be_read_at_the_start_is_announced_once_it_can(
+    pair: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[DatasetId] = []
+    monkeypatch.setattr("odf_coordinator.ownership.READ_AGAIN_SECONDS", 0.0)
+    ownership = Ownership(
+        datasets=pair.datasets, keys=pair.keys, tell=lambda state: told.append(state.dataset_id)
+    )
+    towns, head = pair.find("towns").id, pair.refs.head
+
+    def failing(dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
+        if dataset == towns:
+            raise Unavailable(what="the disk")
+        return head(dataset, ref)
+
+    monkeypatch.setattr(pair.refs, "head", failing)
+    ownership.on_owned(frozenset(range(PARTITIONS)))
+    ownership.step()
+    ownership.step()
+    assert set(told) == {pair.find("cities").id, pair.find("cities.copy").id}
+
+    monkeypatch.setattr(pair.refs, "head", head)
+    ownership.step()
+    assert told[-1] == towns
+
+
+def test_a_listing_of_what_is_known_reads_no_object_and_no_note_of_a_root(
+    pair: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.push("cities", "Oslo")
+    pair.work()
+    listed(pair)
+    asked: list[tuple[str, DatasetId]] = []
+    for name in ("read", "has", "size", "open", "names", "local_path", "note"):
+        method = getattr(pair.blobs, name)
+
+        def counted(
+            dataset: DatasetId, *rest: object, name: str = name, method: Callable[..., object] = method
+        ) -> object:
+            asked.append((name, dataset))
+            return method(dataset, *rest)
+
+        monkeypatch.setattr(pair.blobs, name, counted)
+
+    assert len(listed(pair)) == 3
+    assert {dataset for _, dataset in asked} == {pair.find("cities.copy").id}
+    assert {name for name, _ in asked} == {"note"}

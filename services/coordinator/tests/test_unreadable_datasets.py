@@ -1,0 +1,117 @@
+"""A dataset whose files cannot be used stops no other one: not its commits, the listing or its transforms."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from odf_common.codec.bus import Envelope, envelope
+from odf_common.codec.flatbuffers import encode_event
+from odf_common.codec.times import time_message
+from odf_common.errors import Damaged, OdfError, StorageUnavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.identity.ref_names import HEAD
+from odf_common.metadata.events import SetInfo
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_coordinator.datasets import Unreadable
+from odf_coordinator.handlers import Commands
+from odf_coordinator.testing import Coordinator
+
+FAULTS = [
+    Damaged(file="datasets/fed01/refs/head", why="Is a directory"),
+    StorageUnavailable(file="datasets/fed01/refs/head", why="Input/output error"),
+]
+
+
+@pytest.fixture
+def two(node: Coordinator, root: str, derivative: str) -> Coordinator:
+    node.add(root, root.replace("name: cities", "name: rivers"), derivative)
+    return node
+
+
+def damage(node: Coordinator, dataset: DatasetId, fault: OdfError, patch: pytest.MonkeyPatch) -> None:
+    """Make the dataset's references unusable."""
+    head = node.refs.head
+
+    def faulty(one: DatasetId, ref: str = HEAD) -> Multihash | None:
+        if one == dataset:
+            raise fault
+        return head(one, ref)
+
+    patch.setattr(node.refs, "head", faulty)
+
+
+def proposal(node: Coordinator, alias: str) -> Envelope:
+    known = node.find(alias)
+    body = bus.Propose(
+        expected_head=known.state.head.raw,
+        system_time=time_message(node.clock.now()),
+        events=[encode_event(SetInfo(description="x"))],
+    )
+    return envelope(known.id, body)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=["damaged", "unavailable"])
+def test_commits_to_others_go_on(two: Coordinator, fault: OdfError, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = [proposal(two, alias) for alias in ("cities", "rivers")]
+    commands = Commands(committer=two.committer, importer=two.importer)
+    damage(two, two.find("cities").id, fault, monkeypatch)
+    with capture_logs():
+        first, second = (next(iter(commands.handle(one))).envelope for one in messages)
+    assert (first.refused.code, first.refused.text) == (fault.code, str(fault))
+    assert second.WhichOneof("body") == "committed"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=["damaged", "unavailable"])
+def test_others_are_listed_and_it_says_why_it_is_not(
+    two: Coordinator, fault: OdfError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(two, two.find("cities").id, fault, monkeypatch)
+    listed = {
+        one.entry.alias: one.why if isinstance(one, Unreadable) else "" for one in two.datasets.listed()
+    }
+    assert listed == {"cities": str(fault), "cities.copy": "", "rivers": ""}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=["damaged", "unavailable"])
+def test_its_derivatives_go_on_once_it_is_usable_again(
+    two: Coordinator, fault: OdfError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.work()
+    two.push("cities", "Oslo")
+    cities = two.find("cities").id
+    announced = envelope(cities, bus.Committed(alias="cities"))
+    with monkeypatch.context() as patch, capture_logs():
+        damage(two, cities, fault, patch)
+        assert list(two.notifications.handle(announced)) == []
+        two.work()
+        assert two.find("cities.copy").state.next_offset == 0
+    two.now += 60
+    two.work()
+    assert two.find("cities.copy").state.next_offset == 1
+    assert two.scheduler.problem(two.find("cities.copy").id) == ""
+
+
+def test_a_full_disk_refuses_commits_leaves_nothing_behind_and_needs_no_restart(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Coordinator(home=tmp_path / "home", is_durable=True)
+    node.add(root)
+    message = proposal(node, "cities")
+    commands = Commands(committer=node.committer, importer=node.importer)
+    before = {file for file in tmp_path.rglob("*") if file.is_file()}
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, capture_logs():
+        patch.setattr(os, "fsync", full)
+        refused = [next(iter(commands.handle(message))).envelope.refused for _ in range(2)]
+    assert {(one.code, one.text.rpartition(": ")[2]) for one in refused} == {
+        ("StorageUnavailable", "No space left on device")
+    }
+    assert {file for file in tmp_path.rglob("*") if file.is_file() and "locks" not in file.parts} <= before
+    assert next(iter(commands.handle(message))).envelope.WhichOneof("body") == "committed"

@@ -1,0 +1,89 @@
+"""Which of the columns that were inferred from data a dataset can have; records with others are rejected."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+
+from odf_common.data.types import TIMESTAMP, stored_schema
+from odf_common.hashing.logical import UnhashableType, check_hashable
+from odf_common.metadata.events import AddPushSource
+from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_ingest.read.type_names import type_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The columns that records are read with; why a record must not have a value in those that are `refused`."""
+
+    schema: pa.Schema | None
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def admitted(self, table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
+        """Return the table without the refused columns, and the rows that have a value in one of them."""
+        faults: dict[int, str] = {}
+        for name, reason in self.refused.items():
+            if name in table.column_names:
+                rows = np.flatnonzero(pc.is_valid(table.column(name)).to_numpy())
+                faults |= {int(row): f"column {name}: {reason}" for row in rows}
+                table = table.drop_columns([name])
+        return table, faults
+
+
+def inferred_columns(found: pa.Schema | None, source: AddPushSource, vocab: DatasetVocabulary) -> Columns:
+    """Return how to read records in columns that were inferred; event times are TIMESTAMP, operations small integers.
+
+    What a source's own SQL makes of its columns is not looked at here.
+    """
+    if found is None or source.preprocess is not None:
+        return Columns(schema=found)
+    carries = isinstance(source.merge, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
+    columns = [_typed(column, vocab, carries=carries) for column in found]
+    if (
+        isinstance(source.merge, MergeStrategyChangelogStream)
+        and vocab.operation_type_column not in found.names
+    ):
+        columns.append(pa.field(vocab.operation_type_column, pa.uint8()))
+    return Columns(schema=pa.schema(columns), refused=_refused(found, vocab, carries=carries))
+
+
+def _typed(column: pa.Field, vocab: DatasetVocabulary, *, carries: bool) -> pa.Field:
+    is_time = kind.is_timestamp(column.type) or kind.is_date(column.type)
+    if column.name == vocab.event_time_column and not is_time:
+        return column.with_type(TIMESTAMP)
+    if column.name == vocab.operation_type_column and carries:
+        return column.with_type(pa.uint8())
+    return column
+
+
+def _refused(columns: pa.Schema, vocab: DatasetVocabulary, *, carries: bool) -> dict[str, str]:
+    own = {vocab.event_time_column} | ({vocab.operation_type_column} if carries else set())
+    taken = {name.lower(): name for name in (getattr(vocab, one.name) for one in fields(vocab))}
+    seen: dict[str, str] = {}
+    refused = {}
+    for name, column in zip(columns.names, columns, strict=True):
+        lower = name.lower()
+        if not name.strip():
+            refused[name] = "it has no name"
+        elif lower in taken and name not in own:
+            refused[name] = (
+                f"the name belongs to system column {taken[lower]}; declare a schema, or rename that by SetVocab"
+            )
+        elif lower in seen:
+            refused[name] = f"SQL cannot tell it from {seen[lower]}; declare a schema"
+        elif not _is_hashable(column):
+            refused[name] = f"type {type_name(column.type)} has no logical hash; declare a schema without it"
+        seen.setdefault(lower, name)
+    return refused
+
+
+def _is_hashable(column: pa.Field) -> bool:
+    try:
+        check_hashable(stored_schema(pa.schema([column])))
+    except UnhashableType:
+        return False
+    return True

@@ -1,0 +1,255 @@
+"""What a person does about push sources: look at them, resume them, leave a message out, change their settings."""
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.bus import TopicInfo, Topics
+from odf_common.ports.store import BlobStore, CatalogEntry
+from odf_ingest.commit import position_of
+from odf_ingest.errors import AlreadyCommitted
+from odf_ingest.position import SourcePosition, TopicPosition
+from odf_ingest.prepare import Prepared
+from odf_ingest.push.file import chosen_source
+from odf_ingest.push.lanes import Lanes
+from odf_ingest.push.machine import Phase
+from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push.record import Key, Place, Search, SourceRecord
+from odf_ingest.slices import HELD, Reached
+from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
+
+PATIENCE: Final = 60.0  # seconds for finding the message beyond help
+SOON: Final = 5.0  # seconds in which the reader's thread does what it is asked for
+ELSEWHERE: Final = "elsewhere"  # the state of a source that another instance reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceView:
+    """How a push source stands; `waiting` is None while its topic cannot be described."""
+
+    name: str
+    topic: str
+    state: str
+    since: str = ""
+    why: str = ""
+    advice: str = ""
+    next: Mapping[int, int]
+    waiting: int | None
+    settings: SourceSettings
+
+
+class SourceControl:
+    """Carries out commands; `request` has an action done on the reader's thread."""
+
+    def __init__(
+        self,
+        *,
+        lanes: Lanes,
+        topics: Topics,
+        owned: OwnedSources,
+        blobs: BlobStore,
+        request: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Use these parts."""
+        self._lanes = lanes
+        self._topics = topics
+        self._owned = owned
+        self._blobs = blobs
+        self._request = request
+
+    def show(self, entry: CatalogEntry, name: str = "") -> Iterator[SourceView]:
+        """Iterate over a dataset's push sources, or the one with this name."""
+        state = self._lanes.state(entry.dataset_id)
+        names = [chosen_source(state, name).source_name] if name else sorted(state.push_sources)
+        described = self._topics.describe(set(entry.push_topics.values()))
+        stuck = self._owned.stuck()
+        for one in names:
+            key = (entry.dataset_id, one)
+            topic = entry.push_topics.get(one, "")
+            view = _view(state, one, topic, described.get(topic), self._owned.record(key))
+            why = stuck.get(key)
+            yield replace(
+                view,
+                why="" if why is None else why.text,
+                advice="" if why is None else why.advice(),
+                settings=load_settings(self._blobs, *key),
+            )
+
+    def resume(
+        self, entry: CatalogEntry, name: str, start: str
+    ) -> tuple[str, Multihash | None, Mapping[int, int]]:
+        """Continue with a stopped source; return its name, the head that records a new position, and the position.
+
+        Raises `InvalidInput` for a `start` that the topic does not have, `Refused` for a source that is not stopped.
+        """
+        state = self._lanes.state(entry.dataset_id)
+        source = chosen_source(state, name).source_name
+        key = (entry.dataset_id, source)
+        self._require_resumable(key, start)
+        head = None
+        if start:
+            topic = entry.push_topics.get(source)
+            if topic is None:
+                raise NotFound(what=f"the topic of push source {source}")
+            move = PositionMove(source=source, topic=topic, now=self._described(topic), start=start)
+            outcome = self._lanes.commit(entry.dataset_id, move)
+            state, head = outcome.state, outcome.state.head
+        self._resumed(key)
+        known = position_of(state, source).topics.get(entry.push_topics.get(source, ""))
+        return source, head, {} if known is None else known.next
+
+    def skip(self, entry: CatalogEntry, name: str) -> tuple[str, Place | None]:
+        """Leave out the message that holds a source up; return the source's name, and where the message was.
+
+        Raises `SourceStopped` when the source stops for another reason, `Refused` where no message holds it up.
+        """
+        source = chosen_source(self._lanes.state(entry.dataset_id), name).source_name
+        key = (entry.dataset_id, source)
+        record = self._owned.record(key)
+        search = None if record is None else record.skips
+        if search is None:
+            why = self._owned.stuck().get(key)
+            held = f"push source {source} is not stopped here" if why is None else f"{why}. {why.advice()}"
+            raise Refused(reason="NoMessageToSkip", text=f"no message holds it up: {held}")
+        self._resumed(key, search)
+        try:
+            return source, search.found.result(PATIENCE)
+        except TimeoutError:
+            text = f"push source {source} still looks for the message; see `odf source show {entry.alias}`"
+            raise Refused(reason="StillSearching", text=text) from None
+
+    def change(self, entry: CatalogEntry, name: str, changes: Mapping[str, str]) -> str:
+        """Keep changed settings of a source, which hold from its next batch on; return its name."""
+        source = chosen_source(self._lanes.state(entry.dataset_id), name).source_name
+        settings = load_settings(self._blobs, entry.dataset_id, source).changed(changes)
+        save_settings(self._blobs, entry.dataset_id, source, settings)
+        return source
+
+    def _require_resumable(self, key: Key, start: str) -> None:
+        record = self._owned.record(key)
+        if record is None:
+            if not start:
+                text = f"push source {key[1]} is not read by this instance of ingest"
+                raise Refused(reason="SourceElsewhere", text=text)
+        elif record.phase not in {Phase.STOPPED, Phase.RETRYING}:
+            raise Refused(
+                reason="SourceNotStopped",
+                text=f"push source {key[1]} is {record.phase}: there is nothing to resume",
+            )
+
+    def _resumed(self, key: Key, search: Search | None = None) -> None:
+        """Return when the source is being opened: who looks at it then does not find it stopped for the old reason."""
+        done = threading.Event()
+
+        def resume() -> None:
+            self._owned.resume(key, search)
+            done.set()
+
+        self._request(resume)
+        done.wait(SOON)
+
+    def _described(self, topic: str) -> TopicInfo:
+        found = self._topics.describe([topic])[topic]
+        if isinstance(found, NotFound):
+            # It was deleted; who resumes the source wants to send to it again.
+            self._topics.create_push_topic(topic)
+            found = self._topics.describe([topic])[topic]
+        if isinstance(found, OdfError):
+            raise found
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionMove:
+    """Port `Batch` for a position that a person has chosen in the topic as it is `now`; it brings no records."""
+
+    source: str
+    topic: str
+    now: TopicInfo
+    start: str
+    may_be_empty: bool = True
+
+    def check(self, position: SourcePosition) -> None:
+        """Raise `AlreadyCommitted` if the source stands there already."""
+        if position.topics.get(self.topic) == self._moved(position):
+            raise AlreadyCommitted
+
+    def prepare(self, state: ChainState) -> Prepared:
+        """Return no records."""
+        declared = chosen_source(state, self.source)
+        return Prepared(source=declared, records=None, moment=Timestamp(0), greatest={})
+
+    def left_of(self, error: InvalidInput) -> Prepared:
+        """Raise the error."""
+        raise error
+
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
+        """Return the chosen position; the watermark stays."""
+        return position.with_topic(self.topic, self._moved(position)), HELD
+
+    def before_proposal(self) -> None:
+        """Do nothing: a command is not cancelled."""
+
+    def _moved(self, position: SourcePosition) -> TopicPosition:
+        known = position.topics.get(self.topic, TopicPosition(topic_id=self.now.topic_id))
+        next_ = self._chosen(known)
+        for number, at in next_.items():
+            low, high = self.now.low[number], self.now.high[number]
+            if not low <= at <= high:
+                text = f"partition {number} has the offsets {low} to {high}, not {at}"
+                raise InvalidInput(where=f"topic {self.topic}", text=text)
+        greatest = {number: moment for number, moment in known.greatest.items() if number in self.now.low}
+        return TopicPosition(topic_id=self.now.topic_id, next=next_, greatest=greatest)
+
+    def _chosen(self, known: TopicPosition) -> dict[int, int]:
+        match self.start:
+            case "earliest":
+                return dict(self.now.low)
+            case "latest":
+                return dict(self.now.high)
+            case "keep":
+                return {number: at for number, at in known.next.items() if number in self.now.low}
+            case offset if re.fullmatch(r"[0-9]{1,18}", offset):
+                if len(self.now.low) == 1:
+                    return dict.fromkeys(self.now.low, int(offset))
+                text = (
+                    f"topic {self.topic} has {len(self.now.low)} partitions: choose earliest, latest or keep"
+                )
+                raise InvalidInput(where="--from", text=text)
+            case other:
+                raise InvalidInput(
+                    where="--from", text=f"expected earliest, latest, keep or an offset, got {other!r}"
+                )
+
+
+def _view(
+    state: ChainState,
+    name: str,
+    topic: str,
+    described: TopicInfo | OdfError | None,
+    record: SourceRecord | None,
+) -> SourceView:
+    known = position_of(state, name).topics.get(topic)
+    next_ = {} if known is None else dict(known.next)
+    waiting = None
+    if isinstance(described, TopicInfo):
+        waiting = sum(
+            max(high - next_.get(number, described.low[number]), 0) for number, high in described.high.items()
+        )
+    since = "" if record is None else datetime.fromtimestamp(record.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return SourceView(
+        name=name,
+        topic=topic,
+        state=ELSEWHERE if record is None else record.phase.value,
+        since=since,
+        next=next_,
+        waiting=waiting,
+        settings=SourceSettings(),
+    )

@@ -1,0 +1,154 @@
+"""Pushes in flight: withdrawn by their key, and joined by a push of the same bytes to the same source.
+
+A client that gave up and starts again has another key, so only the content tells that the first one still runs.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYetError
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from odf_common.errors import Refused
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
+from odf_ingest.commit import Outcome
+
+POLL: Final = 0.2  # seconds between two looks at whether a waiting caller is still there
+CHUNK: Final = 1024 * 1024  # bytes compared at once
+
+CANCELLED: Final = "Cancelled"
+IsWanted = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What makes two pushes the same, next to their bytes; `event_time` is None where the client gave none."""
+
+    dataset: DatasetId
+    source: str
+    event_time: Timestamp | None
+    size: int
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Caller:
+    key: str
+    is_there: Callable[[], bool]
+    has_withdrawn: bool = False
+
+    def wants_it(self) -> bool:
+        return not self.has_withdrawn and self.is_there()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Push:
+    target: Target
+    content: BinaryIO  # kept open: the client may remove the file when it leaves
+    callers: list[_Caller]
+    outcome: "Future[Outcome]" = field(default_factory=Future)
+
+    def is_wanted(self) -> bool:
+        return any(caller.wants_it() for caller in list(self.callers))
+
+
+class PushesInFlight:
+    """All pushes that this process works on; safe to use from many threads."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._pushes: list[_Push] = []
+        self._lock = threading.Lock()
+
+    def withdraw(self, key: str) -> bool:
+        """Withdraw the pushes with a key; returns whether there are any. One that others have joined continues."""
+        with self._lock:
+            found = [one for push in self._pushes for one in push.callers if one.key == key]
+            for caller in found:
+                caller.has_withdrawn = True
+            return bool(found)
+
+    def run(
+        self,
+        target: Target,
+        file: Path,
+        commit: Callable[[IsWanted], Outcome],
+        *,
+        key: str,
+        is_there: Callable[[], bool],
+        may_join: bool,
+    ) -> Outcome:
+        """Return the outcome of `commit`, or that of the same push that is in flight already, as not new.
+
+        `commit` is given what tells whether any caller still wants it. Raises what it raises.
+        """
+        caller = _Caller(key=key, is_there=is_there)
+        with file.open("rb") as content:
+            if may_join:
+                same = self._join(target, content, caller)
+                if same is not None:
+                    return _awaited(same, caller)
+            push = _Push(target=target, content=content, callers=[caller])
+            with self._noted(push):
+                try:
+                    outcome = commit(push.is_wanted)
+                except BaseException as error:
+                    push.outcome.set_exception(error)
+                    raise
+                push.outcome.set_result(outcome)
+                return outcome
+
+    def _join(self, target: Target, content: BinaryIO, caller: _Caller) -> _Push | None:
+        """Return the push of the same bytes that is in flight, which the caller has joined."""
+        with self._lock:
+            candidates = [one for one in self._pushes if one.target == target]
+        for push in candidates:
+            if not _are_same(push.content, content):
+                continue
+            with self._lock:
+                if push in self._pushes and push.is_wanted():
+                    push.callers.append(caller)
+                    return push
+        return None
+
+    @contextmanager
+    def _noted(self, push: _Push) -> Iterator[None]:
+        with self._lock:
+            self._pushes.append(push)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pushes.remove(push)
+
+
+def cancelled() -> Refused:
+    """Return the error of a push that was withdrawn in time."""
+    return Refused(reason=CANCELLED, text="cancelled; nothing was committed")
+
+
+def _awaited(push: _Push, caller: _Caller) -> Outcome:
+    while caller.wants_it():
+        try:
+            outcome = push.outcome.result(POLL)
+        except NotYetError:
+            continue
+        return Outcome(state=outcome.state, count=0, is_new=False)
+    raise cancelled()
+
+
+def _are_same(left: BinaryIO, right: BinaryIO) -> bool:
+    """Return whether two files have the same bytes; their positions do not matter and do not change."""
+    at = 0
+    try:
+        while chunk := os.pread(left.fileno(), CHUNK, at):
+            if chunk != os.pread(right.fileno(), CHUNK, at):
+                return False
+            at += len(chunk)
+    except (ValueError, OSError):  # the other push has ended meanwhile and closed its file
+        return False
+    return not os.pread(right.fileno(), 1, at)

@@ -1,0 +1,141 @@
+"""Looking at datasets away from the reader's thread: their names, their chains and their topics, many at once."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from odf_common.errors import OdfError, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.chain_state import ChainState
+from odf_common.ports.bus import TopicInfo, Topics
+from odf_common.ports.store import Catalog, CatalogEntry
+
+log = structlog.stdlib.get_logger(__name__)
+
+AT_ONCE: Final = 250  # datasets whose topics are described by one request
+GATHER: Final = 0.2  # seconds after which those found so far are described, rather than waiting for slow ones
+Described = Mapping[str, TopicInfo | OdfError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What a look at a dataset found: `error` when it cannot be read, `state` None when it has no blocks."""
+
+    dataset: DatasetId
+    entry: CatalogEntry | None = None
+    state: ChainState | None = None
+    error: OdfError | None = None
+    topics: Described = field(default_factory=dict)
+    """By push source."""
+
+
+class Inspector:
+    """Inspects each dataset that was asked for, and delivers what it found; one that fails holds up no other."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        current: Callable[[DatasetId], ChainState | None],
+        topics: Topics,
+        pool: Executor,
+        deliver: Callable[[Sequence[Inspection]], None],
+    ) -> None:
+        """Work on `pool`."""
+        self._catalog = catalog
+        self._current = current
+        self._topics = topics
+        self._pool = pool
+        self._deliver = deliver
+        self._wanted: dict[DatasetId, str | None] = {}  # with the alias it is expected to have, if one is
+        self._busy: set[DatasetId] = set()
+        self._lock = threading.Lock()
+
+    def ask(self, datasets: Iterable[DatasetId], alias: str | None = None) -> None:
+        """Inspect datasets soon, as they are from now on."""
+        with self._lock:
+            for dataset in datasets:
+                self._wanted[dataset] = alias or self._wanted.get(dataset)
+        self._pool.submit(self._run)
+
+    def _run(self) -> None:
+        while some := self._next():
+            try:
+                self._deliver(self._inspected(some))
+            finally:
+                with self._lock:
+                    self._busy.difference_update(some)
+
+    def _next(self) -> Mapping[DatasetId, str | None]:
+        with self._lock:
+            free = [one for one in self._wanted if one not in self._busy][:AT_ONCE]
+            some = {dataset: self._wanted.pop(dataset) for dataset in free}
+            self._busy.update(some)
+            return some
+
+    def _inspected(self, datasets: Mapping[DatasetId, str | None]) -> Sequence[Inspection]:
+        found: list[Inspection] = []
+        late = time.monotonic() + GATHER
+        rest = dict(datasets)
+        for dataset, alias in datasets.items():
+            del rest[dataset]
+            found.append(self._read(dataset, alias))
+            if time.monotonic() > late and rest:
+                self._give_back(rest)
+                break
+        return self._with_topics(found)
+
+    def _give_back(self, rest: Mapping[DatasetId, str | None]) -> None:
+        with self._lock:
+            self._busy.difference_update(rest)
+            self._wanted = {**rest, **self._wanted}
+        self._pool.submit(self._run)
+
+    def _read(self, dataset: DatasetId, alias: str | None) -> Inspection:
+        try:
+            entry = self._catalog.by_alias(alias) if alias else None
+            if entry is None or entry.dataset_id != dataset:
+                entry = self._catalog.by_id(dataset)
+            state = None if entry is None else self._current(dataset)
+        except OdfError as error:
+            return Inspection(dataset=dataset, error=error)
+        except Exception as error:
+            # Whatever is wrong with one dataset, the others are read.
+            log.exception("a dataset cannot be inspected", dataset=str(dataset))
+            return Inspection(dataset=dataset, error=Unavailable(what=f"dataset {dataset}", why=repr(error)))
+        return Inspection(dataset=dataset, entry=entry, state=state)
+
+    def _with_topics(self, found: Sequence[Inspection]) -> Sequence[Inspection]:
+        described = self._described({topic for one in found for topic in _topics_of(one).values()})
+        return [
+            Inspection(
+                dataset=one.dataset,
+                entry=one.entry,
+                state=one.state,
+                error=one.error,
+                topics={source: described[topic] for source, topic in _topics_of(one).items()},
+            )
+            for one in found
+        ]
+
+    def _described(self, names: set[str]) -> Described:
+        if not names:
+            return {}
+        try:
+            return self._topics.describe(names)
+        except OdfError as error:
+            return dict.fromkeys(names, error)
+
+
+def _topics_of(one: Inspection) -> Mapping[str, str]:
+    """Return the topics of a dataset's push sources, by source."""
+    if one.entry is None or one.state is None:
+        return {}
+    return {
+        source: topic for source, topic in one.entry.push_topics.items() if source in one.state.push_sources
+    }

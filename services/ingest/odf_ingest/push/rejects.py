@@ -1,0 +1,121 @@
+"""What becomes of messages that are not records: dead letters, or a stop, as the source's settings say."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from odf_common.errors import OdfError
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.chain_state import ChainState
+from odf_common.ports.bus import Bus, DeadLetter
+from odf_common.ports.store import BlobStore
+from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
+from odf_common.runtime.rejects import (
+    Passed,
+    load_handled,
+    load_reasons,
+    note_reason,
+    open_rejects,
+    save_handled,
+)
+from odf_ingest.batch import BadRecord, MessageBatch
+from odf_ingest.errors import RecordRejected, TooManyRejected
+from odf_ingest.position import SourcePosition
+from odf_ingest.source_settings import BadRecords, load_settings
+
+log = structlog.stdlib.get_logger(__name__)
+
+FLUSH: Final = 1000  # letters
+
+
+class Rejecting:
+    """Decides about bad messages of batches, and writes their dead letters."""
+
+    def __init__(self, bus: Bus, blobs: BlobStore) -> None:
+        """Send dead letters over `bus`; settings and first reasons are notes in `blobs`."""
+        self._bus = bus
+        self._blobs = blobs
+
+    def allowed(
+        self, dataset: DatasetId, source: str, batch: MessageBatch, bad: Sequence[BadRecord]
+    ) -> MessageBatch:
+        """Return the messages that may be committed: the whole batch, or what comes before the first bad message.
+
+        Raises `TooManyRejected` above the source's limit, and `RecordRejected` where it stops at the first message.
+        """
+        if not bad or batch.is_skipped:
+            return batch
+        settings = load_settings(self._blobs, dataset, source)
+        if len(bad) / batch.count > settings.max_rejected_share:
+            raise TooManyRejected(
+                topic=batch.topic,
+                rejected=len(bad),
+                messages=batch.count,
+                limit=settings.max_rejected_share,
+                why=bad[0].reason,
+            )
+        if settings.bad_records is not BadRecords.STOP:
+            return batch
+        shorter = batch.before_bad({(one.partition, one.offset) for one in bad})
+        if shorter is None:
+            first = bad[0]
+            raise RecordRejected(
+                topic=batch.topic, partition=first.partition, offset=first.offset, why=first.reason
+            )
+        return shorter
+
+    def add_to(self, progress: IngestProgress, state: ChainState) -> None:
+        """Add how many rejected messages of the dataset wait for a decision; nothing where that cannot be read."""
+        try:
+            waiting = open_rejects(self._blobs, state, state.push_sources)
+        except OdfError as error:
+            log.warning("rejected messages not counted", dataset=str(state.dataset_id), why=str(error))
+            return
+        progress.rejected = waiting.count
+        progress.rejected_reason = waiting.reason
+
+    def bury(
+        self,
+        dataset: DatasetId,
+        source: str,
+        batch: MessageBatch,
+        bad: Sequence[BadRecord],
+        position: SourcePosition,
+    ) -> None:
+        """Write dead letters and keep the first reason; both are durable when this returns. Raises `Unavailable`.
+
+        `position` is where the source stands before the batch.
+        """
+        if not bad:
+            return
+        self._forget_what_was_reset(dataset, source, position)
+        facts = {"dataset": str(dataset), "source": source, "topic-id": batch.topic_id}
+        for number, record in enumerate(bad, start=1):
+            self._bus.send_dead_letter(
+                DeadLetter(
+                    topic=batch.topic,
+                    partition=record.partition,
+                    offset=record.offset,
+                    reason=record.reason,
+                    key=str(dataset).encode(),
+                    value=record.value or b"",
+                    facts=facts,
+                )
+            )
+            if number % FLUSH == 0:
+                self._bus.flush()
+        self._bus.flush()
+        if source not in load_reasons(self._blobs, dataset):
+            note_reason(self._blobs, dataset, source, bad[0].reason)
+
+    def _forget_what_was_reset(self, dataset: DatasetId, source: str, position: SourcePosition) -> None:
+        """Keep only decisions that hold at a position: a message that is rejected again after a reset is open."""
+        handled = load_handled(self._blobs, dataset)
+        if source not in handled.counts:
+            return
+        topics = position.topics.values()
+        ends = {(one.topic_id, number): at for one in topics for number, at in one.next.items()}
+        now = handled.as_of(source, Passed(rejected=position.rejected, ends=ends))
+        if now != handled:
+            save_handled(self._blobs, dataset, now)

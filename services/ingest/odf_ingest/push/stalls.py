@@ -1,0 +1,51 @@
+"""What is said of sources that do not get on: stopped, waiting or tried again, since when, and what to do."""
+
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+from odf_common.errors import Refused
+from odf_ingest.errors import SourceRetries, SourceWaits
+from odf_ingest.push.record import SourceRecord, Trouble
+
+PATIENCE: Final = 2.0  # seconds for which something may be tried again before it is told
+LONG: Final = 10.0  # seconds after which a commit counts as one that does not get on
+
+
+def of_dataset(trouble: Trouble) -> Refused:
+    """Return why a dataset cannot be read."""
+    return SourceRetries(
+        source="",
+        reason="DatasetUnreadable",
+        text=trouble.why,
+        since=_moment(trouble.since),
+        remedy=trouble.advice
+        or "Restore the dataset's folder, or delete the dataset; it is tried again until then.",
+    )
+
+
+def of_source(record: SourceRecord) -> Refused | None:
+    """Return why a source does not get on, None if it does."""
+    if record.stop is not None:
+        return record.stop.why
+    name, source = record.key[1], record.source
+    if source is not None and source.is_waiting and source.wait is not None:
+        return SourceWaits(source=name, reason="HalfMissing", text=source.wait.why)
+    trouble = record.trouble
+    if trouble is not None and time.time() - trouble.since > PATIENCE:
+        return _retries(name, "TopicUnreadable", trouble)
+    since = None if source is None else source.committing_since
+    if source is not None and since is not None and time.time() - since > LONG:
+        why = "the coordinator has not committed its batch"
+        return _retries(name, "CommitWaits", source.trouble or Trouble(since=since, why=why))
+    return None
+
+
+def _retries(name: str, reason: str, trouble: Trouble) -> Refused:
+    return SourceRetries(
+        source=name, reason=reason, text=trouble.why, since=_moment(trouble.since), remedy=trouble.advice
+    )
+
+
+def _moment(since: float) -> str:
+    return datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,209 @@
+"""Records of one shape, as pyarrow's C++ reads them from Csv; numbers that it cannot read exactly are read as text."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+import pyarrow.types as kind
+
+from odf_common.data.types import stored_schema
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepCsv
+from odf_ingest.read.columns import TimeFormats, converted, parsed_schema
+from odf_ingest.read.csv_records import grammar_of
+from odf_ingest.read.encoding import BOM, require_utf8
+from odf_ingest.read.numbers import require_finite, to_whole_numbers
+
+_IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error to (.+?): )?(.*)", re.DOTALL)
+_WIDTH: Final = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
+# An integer of so many digits that a double may not hold it.
+_LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")
+_INTEGER: Final = r"^\s*[+-]?\d{16,}\s*$"
+
+
+def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
+    """Return the records of a text without header, whose values are those of `columns` in this order.
+
+    Raises `InvalidInput` naming the column.
+    """
+    if len(columns) == 0:
+        raise InvalidInput(text="has no columns")
+    require_utf8(text)
+    formats = TimeFormats(timestamp=step.timestamp_format, date=step.date_format)
+    parsed = _readable(parsed_schema(columns, formats, is_lenient=True))
+    try:
+        table = _read(step, text, parsed)
+    except _NotWhole:
+        table = _with_whole_numbers(_read(step, text, _with_text_for_integers(parsed)), parsed)
+    table = converted(table, columns, formats)
+    _require_finite(step, text, table)
+    return table
+
+
+def header_names(step: ReadStepCsv, header: bytes) -> list[str]:
+    """Return the names in a header line; raises `InvalidInput`."""
+    require_utf8(header)
+    width = grammar_of(step).width(header)
+    texts = pa.schema([(f"f{number}", pa.string()) for number in range(width)])
+    (row,) = _read(step, header, texts).to_pylist() or [{}]
+    return [name or "" for name in row.values()]
+
+
+def in_order_of(names: Sequence[str], schema: pa.Schema, *, is_open: bool) -> pa.Schema:
+    """Return the columns of the schema as a header names them; if `is_open`, it may lack some.
+
+    Raises `InvalidInput` for names that are there twice, unknown or missing.
+    """
+    if list(names) == schema.names:
+        return schema
+    require_distinct(names)
+    unknown = [name for name in names if name not in schema.names]
+    missing = [] if is_open else [name for name in schema.names if name not in names]
+    if unknown or missing:
+        faults = [("has unknown columns", unknown), ("lacks columns", missing)]
+        what = " and ".join(f"{fault} {', '.join(map(repr, some))}" for fault, some in faults if some)
+        raise InvalidInput(text=f"the header {what}; the columns are {', '.join(schema.names)}")
+    return pa.schema([schema.field(name) for name in names])
+
+
+def require_distinct(names: Sequence[str]) -> None:
+    """Raise `InvalidInput` for names of a header that are there twice."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidInput(text=f"the header has columns twice: {', '.join(map(repr, twice))}")
+
+
+def inferred_types(step: ReadStepCsv, names: Sequence[str], texts: Sequence[bytes]) -> pa.Schema:
+    """Return columns of these names: text, or if the step says so what their values look like; raises `InvalidInput`.
+
+    Where values look different, or like numbers that no number type holds exactly, the column is text.
+    """
+    strings = pa.schema([(name, pa.string()) for name in names])
+    require_distinct(names)
+    text = b"\n".join(texts)
+    if not step.infer_schema or not text.strip():
+        return strings
+    require_utf8(text)
+    found = stored_schema(_read(step, text, None, names=names).schema)
+    exact = [_exact_type(step, text, strings, column) for column in found]
+    return pa.schema([column.with_type(type_) for column, type_ in zip(found, exact, strict=True)])
+
+
+def _exact_type(step: ReadStepCsv, text: bytes, strings: pa.Schema, column: pa.Field) -> pa.DataType:
+    if kind.is_null(column.type) or kind.is_binary(column.type):
+        return pa.string()
+    if kind.is_floating(column.type) and _LONG_INTEGER.search(text):
+        values = _read(step, text, strings, only=[column.name]).column(0)
+        if pc.any(pc.match_substring_regex(values, _INTEGER), min_count=0).as_py():
+            return pa.string()
+    return column.type
+
+
+class _NotWhole(InvalidInput):
+    """A value of a column of integers is not spelled as one."""
+
+
+def _readable(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with text where Arrow reads no such numbers from Csv."""
+    return pa.schema(
+        [column.with_type(pa.string()) if kind.is_decimal256(column.type) else column for column in schema]
+    )
+
+
+def _with_text_for_integers(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        [column.with_type(pa.string()) if kind.is_integer(column.type) else column for column in schema]
+    )
+
+
+def _with_whole_numbers(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+    columns = []
+    for column, values in zip(wanted, table.columns, strict=True):
+        if kind.is_integer(column.type):
+            try:
+                columns.append(to_whole_numbers(values, column.type))
+            except InvalidInput as error:
+                raise InvalidInput(where=f"column {column.name}", text=error.text) from error
+        else:
+            columns.append(values)
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def _require_finite(step: ReadStepCsv, text: bytes, table: pa.Table) -> None:
+    """Raise `InvalidInput` for a number that became infinite because it is too large for its column."""
+    for column in table.schema:
+        if (
+            kind.is_floating(column.type)
+            and pc.any(pc.is_inf(table.column(column.name)), min_count=0).as_py()
+        ):
+            strings = pa.schema([(name, pa.string()) for name in table.column_names])
+            try:
+                require_finite(_read(step, text, strings, only=[column.name]).column(0), column.type)
+            except InvalidInput as error:
+                raise InvalidInput(where=f"column {column.name}", text=error.text) from error
+
+
+def _read(
+    step: ReadStepCsv,
+    text: bytes,
+    schema: pa.Schema | None,
+    *,
+    names: Sequence[str] = (),
+    only: Sequence[str] = (),
+) -> pa.Table:
+    grammar = grammar_of(step)
+    names = names if schema is None else schema.names
+    # At the very end of a text Arrow takes an empty value after a quoted one for quoted too.
+    text = text if text.endswith(b"\n") else text + b"\n"
+    if text.startswith(BOM):
+        # The mark of the message is gone already: another is part of its first value, which Arrow would cut.
+        text = b"\n" + text
+    try:
+        return pcsv.read_csv(
+            pa.BufferReader(text),
+            read_options=pcsv.ReadOptions(
+                column_names=names, block_size=max(1 << 20, min(len(text), 16 << 20))
+            ),
+            parse_options=pcsv.ParseOptions(
+                delimiter=grammar.separator,
+                quote_char=grammar.quote,
+                escape_char=grammar.escape or False,
+                double_quote=grammar.escape is None,
+                newlines_in_values=True,
+            ),
+            convert_options=_converting(step, schema, only),
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _explained(str(error), names, schema) from error
+
+
+def _converting(step: ReadStepCsv, schema: pa.Schema | None, only: Sequence[str]) -> pcsv.ConvertOptions:
+    nulls = ["" if step.null_value is None else step.null_value]
+    return pcsv.ConvertOptions(
+        column_types=schema,
+        include_columns=only or None,
+        null_values=nulls,
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=step.null_value is not None,
+    )
+
+
+def _explained(text: str, names: Sequence[str], schema: pa.Schema | None) -> InvalidInput:
+    """Return Arrow's complaint with the name of the column that it counts from 0."""
+    of_column = _IN_COLUMN.search(text)
+    if of_column is not None:
+        number, type_, what = of_column.groups()
+        name = names[int(number)]
+        wanted = None if schema is None else schema.field(int(number)).type
+        if type_ is not None and wanted is not None and kind.is_integer(wanted):
+            return _NotWhole(where=f"column {name}", text=f"{what} for {type_}")
+        return InvalidInput(where=f"column {name}", text=what if type_ is None else f"{what} for {type_}")
+    width = _WIDTH.search(text)
+    if width is not None:
+        expected, got, row = width.groups()
+        what = f"has {got} values instead of {expected} ({', '.join(names)})"
+        return InvalidInput(text=f"{what}: {row.strip()}")
+    return InvalidInput(text=text)

@@ -1,0 +1,197 @@
+"""Columns of JSON objects for which no schema is declared: inferred from all records of a batch.
+
+pyarrow infers them where the records agree. Where they do not, each record has a vote for the kind of value of each
+column, the first kind winning a tie; numbers are BIGINT unless one of them has a fraction or an exponent. What a column
+is called or has become in the dataset stays as it is; columns may be added, also inside structs.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+import pyarrow.types as kind
+
+from odf_common.data.types import stored_type
+from odf_common.errors import InvalidInput
+from odf_ingest.read.json_exact import decode_object
+from odf_ingest.read.type_names import Quoted
+from odf_ingest.values import Values
+
+# An integer of so many digits that a double may not hold it.
+_LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")
+DEEPEST: Final = 32  # levels of arrays and objects; a type for each of thousands overflows the parser's stack
+
+
+def inferred(lines: Values, known: pa.Schema | None, found: pa.Schema | None) -> pa.Schema:
+    """Return the known columns, then the new ones, as they are stored.
+
+    `found` is what pyarrow infers from the lines, None where it refuses them.
+    """
+    if found is None or (_has_doubles(found) and _LONG_INTEGER.search(lines.text)):
+        deep = too_deep(lines)
+        found = _voted(line for place, line in enumerate(lines) if line and place not in deep)
+    before = {} if known is None else {column.name: column for column in known}
+    columns = [_continued(column, found) for column in before.values()]
+    new = ((column.name, _with_values(column.type)) for column in found if column.name not in before)
+    return pa.schema(
+        [*columns, *(pa.field(name, stored_type(type_)) for name, type_ in new if type_ is not None)]
+    )
+
+
+def too_deep(lines: Values) -> AbstractSet[int]:
+    """Return which lines are nested too deeply for columns to be inferred from them."""
+    raw = np.frombuffer(lines.text, np.uint8)
+    opened = np.append(0, np.cumsum((raw == ord("{")) | (raw == ord("["))))
+    counts = np.diff(opened[lines.ends], prepend=0)
+    return {int(place) for place in np.flatnonzero(counts > DEEPEST) if _is_deep(lines[int(place)] or b"")}
+
+
+def require_shallow(lines: Values) -> None:
+    """Raise `InvalidInput` if a line is nested too deeply for columns to be inferred from it."""
+    if too_deep(lines):
+        raise InvalidInput(text=f"is nested more than {DEEPEST} levels deep; declare a schema to read it")
+
+
+def _is_deep(line: bytes) -> bool:
+    try:
+        level: list[object] = [decode_object(line)]
+    except InvalidInput:
+        return True
+    for _ in range(DEEPEST + 1):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+    return bool(level)
+
+
+def _continued(column: pa.Field, found: pa.Schema) -> pa.Field:
+    at = found.get_field_index(column.name)
+    new = None if at < 0 else _with_values(found.field(at).type)
+    return column if new is None else column.with_type(_union(column.type, stored_type(new)))
+
+
+def _union(known: pa.DataType, new: pa.DataType) -> pa.DataType:
+    """Return the known type with the fields that only the new one has."""
+    if kind.is_struct(known) and kind.is_struct(new):
+        after = {inner.name: inner for inner in new.fields}
+        names = {inner.name for inner in known.fields}
+        kept = [
+            inner.with_type(_union(inner.type, after[inner.name].type)) if inner.name in after else inner
+            for inner in known.fields
+        ]
+        return pa.struct([*kept, *(inner for inner in new.fields if inner.name not in names)])
+    if kind.is_list(known) and kind.is_list(new):
+        element = known.value_field
+        return pa.list_(element.with_type(_union(element.type, new.value_type)))
+    return known
+
+
+def _with_values(type_: pa.DataType) -> pa.DataType | None:
+    """Return the type without parts that have no value, None where nothing is left."""
+    if kind.is_null(type_):
+        return None
+    if kind.is_struct(type_):
+        parts = [(inner.name, _with_values(inner.type)) for inner in type_.fields]
+        left = [(name, part) for name, part in parts if part is not None]
+        return pa.struct(left) if left else None
+    if kind.is_list(type_):
+        element = _with_values(type_.value_type)
+        return None if element is None else pa.list_(element)
+    return type_
+
+
+def _has_doubles(columns: Iterable[pa.Field]) -> bool:
+    return any(
+        kind.is_floating(column.type)
+        or (kind.is_struct(column.type) and _has_doubles(column.type.fields))
+        or (kind.is_list(column.type) and _has_doubles([column.type.value_field]))
+        for column in columns
+    )
+
+
+def _voted(lines: Iterable[bytes]) -> pa.Schema:
+    votes = _Votes()
+    for line in lines:
+        try:
+            votes.add(decode_object(line))
+        except InvalidInput:
+            # It is rejected when it is read.
+            continue
+    return pa.schema(votes.columns())
+
+
+class _Votes:
+    """What kinds of values there are in one place of many records."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._counts: Counter[type[object]] = Counter()
+        self._fields: dict[str, _Votes] = {}
+        self._element: _Votes | None = None
+        self._texts: set[str] = set()
+        self._is_whole = True
+
+    def add(self, value: object) -> None:
+        """Count a value of `decode`, and all that is inside it."""
+        if value is None:
+            return
+        self._counts[type(value)] += 1
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                self._fields.setdefault(name, _Votes()).add(inner)
+        elif isinstance(value, list):
+            self._element = self._element or _Votes()
+            for inner in value:
+                self._element.add(inner)
+        elif isinstance(value, Quoted):
+            self._is_whole &= value.lstrip("-").isdigit()
+        elif isinstance(value, str):
+            self._texts.add(value)
+
+    def columns(self) -> list[tuple[str, pa.DataType]]:
+        """Return names and types of the fields that have a value."""
+        found = [(name, votes.winner()) for name, votes in self._fields.items()]
+        return [(name, type_) for name, type_ in found if type_ is not None and _is_name(name)]
+
+    def winner(self) -> pa.DataType | None:
+        """Return the type of most values, None where there is no value."""
+        if not self._counts:
+            return None
+        ((most, _),) = self._counts.most_common(1)
+        if most is dict:
+            return pa.struct(self.columns()) if self.columns() else None
+        if most is list:
+            element = None if self._element is None else self._element.winner()
+            return None if element is None else pa.list_(element)
+        if most is bool:
+            return pa.bool_()
+        if most is str:
+            return _text_type(sorted(self._texts))
+        return pa.int64() if self._is_whole else pa.float64()
+
+
+def _is_name(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _text_type(texts: Sequence[str]) -> pa.DataType:
+    """Return what pyarrow infers from texts: times where all of them are, else text."""
+    lines = "\n".join(json.dumps({"c": text}) for text in texts)
+    try:
+        type_: pa.DataType = pj.read_json(pa.BufferReader(lines.encode())).schema.field("c").type
+    except pa.ArrowInvalid:
+        return pa.string()
+    return type_

@@ -1,0 +1,293 @@
+"""JSON taken apart token by token, where pyarrow's parser refuses or could not be exact.
+
+Numbers stay the text they are: no value passes through a double on its way. What is written in another way than
+pyarrow reads it (`1039.0` for a whole number) is rewritten; what does not fit is refused by column, value and type.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.errors import InvalidInput
+from odf_ingest.read.type_names import Quoted, shown, type_name
+
+_INFINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+_MOST_DIGITS: Final = 80  # of a number that is spelled out; the widest decimal has 76
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+# Numbers that may be whole and are not spelled as such; first what a search finds, in text too.
+_ODD: Final = re.compile(rb"\d(?:\.0+(?!\d)|(?:\.\d+)?[eE][+-]?\d)")
+_ODD_NUMBER: Final = rb"\d++(?:\.0++(?!\d)|(?:\.\d++)?[eE])"
+_SKIPPED: Final = rb'[^"\d]++|"(?:[^"\\]++|\\.)*+(?:"|\Z)|(?!' + _ODD_NUMBER + rb")\d++(?:\.\d++)?"
+_UP_TO_ODD: Final = re.compile(
+    rb"((?:" + _SKIPPED + rb")*+)(?:(\d++(?:\.\d++)?(?:[eE][+-]?\d++)?)|\Z)", re.DOTALL
+)
+
+
+@dataclass(eq=False, kw_only=True)
+class Misfit(InvalidInput):
+    """An object that any parser can read, and that is no record of the columns."""
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(where=f"column {twice}", text="is there twice")
+    return found
+
+
+_DECODER: Final = json.JSONDecoder(
+    parse_int=Quoted, parse_float=Quoted, parse_constant=Quoted, object_pairs_hook=_object
+)
+
+
+def decode(text: bytes) -> object:
+    """Return the JSON value, its numbers as `Quoted`; raises `InvalidInput`, also for keys that are there twice."""
+    try:
+        return _DECODER.decode(text.decode())
+    except UnicodeDecodeError as error:
+        raise InvalidInput(text="is not UTF-8 text") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(text=f"is not JSON: {error}") from error
+
+
+def decode_object(text: bytes) -> dict[str, object]:
+    """Return the JSON object; raises `InvalidInput`."""
+    found = decode(text)
+    if not isinstance(found, dict):
+        raise InvalidInput(text="is not a JSON object")
+    return found
+
+
+def with_plain_numbers(text: bytes) -> bytes | None:
+    """Return the text with each whole number spelled as digits (`1e3` is 1000), None if it has no other spelling."""
+    if _ODD.search(text) is None:
+        return None
+    return _UP_TO_ODD.sub(_plain, text)
+
+
+def _plain(found: "re.Match[bytes]") -> bytes:
+    skipped, number = found.groups()
+    if number is None:
+        return bytes(skipped)
+    whole, _, fraction = number.partition(b".")
+    if not fraction.strip(b"0") and b"e" not in whole and b"E" not in whole:
+        return bytes(skipped + whole)
+    return bytes(skipped + (_whole_number(number.decode()).encode() or number))
+
+
+def _whole_number(token: str) -> str:
+    """Return a whole number's digits with their sign, nothing for one that has a fraction or too many digits."""
+    try:
+        number = Decimal(token)
+    except ArithmeticError:
+        return ""
+    if not number.is_finite() or number.adjusted() >= _MOST_DIGITS:
+        return ""
+    if number == 0:
+        return "-0" if number.is_signed() else "0"
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    if exponent < 0 and (len(digits) <= -exponent or any(digits[exponent:])):
+        return ""
+    return str(int(number))
+
+
+def rewritten(text: bytes, schema: pa.Schema) -> bytes:
+    """Return the object with the columns of `schema` alone, in the spelling that pyarrow reads exactly.
+
+    Raises `InvalidInput` naming column, value and type. Texts of times and UUIDs are not looked into.
+    """
+    found = decode_object(text)
+    require_known(found, schema)
+    columns = [
+        (column.name, _fitted(found, column, column.name)) for column in schema if column.name in found
+    ]
+    try:
+        return _written(columns).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(text=f"has half a surrogate pair: {shown(error.object)}") from error
+
+
+def require_known(found: dict[str, object], schema: pa.Schema) -> None:
+    """Raise `InvalidInput` unless the object has one of the columns."""
+    if not any(name in found for name in schema.names):
+        has = ", ".join(map(shown, list(found)[:10])) or "nothing"
+        raise Misfit(text=f"has none of the columns {', '.join(schema.names[:20])}; it has {has}")
+
+
+def _written(columns: Sequence[tuple[str, str]]) -> str:
+    return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in columns) + "}"
+
+
+def _fitted(found: dict[str, object], column: pa.Field, where: str) -> str:
+    """Return a column's value as JSON; raises `InvalidInput` if it is not of the column's type."""
+    return _value(found[column.name], column.type, where)
+
+
+def _value(value: object, wanted: pa.DataType, where: str) -> str:
+    if value is None:
+        return "null"
+    if kind.is_struct(wanted) and isinstance(value, dict):
+        parts = [inner for inner in wanted.fields if inner.name in value]
+        return _written([(one.name, _fitted(value, one, f"{where}.{one.name}")) for one in parts])
+    if kind.is_list(wanted) and isinstance(value, list):
+        return f"[{','.join(_value(one, wanted.value_type, f'{where}[]') for one in value)}]"
+    if kind.is_boolean(wanted) and isinstance(value, bool):
+        return json.dumps(value)
+    is_number = isinstance(value, Quoted)
+    if kind.is_integer(wanted) and is_number:
+        return _integer(str(value), wanted, where)
+    if kind.is_floating(wanted) and is_number:
+        return _floating(str(value), wanted, where)
+    if kind.is_decimal(wanted) and isinstance(value, str):
+        return _decimal(value, wanted, where)
+    if _is_text(wanted) and isinstance(value, str) and not is_number:
+        return json.dumps(value, ensure_ascii=False)
+    raise _misfit(value, wanted, where)
+
+
+def _is_text(wanted: pa.DataType) -> bool:
+    """Return whether values of the type are text in JSON."""
+    is_number = kind.is_integer(wanted) or kind.is_floating(wanted) or kind.is_decimal(wanted)
+    return not (is_number or kind.is_boolean(wanted) or kind.is_nested(wanted))
+
+
+def _integer(token: str, wanted: pa.DataType, where: str) -> str:
+    digits = "" if token in _INFINITE else _whole_number(token)
+    bits = wanted.bit_width - int(kind.is_signed_integer(wanted))
+    least = -(2**bits) if kind.is_signed_integer(wanted) else 0
+    if not digits or not least <= int(digits) < 2**bits:
+        raise _misfit(Quoted(token), wanted, where)
+    return str(int(digits))
+
+
+def _floating(token: str, wanted: pa.DataType, where: str) -> str:
+    if token not in _INFINITE and pa.scalar(float(token)).cast(wanted).as_py() in (
+        float("inf"),
+        -float("inf"),
+    ):
+        raise _misfit(Quoted(token), wanted, where)
+    return token
+
+
+def _decimal(token: str, wanted: pa.DataType, where: str) -> str:
+    try:
+        number = Decimal(token)
+    except ArithmeticError as error:
+        raise _misfit(token, wanted, where) from error
+    if not number.is_finite():
+        raise _misfit(token, wanted, where)
+    if number == 0:
+        return "0"
+    digits = "".join(map(str, number.as_tuple().digits))
+    scale = -int(number.as_tuple().exponent) - (len(digits) - len(digits.rstrip("0")))
+    if scale > wanted.scale or number.adjusted() >= wanted.precision - wanted.scale:
+        raise _misfit(token, wanted, where)
+    return f"{number:f}"
+
+
+def _misfit(value: object, wanted: pa.DataType, where: str) -> Misfit:
+    if isinstance(value, dict | list):
+        value = Quoted("an object" if isinstance(value, dict) else "an array")
+    quoted = Quoted(json.dumps(value)) if isinstance(value, bool) else value
+    return Misfit(where=f"column {where}", text=f"{shown(quoted)} is not a value of {type_name(wanted)}")
+
+
+class Document:
+    """A JSON document read from its beginning; the records in it are cut out as they are written."""
+
+    def __init__(self, text: str) -> None:
+        """Begin at the first token."""
+        self._text = text
+        self._at = 0
+        self._skip_space()
+
+    def records(self, path: Sequence[str]) -> list[str]:
+        """Return the texts of all records at `path`; raises `InvalidInput` unless the document is JSON to its end."""
+        try:
+            found = self._records(path)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(text=f"is not JSON: {error}") from error
+        if self._at != len(self._text):
+            raise InvalidInput(
+                text=f"is not JSON: there is text after the document, from character {self._at} on"
+            )
+        return found
+
+    def _records(self, path: Sequence[str]) -> list[str]:
+        if path:
+            return self._member(path)
+        if not self._takes("["):
+            return [self._object()]
+        found: list[str] = []
+        while not self._takes("]"):
+            if found:
+                self._expect(",")
+            found.append(self._object())
+        return found
+
+    def _member(self, path: Sequence[str]) -> list[str]:
+        """Read an object and return the records in its member `path[0]`."""
+        nothing = InvalidInput(text=f"the document has nothing at {path[0]!r}")
+        if not self._takes("{"):
+            raise nothing
+        found: dict[str, list[str]] = {}
+        while not self._takes("}"):
+            if found:
+                self._expect(",")
+            name = self._name()
+            if name in found:
+                raise InvalidInput(text=f"the document has {name!r} twice")
+            if name == path[0]:
+                found[name] = self._records(path[1:])
+            else:
+                found[name] = []
+                self._value()
+        if path[0] not in found:
+            raise nothing
+        return found[path[0]]
+
+    def _name(self) -> str:
+        name, end = _DECODER.raw_decode(self._text, self._at)
+        if type(name) is not str:
+            raise InvalidInput(text=f"is not JSON: expected a name at character {self._at}")
+        self._at = end
+        self._skip_space()
+        self._expect(":")
+        return name
+
+    def _object(self) -> str:
+        if not self._text.startswith("{", self._at):
+            raise InvalidInput(text="expected an array of objects")
+        return self._value()
+
+    def _value(self) -> str:
+        start = self._at
+        _, self._at = _DECODER.raw_decode(self._text, start)
+        text = self._text[start : self._at]
+        self._skip_space()
+        return text
+
+    def _takes(self, char: str) -> bool:
+        if not self._text.startswith(char, self._at):
+            return False
+        self._at += 1
+        self._skip_space()
+        return True
+
+    def _expect(self, char: str) -> None:
+        if not self._takes(char):
+            raise InvalidInput(text=f"is not JSON: expected {char!r} at character {self._at}")
+
+    def _skip_space(self) -> None:
+        found = _SPACE.match(self._text, self._at)
+        assert found is not None
+        self._at = found.end()

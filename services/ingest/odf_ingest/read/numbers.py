@@ -1,0 +1,57 @@
+"""Columns of text → numbers, exactly: a whole number may be written with a zero fraction or an exponent."""
+
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odf_common.errors import InvalidInput
+from odf_ingest.read.type_names import shown, type_name
+
+_ZERO_FRACTION: Final = r"^(\s*[+-]?\d+)\.0*(\s*)$"
+_INFINITE: Final = r"(?i)^\s*[+-]?inf(?:inity)?\s*$"
+_WIDEST: Final = 30  # digits; no integer type has as many
+
+
+def to_whole_numbers(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return integers; raises `InvalidInput` for the first text that is none, such as `1039.5`."""
+    plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, _ZERO_FRACTION, r"\1"))
+    try:
+        return plain.cast(wanted)
+    except pa.ArrowInvalid:
+        numbers = [None if text is None else _whole_number(text, wanted) for text in texts.to_pylist()]
+    return pa.array(numbers, wanted)
+
+
+def _whole_number(text: str, wanted: pa.DataType) -> int:
+    try:
+        number: int = pa.scalar(text.strip()).cast(wanted).as_py()
+    except pa.ArrowInvalid:
+        number = _exact(text, wanted)
+    return number
+
+
+def _exact(text: str, wanted: pa.DataType) -> int:
+    refused = InvalidInput(text=f"{shown(text)} is not a value of {type_name(wanted)}")
+    try:
+        number = Decimal(text) if text.isascii() and "_" not in text else Decimal("NaN")
+    except InvalidOperation as error:
+        raise refused from error
+    if not number.is_finite() or number.adjusted() > _WIDEST or number != number.to_integral_value():
+        raise refused
+    try:
+        pa.scalar(int(number), wanted)
+    except (pa.ArrowInvalid, OverflowError) as error:
+        raise refused from error
+    return int(number)
+
+
+def require_finite(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
+    """Raise `InvalidInput` for the first text that becomes infinite in a column of floats without saying so."""
+    numbers = pc.utf8_trim_whitespace(texts).cast(wanted)
+    is_named = pc.match_substring_regex(texts, _INFINITE)
+    wrong = pc.and_(pc.is_inf(numbers), pc.invert(is_named))
+    if pc.any(wrong, min_count=0).as_py():
+        first = texts.filter(wrong)[0].as_py()
+        raise InvalidInput(text=f"{shown(first)} is not a value of {type_name(wanted)}")

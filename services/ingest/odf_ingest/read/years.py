@@ -1,0 +1,64 @@
+"""The range of times and dates: the years 1 to 9999 in UTC, which every reader of a dataset can tell.
+
+Arrow and Parquet hold more; an offset from UTC alone carries 9999-12-31T23:00:00-05:00 past the end.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+
+from odf_common.errors import InvalidInput
+
+_FIRST_DAY: Final = -719_162  # 0001-01-01, in days since the epoch
+_LAST_DAY: Final = 2_932_896  # 9999-12-31
+_DAY_SECONDS: Final = 86_400
+_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
+
+
+def with_known_years(table: pa.Table) -> pa.Table:
+    """Return the table; raises `InvalidInput` naming column and value if a time is outside of the years 1 to 9999."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if _may_exceed(column.type):
+            _require_known(column.combine_chunks() if kind.is_nested(column.type) else column, name)
+    return table
+
+
+def _may_exceed(type_: pa.DataType) -> bool:
+    if kind.is_struct(type_):
+        return any(_may_exceed(inner.type) for inner in type_.fields)
+    if kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_):
+        return _may_exceed(type_.value_type)
+    return bool(kind.is_date(type_) or (kind.is_timestamp(type_) and type_.unit in _PER_SECOND))
+
+
+def _require_known(values: pa.Array | pa.ChunkedArray, name: str) -> None:
+    type_ = values.type
+    if not _may_exceed(type_):
+        return
+    if kind.is_struct(type_):
+        for inner, part in zip(type_.fields, values.flatten(), strict=True):
+            _require_known(part, f"{name}.{inner.name}")
+    elif kind.is_nested(type_):
+        _require_known(values.flatten(), f"{name}[]")
+    else:
+        _require_within(values, name)
+
+
+def _require_within(values: pa.Array | pa.ChunkedArray, name: str) -> None:
+    per_day = _per_day(values.type)
+    first, last = _FIRST_DAY * per_day, (_LAST_DAY + 1) * per_day - 1
+    numbers = values.cast(pa.int32() if kind.is_date32(values.type) else pa.int64())
+    bounds = pc.min_max(numbers).as_py()
+    if bounds["min"] is None or (bounds["min"] >= first and bounds["max"] <= last):
+        return
+    is_out = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
+    value = values.filter(is_out)[0].cast(pa.string()).as_py()
+    raise InvalidInput(where=f"column {name}", text=f"{value} is outside of the years 0001 to 9999 in UTC")
+
+
+def _per_day(type_: pa.DataType) -> int:
+    if kind.is_date32(type_):
+        return 1
+    return 86_400_000 if kind.is_date64(type_) else _DAY_SECONDS * _PER_SECOND[type_.unit]

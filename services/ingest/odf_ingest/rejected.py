@@ -1,0 +1,207 @@
+"""Rejected messages of a dataset: found among the dead letters, published again or dropped, and marked as handled.
+
+How many are open is said by the chain and the marks; the letters only hold the messages. They are written before the
+batch is committed, so a kill between the two repeats some, and they are deleted after their topic's retention time.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+import structlog
+
+from odf_common.codec.bus import envelope
+from odf_common.errors import NotFound, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.chain_state import ChainState
+from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetters, StoredLetter
+from odf_common.ports.store import BlobStore
+from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
+from odf_common.runtime.rejects import (
+    Handled,
+    Place,
+    load_handled,
+    note_reason,
+    open_rejects,
+    rejected_by_source,
+    save_handled,
+)
+from odf_ingest.commit import position_of
+from odf_ingest.position import SourcePosition
+from odf_ingest.push.lanes import Lanes
+
+log = structlog.stdlib.get_logger(__name__)
+
+CHUNK: Final = 1000  # letters that are published again and then marked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Where a message lay; an empty `source` stands for any."""
+
+    source: str
+    partition: int
+    offset: int
+
+    def is_at(self, letter: StoredLetter) -> bool:
+        """Return whether a letter is of this message."""
+        is_source = self.source in ("", letter.source)
+        return is_source and (self.partition, self.offset) == (letter.partition, letter.offset)
+
+    def __str__(self) -> str:
+        """Return it as `odf rejected list` shows it."""
+        return f"{self.partition}/{self.offset}" + (f" of source {self.source}" if self.source else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """How many messages were settled, how many could not be published again, and how many are open now."""
+
+    count: int
+    cut: int
+    open: int
+
+
+class RejectedMessages:
+    """Lists and settles the rejected messages of datasets."""
+
+    def __init__(self, *, lanes: Lanes, blobs: BlobStore, letters: DeadLetters, bus: Bus) -> None:
+        """Read `letters`; what is settled is told over `bus`."""
+        self._lanes = lanes
+        self._blobs = blobs
+        self._letters = letters
+        self._bus = bus
+
+    def count(self, dataset: DatasetId) -> int:
+        """Return how many messages wait for a decision."""
+        state = self._lanes.state(dataset)
+        return open_rejects(self._blobs, state, state.push_sources).count
+
+    def open(self, dataset: DatasetId, wanted: Sequence[Wanted] = ()) -> Iterator[StoredLetter]:
+        """Iterate over the letters of open messages, oldest first, each once; of those in `wanted` where any are.
+
+        Raises `NotFound` at the end for a message that was wanted and is not among them.
+        """
+        state = self._lanes.state(dataset)
+        handled = self._handled(state)
+        positions = {name: position_of(state, name) for name in state.push_sources}
+        seen: set[Place] = set()
+        missing = set(wanted)
+        for stored in self._letters.read(str(dataset).encode()):
+            if stored.source not in positions:
+                continue
+            letter = _with_topic_id(stored, positions[stored.source])
+            place = place_of(letter)
+            if place in seen or handled.holds(place) or not _is_passed(positions[letter.source], letter):
+                continue
+            asked = [one for one in wanted if one.is_at(letter)]
+            if asked or not wanted:
+                seen.add(place)
+                missing -= set(asked)
+                yield letter
+        if missing:
+            first = min(missing, key=lambda one: (one.source, one.partition, one.offset))
+            raise NotFound(what=f"an open rejected message at {first}")
+
+    def drop(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
+        """Mark messages as handled, all of the dataset's where none is named."""
+        if wanted:
+            letters = [replace(letter, value=b"") for letter in self.open(dataset, wanted)]
+            self._mark(dataset, letters)
+            return self._settled(dataset, len(letters))
+        before = self.count(dataset)
+        self._mark_all(dataset, self._lanes.state(dataset))
+        return self._settled(dataset, before)
+
+    def retry(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
+        """Publish messages again and mark them as handled, all of the dataset's where none is named.
+
+        A kill between the two publishes up to `CHUNK` of them once more at the next retry.
+        """
+        state = self._lanes.state(dataset)
+        before = self.count(dataset)
+        count = cut = 0
+        # What is rejected again is another message, behind all of these.
+        letters = self.open(dataset, wanted)
+        while chunk := list(islice(letters, CHUNK)):
+            whole = [letter for letter in chunk if letter.is_whole]
+            self._letters.send_again(whole)
+            self._mark(dataset, whole)
+            count += len(whole)
+            cut += len(chunk) - len(whole)
+        if not wanted and count == before:
+            self._mark_all(dataset, state)  # one mark in place of many
+        return replace(self._settled(dataset, count), cut=cut)
+
+    def _mark(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
+        """Note, durably, that these messages were handled."""
+        with self._lanes.lane(dataset).lock:
+            handled = self._handled(self._lanes.state(dataset))
+            for source in {letter.source for letter in letters}:
+                places = [place_of(letter) for letter in letters if letter.source == source]
+                handled = handled.with_places(source, places)
+            save_handled(self._blobs, dataset, handled)
+
+    def _mark_all(self, dataset: DatasetId, state: ChainState) -> None:
+        """Note, durably, that all messages were handled that are rejected as of a state of the chain."""
+        with self._lanes.lane(dataset).lock:
+            handled = self._handled(state)
+            for source, passed in rejected_by_source(state, state.push_sources).items():
+                handled = handled.with_all(source, passed)
+            save_handled(self._blobs, dataset, handled)
+
+    def _handled(self, state: ChainState) -> Handled:
+        """Return what was handled and still holds as of a state of the chain."""
+        handled = load_handled(self._blobs, state.dataset_id)
+        for source, passed in rejected_by_source(state, state.push_sources).items():
+            handled = handled.as_of(source, passed)
+        return handled
+
+    def _settled(self, dataset: DatasetId, count: int) -> Settled:
+        """Return what was settled, after telling everyone what is open now."""
+        self._renew_reasons(dataset)
+        state = self._lanes.state(dataset)
+        left = open_rejects(self._blobs, state, state.push_sources)
+        progress = IngestProgress(rejected=left.count, rejected_reason=left.reason)
+        try:
+            self._bus.send(NOTIFICATIONS, envelope(dataset, progress, may_ignore=True))
+            self._bus.flush()
+        except Unavailable as error:
+            log.warning("progress not told", why=str(error))
+        return Settled(count=count, cut=0, open=left.count)
+
+    def _renew_reasons(self, dataset: DatasetId) -> None:
+        """Keep for each source the reason of its first message that is still open, as far as there are letters."""
+        state = self._lanes.state(dataset)
+        left = {source for source in state.push_sources if open_rejects(self._blobs, state, (source,)).count}
+        first: dict[str, str] = {}
+        for letter in self.open(dataset) if left else ():
+            first.setdefault(letter.source, letter.reason)
+            if left <= first.keys():
+                break
+        with self._lanes.lane(dataset).lock:
+            for source in state.push_sources:
+                if source not in left or source in first:
+                    note_reason(self._blobs, dataset, source, first.get(source) if source in left else None)
+
+
+def place_of(letter: StoredLetter) -> Place:
+    """Return where a letter's message lay."""
+    return Place(topic_id=letter.topic_id, partition=letter.partition, offset=letter.offset)
+
+
+def _with_topic_id(letter: StoredLetter, position: SourcePosition) -> StoredLetter:
+    """Return a letter with its topic's id, which letters of earlier versions do not have."""
+    topic = position.topics.get(letter.topic)
+    if letter.topic_id or topic is None:
+        return letter
+    return replace(letter, topic_id=topic.topic_id)
+
+
+def _is_passed(position: SourcePosition, letter: StoredLetter) -> bool:
+    """Return whether the source has passed the message: until then it may still be read in another way."""
+    topic = position.topics.get(letter.topic)
+    if topic is None or letter.topic_id != topic.topic_id:
+        return True  # of a topic that came before
+    return letter.offset < topic.next.get(letter.partition, 0)

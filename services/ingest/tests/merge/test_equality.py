@@ -1,0 +1,156 @@
+"""What is equal, for keys and for merges alike, in every type and nested."""
+
+import math
+import struct
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odf_common.data.slices import hash_slice, read_slice, write_slice
+from odf_ingest.equality import comparable, equal
+from odf_ingest.merge_keys import key_array
+
+
+def a_nan(bits: int) -> float:
+    """A NaN with a payload; the upper bit makes it negative."""
+    made: float = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0000 | bits))[0]
+    return made
+
+
+NANS = [a_nan(0), a_nan(1), a_nan(1 << 63), a_nan((1 << 63) | 7)]
+MOMENT = datetime(2020, 1, 1, 1, 2, 3, tzinfo=UTC)
+
+# Distinct values of each type.
+VALUES: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.bool_(), [True, False]),
+    (pa.int8(), [-128, 0, 127]),
+    (pa.int64(), [-(2**63), 0, 2**63 - 1, 2**53, 2**53 + 1]),
+    (pa.uint64(), [0, 2**64 - 1, 2**64 - 2]),
+    (
+        pa.float16(),
+        [np.float16(0.0), np.float16(-0.0), np.float16(1.5), np.float16("inf"), np.float16("nan")],
+    ),
+    (pa.float32(), [0.0, -0.0, 1.5, -1.5, float("inf"), float("-inf"), float("nan")]),
+    (pa.float64(), [0.0, -0.0, 5e-324, -5e-324, 0.1, float("inf"), float("-inf"), float("nan")]),
+    (pa.decimal128(38, 18), [Decimal("0.1"), Decimal("0.100000000000000001"), Decimal(-1)]),
+    (pa.string(), ["", "a", "a\0", "A", "ä", "a\u0308"]),
+    (pa.binary(), [b"", b"\0", b"\0\0", b"a"]),
+    (pa.date32(), [date(2020, 1, 1), date(1, 1, 1)]),
+    (pa.time64("us"), [time(0), time(0, 0, 0, 1)]),
+    *((pa.timestamp(unit, "UTC"), [MOMENT, MOMENT.replace(second=4)]) for unit in ("s", "ms", "us", "ns")),
+    (pa.uuid(), [UUID(int=1), UUID(int=2)]),
+]
+IDS = [str(type_) for type_, _ in VALUES]
+
+
+def nested(column: pa.Array) -> list[pa.Array]:
+    """Return columns that contain one value in each row."""
+    storage = column.storage if isinstance(column, pa.ExtensionArray) else column
+    rows = len(storage)
+    pairs = pa.ListArray.from_arrays(pa.array(range(rows + 1), pa.int32()), storage)
+    return [
+        pa.StructArray.from_arrays([pa.array([1] * rows), storage], ["a", "b"]),
+        pairs,
+        pa.StructArray.from_arrays([pairs], ["l"]),
+        pa.ListArray.from_arrays(pa.array(range(rows + 1), pa.int32()), pairs),
+    ]
+
+
+@pytest.mark.parametrize(("type_", "values"), VALUES, ids=IDS)
+def test_a_value_equals_itself_and_no_other(type_: pa.DataType, values: list[Any]) -> None:
+    count = len(values)
+    left = pa.array([value for value in values for _ in range(count)], type_)
+    right = pa.array(values * count, type_)
+    expected = np.eye(count, dtype=bool).ravel().tolist()
+    assert equal(left, right).tolist() == expected
+    for one, other in zip(nested(left), nested(right), strict=True):
+        assert equal(one, other).tolist() == expected
+
+
+@pytest.mark.parametrize(("type_", "values"), VALUES, ids=IDS)
+def test_keys_are_as_equal_as_values(type_: pa.DataType, values: list[Any]) -> None:
+    table = pa.table({"k": pa.array(values * 2, type_), "one": [1] * (2 * len(values))})
+    for columns in (["k"], ["one", "k"]):
+        keys = key_array(table, columns)
+        assert len(np.unique(keys)) == len(values)
+        assert (keys[: len(values)] == keys[len(values) :]).all()
+
+
+@pytest.mark.parametrize("width", [32, 64])
+def test_every_nan_is_the_same_value_and_the_same_key(width: int) -> None:
+    bits = {
+        64: np.array(NANS),
+        32: np.array([0x7FC00000, 0x7FC00001, 0xFFC00000, 0xFF800001], np.uint32).view(np.float32),
+    }[width]
+    left, right = pa.array(np.repeat(bits, 4)), pa.array(np.tile(bits, 4))
+    assert equal(left, right).all()
+    for one, other in zip(nested(left), nested(right), strict=True):
+        assert equal(one, other).all()
+    assert len(np.unique(key_array(pa.table({"k": pa.array(bits)}), ["k"]))) == 1
+
+
+def test_zeros_of_both_signs_are_stored_and_hashed_differently_and_so_differ(tmp_path: Any) -> None:
+    files = []
+    for number, zero in enumerate((0.0, -0.0)):
+        files.append(tmp_path / str(number))
+        write_slice(pa.table({"offset": pa.array([0], pa.uint64()), "x": [zero]}), files[-1])
+    assert hash_slice(files[0]) != hash_slice(files[1])
+    first, second = (read_slice(file).column("x").combine_chunks() for file in files)
+    assert not equal(first, second).any()
+
+
+def test_null_equals_null_and_nothing_else() -> None:
+    for type_, values in VALUES:
+        left = pa.array([None, None, values[0]], type_)
+        right = pa.array([None, values[0], None], type_)
+        assert equal(left, right).tolist() == [True, False, False]
+
+
+def test_a_null_list_or_struct_is_not_an_empty_one() -> None:
+    lists = pa.array([None, [], [None], [1, 2]], pa.list_(pa.int64()))
+    assert equal(lists, lists).all()
+    assert not equal(lists, pa.array([[], None, [], [2, 1]], lists.type)).any()
+    structs = pa.array([None, {"a": None}, {"a": 1}], pa.struct([("a", pa.int64())]))
+    assert equal(structs, structs).all()
+    assert not equal(structs, structs.take(pa.array([1, 2, 0]))).any()
+
+
+def test_what_lies_behind_a_null_does_not_count() -> None:
+    values = pa.array([1, 2])
+    mask = pa.array([True, False])
+    left = pa.StructArray.from_arrays([values], ["a"], mask=mask)
+    right = pa.StructArray.from_arrays([pa.array([9, 2])], ["a"], mask=mask)
+    assert equal(left, right).all()
+
+
+@given(st.lists(st.floats(width=64), max_size=20))
+def test_comparable_numbers_are_in_the_order_of_the_numbers(values: list[float]) -> None:
+    codes = comparable(pa.array(values, pa.float64())).to_pylist()
+    for one, a in zip(values, codes, strict=True):
+        for other, b in zip(values, codes, strict=True):
+            if one < other:
+                assert a < b
+            if math.isnan(one):
+                assert a >= b
+
+
+LISTS = st.lists(st.lists(st.none() | st.floats(width=16), max_size=3) | st.none(), min_size=1, max_size=8)
+
+
+@given(LISTS, st.integers(0, 3), st.data())
+def test_parts_of_columns_compare_as_their_values_do(
+    values: list[list[float | None] | None], start: int, data: st.DataObject
+) -> None:
+    others = data.draw(st.permutations(values))
+    type_ = pa.struct([("l", pa.list_(pa.float64()))])
+    left = pa.array([{"l": value} for value in values], type_).slice(start)
+    right = pa.array([{"l": value} for value in others], type_).slice(start)
+    expected = [repr(a) == repr(b) for a, b in zip(values[start:], others[start:], strict=True)]
+    assert equal(left, right).tolist() == expected

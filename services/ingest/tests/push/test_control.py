@@ -1,0 +1,254 @@
+"""Resuming a stopped source, leaving out a message, and settings."""
+
+from typing import Any
+
+import pytest
+
+from odf_common.errors import InvalidInput, Refused
+from odf_common.metadata.events import AddData
+from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson
+from odf_ingest.commit import position_of
+from odf_ingest.errors import SourceStopped
+from odf_ingest.push.control import SourceControl
+from odf_ingest.push.machine import Phase
+
+from .test_reader import TOPIC, Broker, Running, message, running
+
+
+@pytest.fixture
+def broker() -> Broker:
+    made = Broker()
+    made.make(TOPIC)
+    return made
+
+
+def control(node: Running) -> SourceControl:
+    return SourceControl(
+        lanes=node.bench.lanes,
+        topics=node.broker,  # type: ignore[arg-type]
+        owned=node.owned,
+        blobs=node.bench.blobs,
+        request=node.reader.request,
+    )
+
+
+def stop(node: Running) -> SourceStopped:
+    key = node.bench.dataset, "default"
+    node.wait(lambda: node.owned.reason(*key) is not None)
+    found = node.owned.reason(*key)
+    assert found is not None
+    return found
+
+
+def resume(node: Running, start: str = "") -> Any:
+    entry = node.catalog.by_alias("a")
+    assert entry is not None
+    return control(node).resume(entry, "", start)
+
+
+def skip(node: Running) -> Any:
+    entry = node.catalog.by_alias("a")
+    assert entry is not None
+    return control(node).skip(entry, "")
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("earliest", [1, 2, 7, 8, 9]), ("latest", [1, 2]), ("1", [1, 2, 8, 9]), ("keep", [1, 2, 9])],
+)
+def test_a_topic_that_was_replaced_is_accepted_from_where_a_person_says(
+    make_bench: Any, broker: Broker, start: str, expected: list[int]
+) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1), message(2)]
+        node.drain()
+        before = bench.state
+        broker.make(TOPIC)
+        broker.logs[TOPIC, 0] += [message(number) for number in (7, 8, 9)]
+        why = stop(node)
+        assert why.reason == "TopicReplaced"
+        assert "odf source resume a --source default --from earliest" in why.advice()
+        with pytest.raises(SourceStopped, match="TopicReplaced"):
+            node.drain()
+        resume(node, start)
+        node.drain()
+        assert node.ids == expected
+        assert node.owned.stuck() == {}
+        position = position_of(bench.state, "default").topics[TOPIC]
+        assert (position.topic_id, position.next) == (broker.ids[TOPIC], {0: 3})
+    (event,) = [one for one in bench.events() if isinstance(one, AddData)][1:2]
+    assert event.new_data is None
+    assert event.new_watermark == before.watermark
+    assert event.prev_offset == 1
+
+
+def test_messages_that_were_lost_are_accepted(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    broker.logs[TOPIC, 0] += [message(number) for number in (1, 2, 3)]
+    with running(bench, broker) as node:
+        node.drain()
+    broker.logs[TOPIC, 0] += [message(number) for number in (4, 5, 6)]
+    broker.low[TOPIC, 0] = 4
+    with running(bench, broker) as node:
+        assert stop(node).reason == "RecordsLost"
+        with pytest.raises(InvalidInput, match="has the offsets 4 to 6, not 3"):
+            resume(node, "keep")
+        resume(node, "earliest")
+        node.drain()
+        assert node.ids == [1, 2, 3, 5, 6]
+
+
+def test_a_topic_that_ends_before_the_position_is_accepted(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    broker.logs[TOPIC, 0] += [message(number) for number in (1, 2, 3)]
+    with running(bench, broker) as node:
+        node.drain()
+    del broker.logs[TOPIC, 0][1:]
+    with running(bench, broker) as node:
+        assert stop(node).reason == "PositionBeyondEnd"
+        resume(node, "latest")
+        broker.logs[TOPIC, 0] += [message(9)]
+        node.drain()
+        assert node.ids == [1, 2, 3, 9]
+
+
+def test_a_topic_that_was_deleted_is_created_again(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        broker.drop(TOPIC)
+        assert stop(node).reason == "TopicGone"
+        resume(node, "earliest")
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.drain()
+        assert node.ids == [1, 2]
+
+
+def test_what_was_mended_outside_needs_no_new_position(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        was, head = broker.ids.pop(TOPIC), bench.state.head
+        assert stop(node).reason == "TopicGone"
+        broker.ids[TOPIC] = was
+        resume(node)
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.drain()
+        assert node.ids == [1, 2]
+        assert [one for one in bench.events() if isinstance(one, AddData)][-1].prev_offset == 0
+        assert bench.state.head != head
+
+
+@pytest.mark.parametrize("start", ["soon", "-1", "1.5", "0x1"])
+def test_a_start_that_is_none_is_refused(make_bench: Any, broker: Broker, start: str) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        broker.make(TOPIC)
+        stop(node)
+        with pytest.raises(InvalidInput, match="earliest, latest, keep or an offset"):
+            resume(node, start)
+        assert node.owned.phase((bench.dataset, "default")) is Phase.STOPPED
+
+
+def test_a_source_that_is_not_stopped_is_neither_resumed_nor_skipped(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        for start in ("", "earliest"):
+            with pytest.raises(Refused, match="reading: there is nothing to resume"):
+                resume(node, start)
+        with pytest.raises(Refused, match="not stopped"):
+            skip(node)
+        assert node.ids == [1]
+
+
+def test_a_source_that_no_message_stops_has_none_to_be_skipped(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        broker.make(TOPIC)
+        stop(node)
+        with pytest.raises(Refused, match="odf source resume a --source default"):
+            skip(node)
+
+
+def half(op: int, key: int) -> bytes:
+    return b'{"op":%d,"id":%d,"v":"a","event_time":"2020-01-01T00:00:00Z"}' % (op, key)
+
+
+@pytest.mark.parametrize(
+    ("lonely", "beside"),
+    [
+        (half(3, 5), [half(0, 1), half(2, 2), half(3, 2), half(0, 3), half(0, 4)]),  # a +C without its -C
+        (half(2, 5), [half(0, 1), half(2, 2), half(3, 2), half(0, 3), half(0, 4)]),  # a -C without its +C
+    ],
+)
+def test_a_half_whose_other_half_never_comes_is_left_out(
+    make_bench: Any, broker: Broker, lonely: bytes, beside: list[bytes]
+) -> None:
+    columns = ("op INT", "id BIGINT", "v STRING", "event_time TIMESTAMP")
+    bench = make_bench(MergeStrategyChangelogStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
+    broker.logs[TOPIC, 0] += [*beside[:1], lonely, *beside[1:]]
+    with running(bench, broker, size=150, most=250) as node:
+        assert stop(node).reason == "HalfCorrection"
+        assert skip(node) == ("default", (0, 1))
+        node.wait(lambda: len(node.ids) == len(beside))
+        node.drain()
+    (letter,) = bench.coordinator.letters
+    assert letter.offset == 1
+    assert "skipped by command" in letter.reason
+
+
+def test_a_half_that_is_waited_for_is_left_out_when_nobody_wants_to_wait(
+    make_bench: Any, broker: Broker
+) -> None:
+    columns = ("op INT", "id BIGINT", "v STRING", "event_time TIMESTAMP")
+    bench = make_bench(MergeStrategyChangelogStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
+    broker.logs[TOPIC, 0] += [half(0, 1), half(2, 5), half(2, 2), half(3, 2)]
+    with running(bench, broker) as node:
+        node.wait(lambda: node.owned.stuck() != {})
+        assert skip(node) == ("default", (0, 1))
+        node.drain()
+        assert bench.values("op", "id") == [(0, 1), (2, 2), (3, 2)]
+
+
+def test_a_search_finds_nothing_when_the_cause_was_mended(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    usual, is_broken = bench.preparer.messages, [True]
+
+    def messages(plan: Any, batch: Any) -> Any:
+        if is_broken:
+            raise InvalidInput(text="broken")
+        return usual(plan, batch)
+
+    bench.preparer.messages = messages
+    broker.logs[TOPIC, 0] += [message(number) for number in range(20)]
+    with running(bench, broker) as node:
+        stop(node)
+        is_broken.clear()
+        assert skip(node) == ("default", None)
+        node.wait(lambda: node.ids == list(range(20)))
+    assert bench.coordinator.letters == []
+
+
+def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1), message(2)]
+        node.drain()
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        made = control(node)
+        assert made.change(entry, "", {"badRecords": "stop"}) == "default"
+        (view,) = made.show(entry)
+        assert (view.state, view.next, view.waiting, view.why) == ("reading", {0: 2}, 0, "")
+        assert view.settings.plain()["badRecords"] == "stop"
+        with pytest.raises(InvalidInput, match="badRecords"):
+            made.change(entry, "", {"badRecord": "stop"})

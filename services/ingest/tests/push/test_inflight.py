@@ -1,0 +1,147 @@
+"""Pushes in flight: withdrawn by key, joined by content."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odf_common.errors import Refused
+from odf_ingest.commit import Outcome
+from odf_ingest.push.inflight import IsWanted, PushesInFlight, Target, cancelled
+
+
+class Slow:
+    """A commit that ends when told; it looks then at whether it is still wanted."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+        self.calls = 0
+
+    def __call__(self, is_wanted: IsWanted) -> Outcome:
+        self.calls += 1
+        self.begun.set()
+        assert self.may_end.wait(10)
+        if not is_wanted():
+            raise cancelled()
+        return Outcome(state=self.state, count=7, is_new=True)
+
+
+@pytest.fixture
+def push(make_bench: Any, tmp_path: Path) -> Any:
+    """Return what begins a push of some bytes in the background."""
+    state = make_bench().state
+    pushes = PushesInFlight()
+    pool = ThreadPoolExecutor(4)
+
+    def begin(
+        content: str,
+        commit: Slow,
+        key: str,
+        *,
+        may_join: bool = True,
+        is_there: Callable[[], bool] = lambda: True,
+    ) -> Future[Outcome]:
+        file = tmp_path / key
+        file.write_text(content)
+        target = Target(dataset=state.dataset_id, source="default", event_time=None, size=len(content))
+        return pool.submit(pushes.run, target, file, commit, key=key, is_there=is_there, may_join=may_join)
+
+    begin.pushes = pushes  # type: ignore[attr-defined]
+    begin.slow = lambda: Slow(state)  # type: ignore[attr-defined]
+    yield begin
+    pool.shutdown()
+
+
+def joined(push: Any, slow: Slow) -> bool:
+    return any(len(one.callers) > 1 for one in push.pushes._pushes)
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("waited in vain")
+
+
+def test_a_push_of_the_same_bytes_joins_the_one_in_flight(push: Any, tmp_path: Path) -> None:
+    slow, other = push.slow(), push.slow()
+    first = push("same", slow, "a")
+    assert slow.begun.wait(10)
+    (tmp_path / "a").unlink()  # its client has left
+    second = push("same", other, "b")
+    wait(lambda: joined(push, slow))
+    slow.may_end.set()
+    assert (first.result(10).count, first.result().is_new) == (7, True)
+    assert (second.result(10).count, second.result().is_new) == (0, False)
+    assert other.calls == 0
+
+
+@pytest.mark.parametrize(("content", "may_join"), [("else", True), ("same", False)])
+def test_other_bytes_or_a_key_of_the_clients_own_are_another_push(
+    push: Any, content: str, may_join: bool
+) -> None:
+    slow, other = push.slow(), push.slow()
+    first = push("same", slow, "a")
+    assert slow.begun.wait(10)
+    second = push(content, other, "b", may_join=may_join)
+    assert other.begun.wait(10)
+    for one in (slow, other):
+        one.may_end.set()
+    assert first.result(10).is_new
+    assert second.result(10).is_new
+
+
+def test_after_the_first_has_ended_the_same_bytes_are_pushed_again(push: Any) -> None:
+    for key in ("a", "b"):
+        slow = push.slow()
+        slow.may_end.set()
+        assert push("same", slow, key).result(10).is_new
+
+
+def test_a_push_is_withdrawn_by_its_key(push: Any) -> None:
+    slow = push.slow()
+    first = push("same", slow, "a")
+    assert slow.begun.wait(10)
+    assert not push.pushes.withdraw("b")
+    assert push.pushes.withdraw("a")
+    slow.may_end.set()
+    with pytest.raises(Refused, match="nothing was committed"):
+        first.result(10)
+
+
+def test_a_push_whose_client_has_gone_is_withdrawn(push: Any) -> None:
+    slow = push.slow()
+    slow.may_end.set()
+    with pytest.raises(Refused, match="nothing was committed"):
+        push("same", slow, "a", is_there=lambda: False).result(10)
+
+
+def test_a_push_that_somebody_has_joined_goes_on_without_the_first_client(push: Any) -> None:
+    slow = push.slow()
+    first = push("same", slow, "a")
+    assert slow.begun.wait(10)
+    second = push("same", push.slow(), "b")
+    wait(lambda: joined(push, slow))
+    push.pushes.withdraw("a")
+    slow.may_end.set()
+    assert first.result(10).count == 7
+    assert not second.result(10).is_new
+
+
+def test_who_has_joined_and_withdraws_is_answered_at_once(push: Any) -> None:
+    slow = push.slow()
+    first = push("same", slow, "a")
+    assert slow.begun.wait(10)
+    second = push("same", push.slow(), "b")
+    wait(lambda: joined(push, slow))
+    push.pushes.withdraw("b")
+    with pytest.raises(Refused, match="nothing was committed"):
+        second.result(10)
+    slow.may_end.set()
+    assert first.result(10).is_new

@@ -1,0 +1,76 @@
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from odf_ingest.push.pools import ElasticPool, SerialQueue
+
+
+def test_tasks_that_stall_take_no_thread_from_the_others() -> None:
+    pool, release = ElasticPool(2, name="test", stalled=0.02), threading.Event()
+    stalled = [pool.submit(release.wait, 10) for _ in range(12)]
+    assert pool.submit(lambda: "done").result(10) == "done"
+    release.set()
+    assert all(one.result(10) for one in stalled)
+
+
+def test_no_more_tasks_run_at_once_than_were_asked_for_while_none_stalls() -> None:
+    pool, now, most = ElasticPool(2, name="test", stalled=60), 0, 0
+    guard = threading.Lock()
+
+    def task() -> None:
+        nonlocal now, most
+        with guard:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.001)
+        with guard:
+            now -= 1
+
+    for one in [pool.submit(task) for _ in range(50)]:
+        one.result(10)
+    assert most <= 2
+    assert pool.workers <= 2
+
+
+def test_threads_beyond_the_usual_number_end() -> None:
+    pool, release = ElasticPool(1, name="test", stalled=0.01), threading.Event()
+    stalled = [pool.submit(release.wait, 10) for _ in range(6)]
+    assert pool.submit(lambda: 1).result(10) == 1
+    release.set()
+    assert all(one.result(10) for one in stalled)
+    deadline = time.monotonic() + 10
+    while pool.workers > 1:
+        assert time.monotonic() < deadline
+        assert pool.submit(lambda: 1).result(10) == 1
+
+
+def test_an_error_is_that_of_its_task_alone() -> None:
+    pool = ElasticPool(1, name="test")
+    bad = pool.submit(lambda: 1 // 0)
+    assert pool.submit(lambda: 1).result(10) == 1
+    with pytest.raises(ZeroDivisionError):
+        bad.result(10)
+
+
+def test_a_queue_keeps_its_order_and_one_that_stalls_holds_up_no_other() -> None:
+    pool, release = ElasticPool(1, name="test", stalled=0.02), threading.Event()
+    stuck, other = SerialQueue(pool), SerialQueue(pool)
+    waiting = [stuck.submit(lambda: release.wait(10)) for _ in range(20)]
+    order: list[int] = []
+    for one in [other.submit(partial(order.append, number)) for number in range(50)]:
+        one.result(10)
+    assert order == list(range(50))
+    assert pool.workers <= 2
+    release.set()
+    assert all(one.result(10) for one in waiting)
+
+
+def test_a_queue_goes_on_after_a_task_that_fails() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        queue = SerialQueue(pool)
+        bad = queue.submit(lambda: 1 // 0)
+        assert queue.submit(lambda: 2).result(10) == 2
+        assert isinstance(bad.exception(10), ZeroDivisionError)

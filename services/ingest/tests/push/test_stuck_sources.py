@@ -1,0 +1,255 @@
+"""A source or dataset that cannot be read holds up no other, is named, and goes on once its cause is mended."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from odf_common.adapters.memory import MemoryCatalog
+from odf_common.errors import InvalidInput, Unavailable, VerificationFailed
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.chain_state import ChainState
+from odf_common.metadata.steps import ReadStepNdJson, SqlQueryStep
+from odf_common.ports.store import CatalogEntry
+from odf_common.testing.builders import a_dataset, a_push_source, a_query
+from odf_ingest.push import stalls
+from odf_ingest.push.inspector import Inspection, Inspector
+from odf_ingest.push.machine import Phase
+from odf_ingest.push.record import Search
+
+from .test_reader import TOPIC, Broker, Running, message, running
+
+COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
+OTHER = "odf.push.a.other"
+
+
+@pytest.fixture
+def broker() -> Broker:
+    made = Broker()
+    made.make(TOPIC)
+    made.make(OTHER)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "PATIENCE", 0.0)
+    monkeypatch.setattr(stalls, "LONG", 0.05)
+
+
+def two_sources(make_bench: Any, **changes: Any) -> Any:
+    """Return a dataset with the sources `default` and `other`, of which the second is unusual."""
+    step = ReadStepNdJson(ddl_schema=COLUMNS)
+    return make_bench(None, step, replace(a_push_source("other"), read=step, **changes))
+
+
+def why(node: Running, source: str) -> str:
+    return str(node.owned.stuck().get((node.bench.dataset, source), ""))
+
+
+def has_tried(node: Running, times: int) -> bool:
+    record = node.owned.record((node.bench.dataset, "other"))
+    return record is not None and record.trouble is not None and record.trouble.tries == times
+
+
+def test_a_topic_that_cannot_be_described_holds_up_no_other(make_bench: Any, broker: Broker) -> None:
+    bench = two_sources(make_bench)
+    broker.denied = {OTHER}
+    broker.logs[OTHER, 0] += [message(2)]
+    with running(bench, broker, other=OTHER) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.wait(lambda: node.ids == [1])
+        node.wait(lambda: "Topic authorization failed" in why(node, "other"))
+        assert node.owned.phase((bench.dataset, "other")) in {Phase.RETRYING, Phase.OPENING}
+        broker.denied = set()
+        node.wait(lambda: node.ids == [1, 2])
+        node.wait(lambda: node.owned.stuck() == {})
+
+
+def test_a_topic_that_may_be_described_and_not_read_is_tried_less_and_less_often(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = two_sources(make_bench)
+    with running(bench, broker, other=OTHER) as node:
+        for tries in range(1, 4):
+            node.wait(lambda: (bench.dataset, "other") in node.reader.sources)
+            broker.mute = {(OTHER, 0)}
+            broker.faults = {(OTHER, 0): "not authorized"}
+            node.wait(partial(has_tried, node, tries))
+        assert "not authorized" in why(node, "other")
+        broker.mute = set()
+        broker.logs[OTHER, 0] += [message(2)]
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.wait(lambda: set(node.ids) == {1, 2})
+        assert node.owned.stuck() == {}
+
+
+def test_a_query_that_takes_its_time_holds_up_no_source_without_one(make_bench: Any, broker: Broker) -> None:
+    bench = two_sources(make_bench, preprocess=a_query(SqlQueryStep(query="SELECT * FROM input")))
+    release, usual = threading.Event(), bench.preparer.messages
+
+    def slow(plan: Any, batch: Any) -> Any:
+        if plan.source.preprocess is None:
+            return usual(plan, batch)
+        release.wait(10)
+        return usual(replace(plan, source=replace(plan.source, preprocess=None)), batch)
+
+    bench.preparer.messages = slow
+    broker.logs[OTHER, 0] += [message(number) for number in range(100, 300)]
+    with running(bench, broker, other=OTHER) as node:
+        broker.logs[TOPIC, 0] += [message(number) for number in range(100)]
+        node.wait(lambda: len(node.ids) == 100)
+        release.set()
+        node.wait(lambda: set(node.ids) == set(range(300)))
+
+
+def test_a_commit_that_does_not_get_on_is_named(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    usual, is_held = bench.lanes.commit, threading.Event()
+
+    def held(*arguments: Any) -> Any:
+        if not is_held.is_set():
+            raise Unavailable(what="the lock of the dataset", why="held by process 17")
+        return usual(*arguments)
+
+    bench.lanes.commit = held
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.wait(lambda: "held by process 17" in why(node, "default"))
+        is_held.set()
+        node.wait(lambda: node.ids == [1])
+        node.wait(lambda: node.owned.stuck() == {})
+
+
+def test_a_dataset_that_cannot_be_read_hides_no_other() -> None:
+    names = [a_dataset(number) for number in range(600)]
+    catalog, found = MemoryCatalog(), list[Inspection]()
+    for number, dataset in enumerate(names):
+        catalog.add(CatalogEntry(alias=f"d{number}", dataset_id=dataset))
+    faults: dict[DatasetId, Exception] = {
+        names[1]: OSError(5, "Input/output error"),
+        names[2]: VerificationFailed(),
+        names[3]: ValueError("a bug"),
+    }
+
+    def current(dataset: DatasetId) -> ChainState | None:
+        if dataset in faults:
+            raise faults[dataset]
+        return None
+
+    with ThreadPoolExecutor(2) as pool:
+        inspector = Inspector(
+            catalog=catalog,
+            current=current,
+            topics=Broker(),  # type: ignore[arg-type]
+            pool=pool,
+            deliver=found.extend,
+        )
+        inspector.ask(names)
+        while len(found) < len(names):
+            time.sleep(0.005)
+    assert sorted(str(one.dataset) for one in found) == sorted(map(str, names))
+    assert {one.dataset for one in found if one.error is not None} == set(faults)
+
+
+def test_a_slow_dataset_holds_up_only_itself() -> None:
+    names, release, done = [a_dataset(number) for number in range(50)], threading.Event(), set[DatasetId]()
+    catalog = MemoryCatalog()
+    for number, dataset in enumerate(names):
+        catalog.add(CatalogEntry(alias=f"d{number}", dataset_id=dataset))
+
+    def current(dataset: DatasetId) -> None:
+        if dataset == names[0]:
+            release.wait(10)
+
+    with ThreadPoolExecutor(2) as pool:
+        inspector = Inspector(
+            catalog=catalog,
+            current=current,
+            topics=Broker(),  # type: ignore[arg-type]
+            pool=pool,
+            deliver=lambda found: done.update(one.dataset for one in found),
+        )
+        inspector.ask(names[:1])
+        inspector.ask(names[1:])
+        while len(done) < 49:
+            assert not release.wait(0.01)
+        release.set()
+    assert done == set(names)
+
+
+def resumed(node: Running, search: Search | None = None) -> None:
+    node.ask(lambda: node.owned.resume((node.bench.dataset, "default"), search))
+
+
+def is_stopped(node: Running) -> Callable[[], bool]:
+    return lambda: node.owned.reason(node.bench.dataset, "default") is not None
+
+
+def bad(number: int) -> Callable[[Any, Any], None]:
+    """Return what raises for a batch with the message that has this number."""
+
+    def check(_: Any, batch: Any) -> None:
+        for part in batch.parts:
+            if any(value == message(number) for value in part.values):
+                raise InvalidInput(text=f"message {number} is beyond help")
+
+    return check
+
+
+def break_at(bench: Any, *numbers: int) -> None:
+    usual = bench.preparer.messages
+    checks = [bad(number) for number in numbers]
+
+    def messages(plan: Any, batch: Any) -> Any:
+        for check in checks:
+            check(plan, batch)
+        return usual(plan, batch)
+
+    bench.preparer.messages = messages
+    bench.mend = checks.clear
+
+
+def test_a_source_whose_cause_was_mended_goes_on_when_it_is_resumed(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    break_at(bench, 5)
+    broker.logs[TOPIC, 0] += [message(number) for number in range(10)]
+    with running(bench, broker) as node:
+        node.wait(is_stopped(node))
+        reason = node.owned.reason(bench.dataset, "default")
+        assert reason is not None
+        assert "odf source resume a --source default" in reason.advice()
+        assert "odf source skip a --source default" in reason.advice()
+        resumed(node)
+        node.wait(is_stopped(node))
+        bench.mend()
+        resumed(node)
+        node.wait(lambda: node.ids == list(range(10)))
+        assert node.owned.stuck() == {}
+    assert bench.coordinator.letters == []
+
+
+def test_the_message_beyond_help_is_found_and_left_out_and_no_other(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    break_at(bench, 137, 300)
+    broker.logs[TOPIC, 0] += [message(number) for number in range(400)]
+    # Each try ends in a traceback, which takes long to print.
+    with capture_logs(), running(bench, broker, size=100_000) as node:
+        for _ in range(2):
+            node.wait(is_stopped(node))
+            record = node.owned.record((bench.dataset, "default"))
+            assert record is not None
+            assert record.stop is not None
+            search = record.stop.search
+            assert search is not None
+            resumed(node, search)
+        node.wait(lambda: len(node.ids) == 398)
+        assert node.ids == [number for number in range(400) if number not in {137, 300}]
+    assert [letter.offset for letter in bench.coordinator.letters] == [137, 300]
+    assert all("skipped by command" in letter.reason for letter in bench.coordinator.letters)

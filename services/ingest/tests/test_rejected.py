@@ -1,0 +1,180 @@
+"""Rejected messages: found among the dead letters, retried, dropped."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from odf_common.errors import NotFound
+from odf_common.metadata.events import AddData, SourceState
+from odf_common.ports.bus import DeadLetter, StoredLetter
+from odf_common.runtime.rejects import load_reasons
+from odf_ingest.batch import BadRecord, MessageBatch
+from odf_ingest.position import KIND, SourcePosition, TopicPosition
+from odf_ingest.push.rejects import Rejecting
+from odf_ingest.rejected import RejectedMessages, Wanted
+
+
+@dataclass
+class Letters:
+    """Port `DeadLetters` over what was sent in memory."""
+
+    sent: list[DeadLetter]
+    again: list[StoredLetter] = field(default_factory=list)
+    lost: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
+
+    def read(self, key: bytes) -> Iterator[StoredLetter]:
+        for letter in list(self.sent)[self.lost :]:
+            if letter.key == key:
+                yield StoredLetter(
+                    topic=letter.topic,
+                    topic_id=letter.facts["topic-id"],
+                    partition=letter.partition,
+                    offset=letter.offset,
+                    source=letter.facts["source"],
+                    reason=letter.reason,
+                    value=letter.value,
+                    size=self.sizes.get(letter.offset, len(letter.value)),
+                    ms=0,
+                )
+
+    def send_again(self, letters: Iterable[StoredLetter]) -> int:
+        before = len(self.again)
+        self.again += letters
+        return len(self.again) - before
+
+
+@pytest.fixture
+def rejected(make_bench: Any) -> Any:
+    """A source that has rejected messages 1, 2, 5 of 8, one of them read twice before it was committed."""
+    bench = make_bench()
+    letters = Letters(bench.coordinator.letters)
+    made = RejectedMessages(lanes=bench.lanes, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
+    for offset, reason in ((1, "first"), (1, "first"), (2, "second"), (5, "third"), (9, "not passed yet")):
+        bury(bench, offset, reason)
+    position = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 8})}).with_rejected(3)
+    commit(bench, position)
+    return made, letters, bench
+
+
+def bury(
+    bench: Any, offset: int, reason: str, topic_id: str = "one", position: SourcePosition | None = None
+) -> None:
+
+    batch = MessageBatch(
+        topic="topic",
+        topic_id=topic_id,
+        partitions=1,
+        parts=(),
+        start={},
+        end={},
+        beginning={},
+        begun=0,
+        size=0,
+    )
+    bad = BadRecord(partition=0, offset=offset, value=f"value {offset}".encode(), reason=reason)
+    Rejecting(bench.coordinator, bench.blobs).bury(
+        bench.dataset, "default", batch, [bad], position or SourcePosition()
+    )
+
+
+def commit(bench: Any, position: SourcePosition) -> None:
+
+    state = SourceState(source_name="default", kind=KIND, value=position.text())
+    bench.propose(AddData(new_source_state=state))
+
+
+def offsets(letters: Iterable[StoredLetter]) -> list[int]:
+    return [letter.offset for letter in letters]
+
+
+def test_each_open_message_is_found_once_and_none_that_may_still_be_read(rejected: Any) -> None:
+    made, _, bench = rejected
+    assert offsets(made.open(bench.dataset)) == [1, 2, 5]
+    assert made.count(bench.dataset) == 3
+    assert load_reasons(bench.blobs, bench.dataset) == {"default": "first"}
+
+
+def test_what_is_dropped_is_open_no_longer_and_the_next_reason_is_told(rejected: Any) -> None:
+    made, _, bench = rejected
+    settled = made.drop(bench.dataset, [Wanted(source="", partition=0, offset=1)])
+    assert (settled.count, settled.open) == (1, 2)
+    assert offsets(made.open(bench.dataset)) == [2, 5]
+    assert load_reasons(bench.blobs, bench.dataset) == {"default": "second"}
+    told = bench.coordinator.sent[-1][1].ingest_progress
+    assert (told.source_name, told.rejected, told.rejected_reason) == ("", 2, "second")
+    with pytest.raises(NotFound, match="an open rejected message at 0/1 does not exist"):
+        made.drop(bench.dataset, [Wanted(source="", partition=0, offset=1)])
+
+
+def test_all_are_dropped_also_those_whose_letters_were_lost(rejected: Any) -> None:
+    made, letters, bench = rejected
+    letters.lost = 3
+    assert offsets(made.open(bench.dataset)) == [5]
+    assert (made.count(bench.dataset), made.drop(bench.dataset, []).open) == (3, 0)
+    assert offsets(made.open(bench.dataset)) == []
+    assert load_reasons(bench.blobs, bench.dataset) == {}
+
+
+def test_what_is_retried_is_published_once_as_it_was(rejected: Any) -> None:
+    made, letters, bench = rejected
+    settled = made.retry(bench.dataset, [])
+    assert (settled.count, settled.cut, settled.open) == (3, 0, 0)
+    assert [one.value for one in letters.again] == [b"value 1", b"value 2", b"value 5"]
+    assert made.retry(bench.dataset, []).count == 0
+
+
+def test_a_letter_that_was_cut_is_not_retried_and_stays_open(rejected: Any) -> None:
+    made, letters, bench = rejected
+    letters.sizes[2] = 1000
+    settled = made.retry(bench.dataset, [])
+    assert (settled.count, settled.cut, settled.open) == (2, 1, 1)
+    assert offsets(made.open(bench.dataset)) == [2]
+
+
+def test_what_is_rejected_after_all_were_handled_counts_again(rejected: Any) -> None:
+    made, _, bench = rejected
+    made.drop(bench.dataset, [])
+    topic = TopicPosition(topic_id="one", next={0: 10})
+    commit(bench, SourcePosition(topics={"topic": topic}).with_rejected(4))
+    assert made.count(bench.dataset) == 1
+    assert offsets(made.open(bench.dataset)) == [9]
+
+
+def test_a_later_topic_of_the_same_name_has_messages_of_its_own(rejected: Any) -> None:
+    made, _, bench = rejected
+    made.drop(bench.dataset, [])
+    fresh = SourcePosition(topics={"topic": TopicPosition(topic_id="two", next={0: 0})}).with_rejected(3)
+    bury(bench, 1, "of another topic", "two", position=fresh)
+    topic = TopicPosition(topic_id="two", next={0: 2})
+    commit(bench, SourcePosition(topics={"topic": topic}).with_rejected(4))
+    assert [letter.reason for letter in made.open(bench.dataset)][-1] == "of another topic"
+    assert made.count(bench.dataset) == 1
+
+
+def test_what_is_rejected_again_after_a_reset_is_open_again(rejected: Any) -> None:
+    made, _, bench = rejected
+    made.drop(bench.dataset, [])
+    before = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 2})}).with_rejected(1)
+    commit(bench, before)  # as a reset would leave it
+    assert made.count(bench.dataset) == 0
+    bury(bench, 5, "again", position=before)
+    topic = TopicPosition(topic_id="one", next={0: 8})
+    commit(bench, SourcePosition(topics={"topic": topic}).with_rejected(2))
+    assert made.count(bench.dataset) == 1
+    assert {letter.offset for letter in made.open(bench.dataset)} == {2, 5}
+
+
+def test_a_new_message_is_not_hidden_by_decisions_about_what_a_reset_took_back(rejected: Any) -> None:
+    made, _, bench = rejected
+    made.drop(bench.dataset, [Wanted(source="", partition=0, offset=at) for at in (1, 5)])
+    start = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 0})})
+    commit(bench, start)
+    later = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 20})})
+    commit(bench, later)  # read again, this time without a fault
+    bury(bench, 20, "new", position=later)
+    after = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 21})})
+    commit(bench, after.with_rejected(1))
+    assert made.count(bench.dataset) == 1

@@ -1,0 +1,62 @@
+from pathlib import Path
+
+import pytest
+
+from odf_common.adapters.local import LocalBlobStore
+from odf_common.errors import InvalidInput
+from odf_common.identity.did import DatasetId
+from odf_ingest.source_settings import BadRecords, EmptySnapshot, SourceSettings, load_settings, save_settings
+
+DATASET = DatasetId.of_key(bytes(32))
+
+
+def test_a_source_that_nobody_configured_has_the_defaults(tmp_path: Path) -> None:
+    assert load_settings(LocalBlobStore(tmp_path), DATASET, "default") == SourceSettings()
+
+
+def test_settings_of_one_source_are_kept_beside_those_of_another(tmp_path: Path) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    stopping = SourceSettings(bad_records=BadRecords.STOP, max_retracted_share=0.9)
+    refusing = SourceSettings(empty_snapshot=EmptySnapshot.REFUSE)
+    save_settings(blobs, DATASET, "a", stopping)
+    save_settings(blobs, DATASET, "b", refusing)
+    assert load_settings(blobs, DATASET, "a") == stopping
+    assert load_settings(blobs, DATASET, "b") == refusing
+
+
+def test_a_source_set_back_to_the_defaults_leaves_no_note(tmp_path: Path) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    save_settings(blobs, DATASET, "a", SourceSettings(bad_records=BadRecords.STOP))
+    save_settings(blobs, DATASET, "a", SourceSettings())
+    assert blobs.note(DATASET, "sources") is None
+
+
+def test_only_what_is_named_changes() -> None:
+    before = SourceSettings(bad_records=BadRecords.STOP)
+    assert before.changed({"maxRetractedShare": "0.9"}) == SourceSettings(
+        bad_records=BadRecords.STOP, max_retracted_share=0.9
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("badRecord", "stop", "badRecord: there is no such setting of a source; there are badRecords, "),
+        ("badRecords", "ignore", "badRecords: expected one of dead-letter, stop, got 'ignore'"),
+        ("maxRetractedShare", "most", "maxRetractedShare: expected a number, got 'most'"),
+        ("maxRetractedShare", "1.5", "maxRetractedShare: expected 0 to 1, got 1.5"),
+        ("retractionGuardRows", "-1", "retractionGuardRows: expected 0 or more"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(key: str, value: str, said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        SourceSettings().changed({key: value})
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}'])
+def test_a_damaged_note_is_named(tmp_path: Path, text: str) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    blobs.set_note(DATASET, "sources", text)
+    with pytest.raises(InvalidInput, match="settings of the sources of did:odf:"):
+        load_settings(blobs, DATASET, "a")
