@@ -17,6 +17,7 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_ingest.read.type_names import Quoted, shown, type_name
 
+NO_COLUMNS: Final = "has no column with a value"  # nor has any message read with it
 _INFINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _MOST_DIGITS: Final = 80  # of a number that is spelled out; the widest decimal has 76
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
@@ -118,6 +119,8 @@ def rewritten(text: bytes, schema: pa.Schema) -> bytes:
 
 def require_known(found: dict[str, object], schema: pa.Schema) -> None:
     """Raise `InvalidInput` unless the object has one of the columns."""
+    if len(schema) == 0:
+        raise Misfit(text=NO_COLUMNS)
     if not any(name in found for name in schema.names):
         has = ", ".join(map(shown, list(found)[:10])) or "nothing"
         raise Misfit(text=f"has none of the columns {', '.join(schema.names[:20])}; it has {has}")

@@ -15,7 +15,14 @@ from odf_common.errors import InvalidInput
 from odf_ingest.read.columns import TimeFormats, converted, parsed_schema, unconvertible
 from odf_ingest.read.encoding import BOM, require_utf8
 from odf_ingest.read.inferred import DEEPEST, inferred, require_shallow, too_deep
-from odf_ingest.read.json_exact import Misfit, decode_object, require_known, rewritten, with_plain_numbers
+from odf_ingest.read.json_exact import (
+    NO_COLUMNS,
+    Misfit,
+    decode_object,
+    require_known,
+    rewritten,
+    with_plain_numbers,
+)
 from odf_ingest.read.lines import read_lines
 from odf_ingest.values import Values
 
@@ -36,7 +43,7 @@ def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: Ti
         table = _parsed(lines.text, schema, formats, threads=False)
         _require_known(table, lines, schema)
     except InvalidInput:
-        if len(lines) > 1 or len(schema) == 0:
+        if len(lines) > 1:
             raise
         # One record by itself: rewritten, it is read exactly, or refused for a reason that helps.
         return converted(_parse(rewritten(lines.text, schema), _lenient(schema, formats)), schema, formats)
@@ -142,7 +149,7 @@ def _parsed(text: bytes, schema: pa.Schema, formats: TimeFormats, *, threads: bo
     Raises `InvalidInput` in Arrow's words. Without `threads` it takes longer, but less of the processors' time.
     """
     if len(schema) == 0:
-        raise InvalidInput(text="has no column with a value")
+        raise InvalidInput(text=NO_COLUMNS)
     try:
         table = converted(_parse(text, parsed_schema(schema, formats), threads=threads), schema, formats)
     except InvalidInput as error:

@@ -280,6 +280,28 @@ def test_columns_that_are_inferred_hold_for_each_message_by_itself(
     assert again.equals(schema)
 
 
+@pytest.mark.parametrize("step", JSON_STEPS)
+def test_where_no_column_has_a_value_a_message_is_refused_for_what_it_is_itself(step: ReadStep) -> None:
+    some = [b'{"c":null}', *[b'{"c":nan}'] * 7, b'null{"c":0}', b"{}", b'{"c":1,"c":1}']
+    schema = infer_records(step, some[:-1], None)
+    assert len(schema) == 0
+    assert rows_and_reasons(
+        partial(read_inferred, step, schema=schema), partial(suspects, step, schema=schema), some
+    ) == [
+        "has no column with a value",
+        *["is not JSON: Expecting value: line 1 column 6 (char 5)"] * 7,
+        reason_alone(step, b'null{"c":0}', schema),
+        "has no column with a value",
+        "column c: is there twice",
+    ]
+
+
+def reason_alone(step: ReadStep, one: bytes, schema: pa.Schema) -> str:
+    with pytest.raises(InvalidInput) as refused:
+        read_inferred(step, [one], schema)
+    return str(refused.value)
+
+
 def table_or_reason(read: Callable[[], pa.Table]) -> pa.Table | str:
     try:
         return read()
