@@ -17,7 +17,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.steps import ReadStepNdJson, SqlQueryStep
 from odf_common.ports.store import CatalogEntry
-from odf_common.testing.builders import a_dataset, a_push_source, a_query
+from odf_common.testing.builders import a_dataset, a_push_source, a_query, a_source_state, some_data
 from odf_ingest.push import stalls
 from odf_ingest.push.inspector import Inspection, Inspector
 from odf_ingest.push.machine import Phase
@@ -182,6 +182,41 @@ def test_a_slow_dataset_holds_up_only_itself() -> None:
             assert not release.wait(0.01)
         release.set()
     assert done == set(names)
+
+
+def test_a_source_state_that_cannot_be_read_stops_only_its_dataset(make_bench: Any, broker: Broker) -> None:
+    bench, other = make_bench(), a_dataset("other")
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.wait(lambda: node.ids == [1] and node.reader.sources[bench.dataset, "default"].is_idle)
+        before = bench.state.head
+        odd = replace(some_data(bench.state), new_data=None, new_source_state=a_source_state("garbage"))
+        bench.propose(odd)
+        entry, topics = node.catalog.by_alias("a"), {"default": broker.described(TOPIC)}
+        found = [
+            Inspection(dataset=bench.dataset, entry=entry, state=bench.state, topics=topics),
+            Inspection(dataset=other, error=Unavailable(what="its folder", why="Permission denied")),
+        ]
+        node.ask(lambda: node.owned.found(found))
+        assert "source state: cannot be read: 'garbage'" in why(node, "")
+        assert (other, "") in node.owned.stuck()
+        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.wait(lambda: node.ids == [1, 2])
+        node.wait(lambda: why(node, "") == "")
+
+
+def test_a_dataset_that_cannot_be_read_is_looked_at_again_once_however_often_it_was_seen(
+    make_bench: Any, broker: Broker
+) -> None:
+    other = a_dataset("other")
+    with running(make_bench(), broker) as node:
+        for _ in range(5):
+            seen = Inspection(dataset=other, error=Unavailable(what="its folder", why="Permission denied"))
+            node.ask(partial(node.owned.found, [seen]))
+        looks: list[int] = []
+        node.ask(lambda: looks.append(len(node.owned._later)))
+        assert looks == [1]
 
 
 def resumed(node: Running, search: Search | None = None) -> None:
