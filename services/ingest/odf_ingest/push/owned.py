@@ -36,7 +36,6 @@ log = structlog.stdlib.get_logger(__name__)
 RESCAN: Final = 15.0  # seconds between two looks through the catalog
 PATROL: Final = 1.0  # seconds between two looks at some datasets, in turn
 MOST: Final = 20  # datasets looked at in one patrol
-SAME_FAILURE: Final = 30.0  # seconds of work after which a failure is another one
 BUSY: Final = 0.5  # seconds until a dataset with batches in flight is looked at again
 PartitionOf = Callable[[DatasetId], int]
 
@@ -86,7 +85,6 @@ class OwnedSources:
         self._pool = pool
         self._partitions: frozenset[int] = frozenset()
         self._records: dict[Key, SourceRecord] = {}
-        self._failures: dict[Key, tuple[Trouble, float]] = {}
         self._datasets: dict[DatasetId, _Dataset] = {}
         self._later: list[tuple[float, str, DatasetId]] = []  # a heap: when, and by id
         self._planned: dict[DatasetId, float] = {}  # of each dataset the one look in the heap that counts
@@ -169,13 +167,10 @@ class OwnedSources:
         record = self._records.get(source.key)
         if record is not None and record.source is source:
             self._reading.close(source)
-            before, at = self._failures.get(source.key, (None, 0.0))
-            if before is not None and time.monotonic() - at < before.delay + SAME_FAILURE:
-                record = replace(record, trouble=before)  # although messages have come meanwhile
+            last = record.last_trouble
+            if last is not None and last.is_recent:
+                record = replace(record, trouble=last)  # although messages have come meanwhile
             self._fail(record if search is None else replace(record, search=search), error)
-            trouble = self._records[source.key].trouble
-            if trouble is not None:
-                self._failures[source.key] = trouble, time.monotonic()
 
     def stopped(self, source: PushSource, error: Exception, chain: object, batch: Span | None = None) -> None:
         """Stop a source, whose batch cannot be committed."""
@@ -446,7 +441,6 @@ class OwnedSources:
 
     def _close(self, key: Key) -> None:
         record = self._records.pop(key, None)
-        self._failures.pop(key, None)
         if record is None:
             return
         if record.source is not None:

@@ -19,6 +19,7 @@ Key = tuple[DatasetId, str]
 Place = tuple[int, int]  # partition and offset
 FIRST: Final = 0.2  # seconds before the first retry
 LONGEST: Final = 10.0  # seconds between two retries
+SAME_TROUBLE: Final = 30.0  # seconds of work after which a failure begins another trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,8 @@ class Trouble:
     why: str
     advice: str = ""
     tries: int = 1
+    last: float = field(default_factory=time.monotonic)
+    """When it was tried last (seconds, monotonic)."""
 
     @classmethod
     def of(cls, error: OdfError, before: "Trouble | None") -> Self:
@@ -93,6 +96,11 @@ class Trouble:
     def delay(self) -> float:
         """Return the seconds until it should be tried again."""
         return min(FIRST * 2.0 ** min(self.tries - 1, 16), LONGEST)
+
+    @property
+    def is_recent(self) -> bool:
+        """Return whether a failure now still belongs to it."""
+        return time.monotonic() - self.last < self.delay + SAME_TROUBLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +147,8 @@ class SourceRecord:
     stop: Stop | None = None
     trouble: Trouble | None = None
     """Kept until messages come, or the topic's end: opening alone does not show that a topic can be read."""
+    last_trouble: Trouble | None = None
+    """Kept even then: a source that fails after each few messages is tried less and less often."""
     suspect: Mapping[int, int] | None = None
     """Where it was when the chain was found elsewhere; that may have been a moment before its own commit."""
 
@@ -173,6 +183,7 @@ class SourceRecord:
             search=search or (self.search if is_to_be_opened else None),
             stop=stop,
             trouble=trouble or (self.trouble if is_to_be_opened or phase in LIVE else None),
+            last_trouble=trouble or self.last_trouble,
         )
 
 
