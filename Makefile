@@ -48,6 +48,10 @@ unit: setup ## tests that need neither broker nor Spark
 integration: setup ## tests over the real broker, Redis, S3 and Spark
 	@python -m pytest tests/integration
 
+.PHONY: explore
+explore: setup ## tests of laws and models, with other examples each time, and many more; half an hour or longer
+	@HYPOTHESIS_PROFILE=explore python -m pytest -n 2 --dist loadgroup --timeout 0 -m hypothesis
+
 .PHONY: bench
 bench: setup ## measure, and print the numbers
 	@python benchmarks/run.py

@@ -1,6 +1,10 @@
-"""Which tests share a process when the suite runs in several: those that share a node or a session."""
+"""Which examples hypothesis tries, and which tests share a process when the suite runs in several."""
 
 import pytest
+
+from odf_common.testing.profiles import load_profile
+
+load_profile()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,10 +4,9 @@ Processes are simulated in one process (`odf_common.testing.actors`), over real 
 runs whole, is killed before its n-th write, or is stopped there while others act. After each step the state is checked
 against what it may be; `settled` brings all to rest, and then it has to be exactly that.
 
-`HYPOTHESIS_PROFILE=soak python -m pytest tests/model` looks at many more.
+`HYPOTHESIS_PROFILE=explore python -m pytest tests/model` looks at many more.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -17,25 +16,21 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.model.node import RUN, Fate, Node, Operation
 
-COMMON: Final = {
-    "deadline": None,
-    "suppress_health_check": list(HealthCheck),
-    "print_blob": True,
-}
-settings.register_profile("soak", max_examples=300, stateful_step_count=20, **COMMON)  # type: ignore[arg-type]
-CI: Final = settings(
-    max_examples=25,
-    stateful_step_count=12,
-    derandomize=True,
-    database=None,
-    phases=(Phase.explicit, Phase.generate),  # `soak` also shrinks, which takes minutes
-    **COMMON,  # type: ignore[arg-type]
-)
+from odf_common.testing.profiles import examples, is_repeatable
 
 
+@pytest.mark.hypothesis
 def test_nothing_is_lost_doubled_or_orphaned() -> None:
-    profile = os.environ.get("HYPOTHESIS_PROFILE")
-    run_state_machine_as_test(Node, settings=settings.get_profile(profile) if profile else CI)
+    run_state_machine_as_test(
+        Node,
+        settings=settings(
+            max_examples=examples(25),
+            stateful_step_count=12 if is_repeatable() else 20,
+            # Shrinking takes minutes.
+            phases=(Phase.explicit, Phase.generate) if is_repeatable() else settings().phases,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
 
 
 RACES: Final[tuple[tuple[Operation, Operation], ...]] = (

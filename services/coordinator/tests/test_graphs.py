@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from odf_common.chain.chain import iterate
 from odf_common.errors import HeadMoved
 from odf_common.metadata.events import ExecuteTransform
+from odf_common.testing.profiles import examples
 from odf_coordinator.datasets import Known
 from odf_coordinator.diverged import Diverged
 from odf_coordinator.testing import Coordinator
@@ -90,7 +91,7 @@ def records_seen(node: Coordinator, name: str) -> Iterator[object]:
 
 
 @given(st.lists(st.integers(0, 3), max_size=14), st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 def test_every_record_arrives_once_on_every_way_however_looks_and_commits_alternate(
     steps: list[int], has_watermark: bool
 ) -> None:

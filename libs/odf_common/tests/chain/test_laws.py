@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odf_common.chain.chain import ChainBroken, ReadBlock, fold
@@ -45,6 +45,7 @@ from odf_common.testing.builders import (
     a_time,
     a_transform,
 )
+from odf_common.testing.profiles import examples
 
 NAMES = st.sampled_from(["default", "b", "ü"])
 HASHES = st.none() | st.builds(a_hash, st.integers(0, 2))
@@ -102,7 +103,7 @@ def is_refused(rules: tuple[Callable[..., str | None], ...], *arguments: object)
     return any(rule(*arguments) is not None for rule in rules)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200))
 @given(start=STARTS, steps=st.lists(st.tuples(EVENTS, CHANGES), max_size=8))
 def test_the_fold_accepts_exactly_what_every_rule_accepts(
     start: ChainState | None, steps: list[tuple[MetadataEvent, dict[str, object]]]
@@ -120,7 +121,6 @@ def test_the_fold_accepts_exactly_what_every_rule_accepts(
         assert state_from_bytes(state_to_bytes(state)) == state
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kind=st.sampled_from(DatasetKind), steps=st.lists(st.tuples(EVENTS, CHANGES), min_size=1, max_size=8))
 def test_the_fold_of_stored_blocks_accepts_exactly_what_every_rule_accepts(
     kind: DatasetKind, steps: list[tuple[MetadataEvent, dict[str, object]]]
@@ -161,7 +161,6 @@ def read(stored: dict[Multihash, bytes]) -> ReadBlock:
 STATE_BYTES = state_to_bytes(a_chain().add_data(2).state)
 
 
-@settings(deadline=None)
 @given(at=st.integers(0, len(STATE_BYTES) - 1), flip=st.integers(1, 255))
 def test_damaged_state_bytes_are_refused(at: int, flip: int) -> None:
     raw = bytearray(STATE_BYTES)
@@ -170,14 +169,12 @@ def test_damaged_state_bytes_are_refused(at: int, flip: int) -> None:
         state_from_bytes(bytes(raw))
 
 
-@settings(deadline=None)
 @given(size=st.integers(0, len(STATE_BYTES) - 1))
 def test_state_bytes_that_are_cut_off_are_refused(size: int) -> None:
     with pytest.raises(InvalidInput):
         state_from_bytes(STATE_BYTES[:size])
 
 
-@settings(deadline=None)
 @given(raw=st.binary(max_size=200))
 def test_any_bytes_are_a_state_or_invalid_input(raw: bytes) -> None:
     import zlib

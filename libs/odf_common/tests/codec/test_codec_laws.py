@@ -10,7 +10,7 @@ from typing import Any
 
 import flatbuffers
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from odf_common.codec import yaml_text
@@ -56,8 +56,9 @@ from odf_common.metadata.schema import (
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepGeoJson, ReadStepParquet
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.testing.objects import JSON, TEXTS, objects, values
+from odf_common.testing.profiles import examples
 
-LAWS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAWS = settings(max_examples=examples(40))
 VECTORS = Path(__file__).parents[4] / "tests" / "vectors"
 BLOCKS = objects(MetadataBlock)
 
@@ -200,7 +201,7 @@ def stock_timestamp(builder: Any, moment: Timestamp) -> int:
 # --- hostile bytes -------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(some.binary(max_size=200))
 def test_any_bytes_are_refused_or_decoded(raw: bytes) -> None:
     survives(raw)

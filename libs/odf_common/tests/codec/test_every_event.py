@@ -4,7 +4,7 @@ import json
 import struct
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from odf_common.codec.flatbuffers import (
@@ -24,8 +24,9 @@ from odf_common.metadata.events import AddData
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
 from odf_common.testing.objects import objects
+from odf_common.testing.profiles import examples
 
-LAWS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAWS = settings(max_examples=examples(15))
 
 
 @pytest.mark.parametrize("kind", EVENTS.members)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 
@@ -30,10 +30,11 @@ from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.testing.manifests import derivative, ledger, root
 from odf_common.testing.objects import objects, values
+from odf_common.testing.profiles import examples
 
 HERE = Path(__file__).parents[4]
 VECTORS = HERE / "tests" / "vectors"
-LAWS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAWS = settings(max_examples=examples(60))
 DECODERS: dict[str, Callable[[bytes, str], object]] = {
     "DatasetSnapshot": snapshots_from_text,
     "MetadataEvent": event_from_text,
@@ -281,7 +282,7 @@ def places(plain: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(value, (*path, key))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300))
 @given(values(EVENTS), some.data())
 def test_what_the_decoder_reads_of_a_changed_event_the_schema_accepts(
     event: Any, data: some.DataObject

@@ -15,6 +15,7 @@ from odf_common.hashing import streams
 from odf_common.hashing.logical import LogicalHasher, UnhashableType, logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.testing import plain_digest
+from odf_common.testing.profiles import examples
 
 VECTORS = Path(__file__).parents[4] / "tests" / "vectors" / "logical-hash"
 EXPECTED = json.loads((VECTORS / "expected.json").read_bytes())
@@ -201,7 +202,7 @@ def columns(draw: st.DrawFn) -> pa.Array:
 
 
 @given(st.lists(columns(), min_size=1, max_size=3), st.integers(0, 11), st.integers(1, 8))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=examples(80))
 def test_any_records_hash_as_the_plain_rules_say(arrays: list[pa.Array], start: int, size: int) -> None:
     table = pa.table({f"c{i}": array for i, array in enumerate(arrays)}).slice(start)
     expected = Multihash.arrow0(plain_digest.digest(table))
@@ -210,7 +211,7 @@ def test_any_records_hash_as_the_plain_rules_say(arrays: list[pa.Array], start: 
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 def test_blocks_of_a_column_do_not_matter(data: st.DataObject) -> None:
     array = data.draw(columns())
     expected = column_digest(array)
@@ -265,7 +266,6 @@ def test_a_null_under_structs_without_nulls_is_null() -> None:
     st.lists(st.tuples(st.booleans(), st.none() | st.integers(0, 3)), min_size=1, max_size=12),
     st.integers(1, 12),
 )
-@settings(deadline=None)
 def test_batches_do_not_matter_to_nullable_structs(rows: list[tuple[bool, int | None]], size: int) -> None:
     table = a_struct([valid for valid, _ in rows], [number for _, number in rows])
     assert logical_hash(table.to_reader(max_chunksize=size)) == logical_hash(table)

@@ -10,6 +10,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from odf_common.runtime.tables import print_records, record_rows
+from odf_common.testing.profiles import examples
 
 UNITS = ("s", "ms", "us", "ns")
 FIXED = [
@@ -81,7 +82,7 @@ def _inside(column: pa.Array, shape: str) -> pa.Array:
             return column
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600))
 @given(columns(), st.sampled_from(["table", "json", "yaml"]))
 def test_every_value_is_shown(column: pa.Array, output: str) -> None:
     print_records(pa.table({"number": [1], "op": [0], "value": column}), output)

@@ -59,7 +59,7 @@ def test_name_and_id_give_the_same_proof(key: PrivateKey) -> None:
     assert proven("Cities", "4711") == proven(str(key.dataset_id), "4711")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(challenge=st.text(min_size=1).filter(lambda text: "\0" not in text))
 def test_every_challenge_can_be_proven_and_no_other_passes(key: PrivateKey, challenge: str) -> None:
     signature = proven("cities", challenge)["signature"]

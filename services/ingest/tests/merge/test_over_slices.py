@@ -33,6 +33,7 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_common.ports.store import ObjectKind
+from odf_common.testing.profiles import examples
 from odf_ingest.errors import SnapshotRetractsTooMuch
 from odf_ingest.position import SourcePosition
 from odf_ingest.prepare import Prepared
@@ -264,7 +265,10 @@ def cells(name: str, types: Mapping[str, str]) -> st.SearchStrategy[Any]:
 STEPS = st.sampled_from(["batch"] * 6 + ["repeat", "restart", "reset"])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_a_dataset_holds_what_the_model_says(make_bench: Any, data: st.DataObject) -> None:
     types = {name: data.draw(st.sampled_from(sorted(KEYS)), label=name) for name in ("k1", "k2")}
@@ -273,7 +277,10 @@ def test_a_dataset_holds_what_the_model_says(make_bench: Any, data: st.DataObjec
 
 
 @pytest.mark.parametrize("type_", sorted(KEYS))
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(4),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_every_strategy_takes_keys_of_every_type(make_bench: Any, type_: str, data: st.DataObject) -> None:
     for strategy in STRATEGIES:

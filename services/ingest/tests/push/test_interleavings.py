@@ -18,6 +18,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
 from odf_common.ports.store import CatalogEntry
 from odf_common.testing.builders import a_push_source
+from odf_common.testing.profiles import examples
 from odf_ingest.push import owned, reader, record
 from odf_ingest.push.machine import LIVE, Phase
 from odf_ingest.push.owned import OwnedSources
@@ -280,8 +281,7 @@ def test_a_source_that_gets_ahead_of_its_commits_is_paused(world: Callable[[], W
 
 
 @settings(
-    max_examples=30,
-    deadline=None,
+    max_examples=examples(30),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=STEPS)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from odf_common.data.ddl import ddl_to_schema
@@ -241,7 +241,6 @@ def declared(step: ReadStep, type_: str) -> pa.Schema:
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
 @pytest.mark.parametrize("step", [*JSON_STEPS, *(ReadStepCsv(**some) for some in OPTIONS)])  # type: ignore[arg-type]
 def test_what_a_message_becomes_does_not_depend_on_those_next_to_it(
     step: ReadStep, data: st.DataObject
@@ -261,7 +260,6 @@ def test_what_a_message_becomes_does_not_depend_on_those_next_to_it(
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
 @pytest.mark.parametrize("step", [*STEPS, ReadStepCsv(infer_schema=True), ReadStepCsv(header=True)])
 def test_columns_that_are_inferred_hold_for_each_message_by_itself(
     step: ReadStep, data: st.DataObject
