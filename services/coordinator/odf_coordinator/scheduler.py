@@ -1,5 +1,8 @@
 """Runs transforms: on every commit the derivatives that read it, at most one transform of each at a time.
 
+A look that waits for the engine takes no place from others: those that have taken `STALLED` seconds do not count among
+the few that run at a time, so the engine has the more to do the longer it takes, and in the end all that it can.
+
 The owner of a derivative is whoever holds its partition of the coordinator's commands. That too only saves wasted
 work: two instances that transform the same derivative meet the fence, and one of them plans again.
 """
@@ -7,7 +10,10 @@ work: two instances that transform the same derivative meet the fence, and one o
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 import structlog
@@ -25,12 +31,21 @@ from odf_coordinator.underway import Underway
 log = structlog.get_logger(__name__)
 
 IDLE_SECONDS: Final = 0.5
+AT_A_TIME: Final = 2  # looks, not counting those that have stalled
+STALLED: Final = 1.0  # seconds after which a look counts as one that waits
+MOST: Final = 64  # looks at a time in all: what the engine cannot do yet waits there
+ROOM_SECONDS: Final = 0.1  # between looks at whether one has stalled
 BACK_OFF: Final = 0.2  # seconds after the first look in vain; doubled for each further one
 BACK_OFF_MAX: Final = 5.0
 FAILED_MAX: Final = 15.0
 AGAIN: Final = "it is tried again automatically; the coordinator's log says more"
 MEND: Final = (
     "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` tries it again"
+)
+SILENT: Final = "the engine shows no sign of life"
+SILENT_REMEDY: Final = (
+    "one whose JVM hangs is restarted within a minute; if that does not help, end its process, which `odf status` "
+    "shows: the node starts it again, and the transform is repeated"
 )
 DOUBLINGS: Final = 16  # of a pause; what keeps failing is tried for ever
 
@@ -55,6 +70,8 @@ class Scheduler:
         self._line = Line()
         self._problems = Problems()
         self._lost = Problems()
+        self._numbers = count()
+        self._begun: dict[int, float] = {}  # looks under way, by number
         self._changed = threading.Condition(threading.RLock())
 
     def on_committed(self, state: ChainState) -> None:
@@ -109,7 +126,7 @@ class Scheduler:
 
     def trouble(self, dataset: DatasetId) -> Problem | None:
         """Return what keeps a derivative from going on, be it only that what it needs is out of reach."""
-        return self._problems.get(dataset) or self._lost.get(dataset)
+        return self._problems.get(dataset) or self._lost.get(dataset) or self._silence(dataset)
 
     def waiting(self) -> int:
         """Return how many derivatives are queued or looked at."""
@@ -127,19 +144,40 @@ class Scheduler:
         return self._transformer.underway
 
     def run(self, stop: threading.Event) -> None:
-        """Look at derivatives until told to stop; several threads may run this."""
-        while not stop.is_set():
-            if not self.work():
-                self._wait()
+        """Look at derivatives until told to stop; then those looks end that have begun."""
+        with ThreadPoolExecutor(MOST, thread_name_prefix="transform") as pool:
+            while not stop.is_set():
+                taken = self._take()
+                if taken is None:
+                    self._wait()
+                else:
+                    pool.submit(self._look, *taken)
 
     def work(self) -> bool:
         """Take the next look that is due; tells whether there was one."""
-        with self._changed:
-            taken = self._line.take(self._now())
+        taken = self._take()
         if taken is None:
             return False
         self._look(*taken)
         return True
+
+    def _take(self) -> tuple[int, DatasetId, bool] | None:
+        """Begin the next look that is due and has room; it has a number, and tells whether it is forced."""
+        with self._changed:
+            taken = self._line.take(self._now()) if self._has_room() else None
+            if taken is None:
+                return None
+            number = next(self._numbers)
+            self._begun[number] = self._now()
+            return number, *taken
+
+    def _has_room(self) -> bool:
+        quick = sum(1 for begun in self._begun.values() if self._now() - begun < STALLED)
+        return quick < AT_A_TIME and len(self._begun) < MOST
+
+    def _silence(self, dataset: DatasetId) -> Problem | None:
+        since = self.underway.silent_since(dataset)
+        return None if since is None else Problem(text=SILENT, remedy=SILENT_REMEDY, since=since)
 
     def _mark(self, dataset: DatasetId) -> None:
         if self._is_ours(dataset):
@@ -150,15 +188,21 @@ class Scheduler:
         """Return when something is due, or may be."""
         with self._changed:
             due = self._line.next_due()
+            if due is not None and not self._has_room():
+                due = max(due, self._now() + ROOM_SECONDS)
             wait = IDLE_SECONDS if due is None else min(due - self._now(), IDLE_SECONDS)
             if wait > 0:
                 self._changed.wait(wait)
 
-    def _look(self, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - what `Line.take` returns
+    def _look(self, number: int, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - what `_take` returns
         self._try(dataset, is_forced)
-        if self._datasets.catalog.by_id(dataset) is None:
-            with self._changed:
-                self._line.drop_idle(dataset)
+        with self._changed:
+            del self._begun[number]
+            self._changed.notify_all()
+        with suppress(OdfError):  # then it is left in the line, for a later look
+            if self._datasets.catalog.by_id(dataset) is None:
+                with self._changed:
+                    self._line.drop_idle(dataset)
 
     def _try(self, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - as above
         try:

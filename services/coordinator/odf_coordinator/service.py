@@ -39,7 +39,6 @@ from odf_coordinator.underway import Underway
 
 log = structlog.get_logger(__name__)
 
-POOL: Final = 2  # transforms at a time
 COMMITS: Final = 64  # datasets committed to at a time; one that is locked keeps its thread for seconds
 NOTICES: Final = 8  # datasets looked at a time, of those that others have moved
 
@@ -89,7 +88,7 @@ def build(env: Environment) -> Service:
         subscriptions=_subscriptions(importer, ownership, parts),
         grpc=partial(register, parts=parts),
         grpc_address=env.settings.coordinator_grpc,
-        background=(ownership.run, publisher.run, collector.run, *(scheduler.run for _ in range(POOL))),
+        background=(ownership.run, publisher.run, collector.run, scheduler.run),
     )
 
 

@@ -49,6 +49,7 @@ from odf_coordinator.servicer import Parts
 from odf_coordinator.slices import Slices
 from odf_coordinator.testing_engine import PassingEngine
 from odf_coordinator.transformer import Transformer
+from odf_coordinator.underway import Underway
 
 __all__ = ["Coordinator", "FakeBus", "FakeTopics", "NoIngest", "PassingEngine", "TickingClock"]
 
@@ -141,6 +142,7 @@ class Coordinator:
             engine=self.engine,
             blobs=self.blobs,
             clock=self.clock,
+            underway=Underway(clock=lambda: self.now),
         )
         self.scheduler = Scheduler(
             datasets=self.datasets, transformer=transformer, is_ours=self.keys.has, now=lambda: self.now
@@ -298,18 +300,16 @@ class Coordinator:
         )
 
     @contextmanager
-    def at_work(self, workers: int = 1) -> Iterator[None]:
-        """Have the scheduler run meanwhile, in so many threads."""
+    def at_work(self) -> Iterator[None]:
+        """Have the scheduler run meanwhile."""
         stop = threading.Event()
-        threads = [threading.Thread(target=self.scheduler.run, args=(stop,)) for _ in range(workers)]
-        for thread in threads:
-            thread.start()
+        thread = threading.Thread(target=self.scheduler.run, args=(stop,))
+        thread.start()
         try:
             yield
         finally:
             stop.set()
-            for thread in threads:
-                thread.join()
+            thread.join()
 
     def work(self) -> int:
         """Do all transforms that are due; returns how many looks that took."""

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Final
 
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
 
 SHORT: Final = 1.0  # seconds
+QUIET: Final = 10.0  # seconds without a report, of which there is one a second
 Tell = Callable[[DatasetId, EngineProgress], None]
 Clock = Callable[[], float]  # seconds
 
@@ -23,15 +25,21 @@ class Work:
         self.now = EngineProgress()
         self._tell = tell
         self._clock = clock
-        self._begun = clock()
+        self._begun = self._heard = clock()
         self._is_told = False
 
     def note(self, now: EngineProgress) -> None:
         """Take in a report; it is passed on if the transform is not one of the many short ones."""
         self.now = now
-        if self._clock() - self._begun >= SHORT:
+        self._heard = self._clock()
+        if self._heard - self._begun >= SHORT:
             self._is_told = True
             self._tell(now)
+
+    @property
+    def silence(self) -> float:
+        """Return the seconds since the last report."""
+        return self._clock() - self._heard
 
     def end(self) -> None:
         """Tell that it is over, if others were told that it goes on."""
@@ -67,3 +75,11 @@ class Underway:
         with self._guard:
             work = self._at_work.get(dataset)
             return None if work is None else work.now
+
+    def silent_since(self, dataset: DatasetId) -> Timestamp | None:
+        """Return since when the engine has said nothing of a dataset's transform, None unless that is long."""
+        with self._guard:
+            work = self._at_work.get(dataset)
+        if work is None or work.silence < QUIET:
+            return None
+        return Timestamp(time.time_ns() - int(work.silence * 1e9))

@@ -121,7 +121,7 @@ def test_the_diamond_is_exact_while_several_ingest_and_several_transform(tmp_pat
                     continue
                 break
 
-    with node.at_work(3):
+    with node.at_work():
         threads = [threading.Thread(target=ingest, args=(source,)) for source in range(sources)]
         for thread in threads:
             thread.start()
@@ -143,7 +143,7 @@ def test_a_diamond_whose_root_goes_back_is_exact_again(tmp_path: Path) -> None:
     node.changing.reset("a", first, is_forced=True)
     node.push("a", "Lima", minute=2)
 
-    with node.at_work(2):
+    with node.at_work():
         steps = [*node.pulling.derive_again(["a"], is_recursive=False, is_wanted=lambda: True)]
 
     assert {one.alias for one in steps if one.state == "reset"} == set(READS)
@@ -179,7 +179,7 @@ def test_a_derivative_that_is_looked_at_before_its_inputs_are_taken_back_is_take
     node.push("a", "Lima", minute=2)
 
     pulling = replace(node.pulling, diverged=cast("Diverged", LooksBetween(node)))
-    with node.at_work(1):
+    with node.at_work():
         assert [*pulling.derive_again(["a"], is_recursive=False, is_wanted=lambda: True)]
 
     require_exact(node)
@@ -194,7 +194,7 @@ def test_dropped_data_of_a_whole_graph_comes_back_inputs_first(tmp_path: Path) -
     for name in READS:
         node.dropping.drop(name)
 
-    with node.at_work(2):
+    with node.at_work():
         steps = [*node.pulling.pull(["e"], is_all=False, is_recursive=True, is_wanted=lambda: True)]
 
     assert {one.alias for one in steps if one.state == "rebuilt"} == set(READS)

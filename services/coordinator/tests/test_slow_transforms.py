@@ -1,0 +1,103 @@
+"""Transforms that wait for the engine hold up no other, and are named."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.ports.engine import OnProgress
+from odf_coordinator.scheduler import AT_A_TIME, STALLED
+from odf_coordinator.testing import Coordinator
+from odf_coordinator.testing_engine import PassingEngine
+from odf_coordinator.underway import QUIET
+
+SLOW = tuple(f"cities.slow.{number}" for number in range(5))
+QUICK = ("cities.copy", "cities.other")
+
+
+class SlowEngine(PassingEngine):
+    """Does not answer for some datasets before `release` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.release = threading.Event()
+        self.held: set[str] = set()
+
+    def execute_transform(
+        self, request: TransformRequest, on_progress: OnProgress | None = None
+    ) -> TransformResponseSuccess:
+        if request.dataset_alias in SLOW:
+            self.held.add(request.dataset_alias)
+            self.release.wait(60)
+        return super().execute_transform(request, on_progress)
+
+    @contextmanager
+    def freed(self) -> Iterator[None]:
+        """Let go of what it holds in the end, whatever happens."""
+        try:
+            yield
+        finally:
+            self.release.set()
+
+
+@pytest.fixture
+def engine() -> SlowEngine:
+    return SlowEngine()
+
+
+@pytest.fixture
+def fan(tmp_path: Path, engine: SlowEngine, root: str, derivative: str) -> Coordinator:
+    node = Coordinator(home=tmp_path, engine=engine)
+    names = (*SLOW, *QUICK)
+    node.add(root, *(derivative.replace("name: cities.copy", f"name: {name}") for name in names))
+    node.push("cities", "Oslo")
+    return node
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def records(node: Coordinator, name: str) -> int:
+    return node.find(name).state.next_offset
+
+
+def test_transforms_that_take_their_time_hold_up_no_other(fan: Coordinator, engine: SlowEngine) -> None:
+    def are_through() -> bool:
+        fan.now += STALLED + 1
+        return [records(fan, name) for name in QUICK] == [1, 1]
+
+    with fan.at_work(), engine.freed():
+        until(are_through)
+        assert engine.held == set(SLOW)
+        assert [records(fan, name) for name in SLOW] == [0] * len(SLOW)
+        engine.release.set()
+        until(lambda: [records(fan, name) for name in SLOW] == [1] * len(SLOW))
+
+
+def test_few_transforms_are_begun_at_a_time_while_none_takes_long(fan: Coordinator) -> None:
+    taken = [fan.scheduler._take() for _ in range(AT_A_TIME + 1)]
+    fan.now += STALLED
+    taken += [fan.scheduler._take() for _ in range(AT_A_TIME + 1)]
+    assert [one is not None for one in taken] == [*[True] * AT_A_TIME, False] * 2
+
+
+def test_a_transform_of_which_the_engine_says_nothing_is_named(fan: Coordinator, engine: SlowEngine) -> None:
+    with fan.at_work(), engine.freed():
+        until(lambda: SLOW[0] in engine.held)
+        known = fan.find(SLOW[0])
+        assert fan.scheduler.trouble(known.id) is None
+        fan.now += QUIET + 1
+        problem = fan.scheduler.trouble(known.id)
+        assert problem is not None
+        assert problem.text == "the engine shows no sign of life"
+        assert "end its process, which `odf status` shows" in problem.remedy
+        assert fan.scheduler.trouble(known.id) == problem
+        assert abs(time.time_ns() - problem.since.ns) < 60e9
