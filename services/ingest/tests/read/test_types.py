@@ -14,6 +14,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import read_batch, read_records
 from odf_ingest.read.declared import declared_schema
+from odf_ingest.read.type_names import type_name
 from odf_ingest.read.uuids import to_uuids
 
 ID = "123e4567-e89b-12d3-a456-426614174000"
@@ -137,3 +138,17 @@ def test_a_struct_with_required_parts_may_be_null_itself(type_: str) -> None:
 def test_a_required_part_is_required_where_there_is_a_whole(type_: str, value: bytes, part: str) -> None:
     with pytest.raises(InvalidInput, match=f"column c: its part {part} is required and is null"):
         read_records(ReadStepNdJson(), [b'{"c":%s}' % value], schema_of(type_))
+
+
+@pytest.mark.parametrize(
+    ("type_", "name"),
+    [
+        (pa.decimal128(10, 2), "DECIMAL(10, 2)"),
+        (pa.list_(pa.timestamp("us", "UTC")), "ARRAY<TIMESTAMP(6)>"),
+        (pa.struct([pa.field("a b", pa.int32(), nullable=False)]), "STRUCT<`a b`: INT NOT NULL>"),
+        (pa.duration("s"), "duration[s]"),
+        (pa.list_(pa.duration("s")), "list<item: duration[s]>"),
+    ],
+)
+def test_messages_name_a_type_as_it_is_declared_or_as_arrow_does(type_: pa.DataType, name: str) -> None:
+    assert type_name(type_) == name
