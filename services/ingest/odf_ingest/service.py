@@ -42,26 +42,49 @@ INSPECTORS: Final = 2  # datasets that are looked at, at a time
 def build(env: Environment) -> Service:
     """Return the service: it reads push topics, takes pushed files, and proposes what it made of them."""
     _tune_collector()
-    settings = env.settings
     replies = Replies(env.bus)
-    drafter = Drafter(
-        env.blobs, env.clock, block_version=settings.block_version, is_signed=settings.signed_columns
+    preparer = Preparer(Preprocessor(env.engine, env.blobs.scratch))
+    lanes = _lanes(env, replies)
+    reader = _reader(env)
+    owned = _owned(env, lanes, reader)
+    reader.bind(owned, _work(env, lanes, preparer, reader))
+    return Service(
+        name="ingest",
+        subscriptions=subscriptions(Notices(reader, owned, lanes), replies),
+        grpc=_servicer(env, lanes, preparer, owned, reader).register,
+        grpc_address=env.settings.ingest_grpc,
+        background=(reader.run, _warm),
     )
-    lanes = Lanes(
+
+
+def _lanes(env: Environment, replies: Replies) -> Lanes:
+    drafter = Drafter(
+        env.blobs,
+        env.clock,
+        block_version=env.settings.block_version,
+        is_signed=env.settings.signed_columns,
+    )
+    return Lanes(
         env.blobs,
         env.states,
         BatchCommitter(env.states, drafter, Proposals(replies)),
         ElasticPool(COMMITTERS, name="commit"),
         ThreadPoolExecutor(QUERIES, thread_name_prefix="query"),
     )
-    preparer = Preparer(Preprocessor(env.engine, env.blobs.scratch))
+
+
+def _reader(env: Environment) -> PushReader:
     records = KafkaRecords(
-        settings.required("kafka"),
-        prefix=settings.kafka_prefix,
+        env.settings.required("kafka"),
+        prefix=env.settings.kafka_prefix,
         partitions=_topics_of(env.catalog),
     )
-    reader = PushReader(records, settings.slice_max_bytes)
-    owned = OwnedSources(
+    return PushReader(records, env.settings.slice_max_bytes)
+
+
+def _owned(env: Environment, lanes: Lanes, reader: PushReader) -> OwnedSources:
+    settings = env.settings
+    return OwnedSources(
         reading=reader,
         lanes=lanes,
         catalog=env.catalog,
@@ -70,7 +93,10 @@ def build(env: Environment) -> Service:
         partition_of=lambda dataset: partition_of(str(dataset).encode()),
         pool=ElasticPool(INSPECTORS, name="inspect"),
     )
-    work = Work(
+
+
+def _work(env: Environment, lanes: Lanes, preparer: Preparer, reader: PushReader) -> Work:
+    return Work(
         lanes=lanes,
         preparer=preparer,
         topics=env.topics,
@@ -79,32 +105,25 @@ def build(env: Environment) -> Service:
         readers=ElasticPool(READERS, name="read"),
         failed=reader.failed,
     )
-    reader.bind(owned, work)
-    servicer = IngestServicer(
+
+
+def _servicer(
+    env: Environment, lanes: Lanes, preparer: Preparer, owned: OwnedSources, reader: PushReader
+) -> IngestServicer:
+    letters = KafkaLetters(env.settings.required("kafka"), prefix=env.settings.kafka_prefix)
+    return IngestServicer(
         catalog=env.catalog,
         lanes=lanes,
         preparer=preparer,
         drains=Drains(env.topics, lanes, owned, reader),
         owned=owned,
-        rejected=RejectedMessages(
-            lanes=lanes,
-            blobs=env.blobs,
-            letters=KafkaLetters(settings.required("kafka"), prefix=settings.kafka_prefix),
-            bus=env.bus,
-        ),
+        rejected=RejectedMessages(lanes=lanes, blobs=env.blobs, letters=letters, bus=env.bus),
         control=SourceControl(
             lanes=lanes, topics=env.topics, owned=owned, blobs=env.blobs, request=reader.request
         ),
         clock=env.clock,
-        staging=settings.home / "staging",
+        staging=env.settings.home / "staging",
         scratch=env.blobs.scratch,
-    )
-    return Service(
-        name="ingest",
-        subscriptions=subscriptions(Notices(reader, owned, lanes), replies),
-        grpc=servicer.register,
-        grpc_address=settings.ingest_grpc,
-        background=(reader.run, _warm),
     )
 
 
