@@ -183,3 +183,18 @@ def test_an_unchanged_folder_is_not_read_again(tmp_path: Path, monkeypatch: pyte
     assert catalog.by_id(a_dataset(1)) is not None
     monkeypatch.setattr(os, "scandir", None)
     assert catalog.by_id(a_dataset(1)) == an_entry("a", 1)
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_names_are_mended_past_a_dataset_that_cannot_be(tmp_path: Path, damaged: int) -> None:
+    catalog = LocalCatalog(tmp_path)
+    notes = [tmp_path / "datasets" / a_dataset(number).folder / "notes" for number in range(3)]
+    for number, folder in enumerate(notes):
+        catalog.add(an_entry(f"d{number}", number))
+        (folder / "name").unlink()
+    notes[damaged].rmdir()
+    notes[damaged].write_bytes(b"")  # in place of the folder
+
+    catalog.mend()
+
+    assert [(folder / "name").exists() for folder in notes] == [number != damaged for number in range(3)]

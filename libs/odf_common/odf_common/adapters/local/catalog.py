@@ -21,8 +21,8 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from odf_common.adapters.local import claims, durable, layout
-from odf_common.adapters.local.faults import LASTING, fault, fault_text, guarded_methods
-from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound
+from odf_common.adapters.local.faults import LASTING, fault, fault_text, guarded_methods, translated
+from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound, StorageUnavailable
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import Catalog, CatalogEntry, Claim
 
@@ -174,14 +174,21 @@ class LocalCatalog(Catalog):
                 yield dataset
 
     def mend(self) -> None:
-        """Restore damaged and missing records, and leave each dataset one name: the one that its folder records."""
+        """Restore damaged and missing records, and leave each dataset one name: the one that its folder records.
+
+        A dataset whose files cannot be read or written stays as it is, and is logged.
+        """
         names: dict[DatasetId, list[str]] = defaultdict(list)
         for name, entry in self._read().entries.items():
             names[entry.dataset_id].append(name)
         for dataset, found in names.items():
-            if len(found) > 1 or not self._is_sound(found[0]):
-                with self.locked():
-                    self._mend(dataset)
+            try:
+                with translated():
+                    if len(found) > 1 or not self._is_sound(found[0]):
+                        with self.locked():
+                            self._mend(dataset)
+            except (Damaged, StorageUnavailable, NotFound) as error:  # this one only
+                log.warning("the name of dataset %s is not repaired for now: %s", dataset, error)
 
     def _mend(self, dataset: DatasetId) -> None:
         """Repair one dataset's names; hold the lock."""
