@@ -20,11 +20,14 @@ import pyarrow.types as kind
 from odf_common.data.types import stored_type
 from odf_common.errors import InvalidInput
 from odf_ingest.read.json_exact import decode_object
-from odf_ingest.read.type_names import Quoted
+from odf_ingest.read.type_names import Quoted, shown
 from odf_ingest.values import Values
 
 # An integer of so many digits that a double may not hold it.
 _LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")
+HALF_PAIR: Final = re.compile(
+    rb"\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]"
+)
 DEEPEST: Final = 32  # levels of arrays and objects; a type for each of thousands overflows the parser's stack
 
 
@@ -52,10 +55,24 @@ def too_deep(lines: Values) -> AbstractSet[int]:
     return {int(place) for place in np.flatnonzero(counts > DEEPEST) if _is_deep(lines[int(place)] or b"")}
 
 
-def require_shallow(lines: Values) -> None:
-    """Raise `InvalidInput` if a line is nested too deeply for columns to be inferred from it."""
+def require_inferable(lines: Values) -> None:
+    """Raise `InvalidInput` if a line is nested too deeply, or has names that are no text, which no column can have."""
     if too_deep(lines):
         raise InvalidInput(text=f"is nested more than {DEEPEST} levels deep; declare a schema to read it")
+    if HALF_PAIR.search(lines.text) is not None:
+        for line in lines:
+            _require_names(decode_object(line or b""))
+
+
+def _require_names(value: object) -> None:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not _is_name(name):
+                raise InvalidInput(text=f"has half a surrogate pair: {shown(name)}")
+            _require_names(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _require_names(inner)
 
 
 def _is_deep(line: bytes) -> bool:
@@ -163,18 +180,22 @@ class _Votes:
         return [(name, type_) for name, type_ in found if type_ is not None and _is_name(name)]
 
     def winner(self) -> pa.DataType | None:
-        """Return the type of most values, None where there is no value."""
-        if not self._counts:
-            return None
-        ((most, _),) = self._counts.most_common(1)
-        if most is dict:
+        """Return the type of most values, None where there is no value.
+
+        Objects and arrays without a value have no type, so whatever else there is wins over them.
+        """
+        types = (self._type_of(kind_) for kind_, _ in self._counts.most_common())
+        return next((type_ for type_ in types if type_ is not None), None)
+
+    def _type_of(self, kind_: type[object]) -> pa.DataType | None:
+        if kind_ is dict:
             return pa.struct(self.columns()) if self.columns() else None
-        if most is list:
+        if kind_ is list:
             element = None if self._element is None else self._element.winner()
             return None if element is None else pa.list_(element)
-        if most is bool:
+        if kind_ is bool:
             return pa.bool_()
-        if most is str:
+        if kind_ is str:
             return _text_type(sorted(self._texts))
         return pa.int64() if self._is_whole else pa.float64()
 

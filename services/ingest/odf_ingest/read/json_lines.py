@@ -14,7 +14,7 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_ingest.read.columns import TimeFormats, converted, parsed_schema, unconvertible
 from odf_ingest.read.encoding import BOM, require_utf8
-from odf_ingest.read.inferred import DEEPEST, inferred, require_shallow, too_deep
+from odf_ingest.read.inferred import DEEPEST, HALF_PAIR, inferred, require_inferable, too_deep
 from odf_ingest.read.json_exact import (
     NO_COLUMNS,
     Misfit,
@@ -52,7 +52,7 @@ def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: Ti
 
 def parse_inferred(values: Sequence[bytes], schema: pa.Schema, formats: TimeFormats) -> pa.Table:
     """Return one record for each value in columns that were inferred; raises `InvalidInput`."""
-    require_shallow(Values.of(values))
+    require_inferable(Values.of(values))
     return parse_objects(values, schema, formats)
 
 
@@ -93,7 +93,8 @@ def misfits(
     lines: dict[int, bytes] = {}
     for number, value in enumerate(values):
         try:
-            if schema is None or value.count(b"[") + value.count(b"{") > DEEPEST:
+            is_deep = value.count(b"[") + value.count(b"{") > DEEPEST
+            if schema is None or is_deep or HALF_PAIR.search(value) is not None:
                 found[number] = None
             else:
                 lines[number] = rewritten(value.removeprefix(BOM), schema)
@@ -128,7 +129,7 @@ def inferred_columns(
 
 def columns_of_batch(values: Sequence[bytes], known: pa.Schema | None, formats: TimeFormats) -> pa.Schema:
     """Return the columns of objects that are read or refused together; raises `InvalidInput`."""
-    require_shallow(Values.of(values))
+    require_inferable(Values.of(values))
     return inferred_columns(values, known, formats)
 
 

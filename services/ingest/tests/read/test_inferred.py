@@ -1,0 +1,81 @@
+"""Columns that are inferred: no value of a record that is taken is lost."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStep, ReadStepJson, ReadStepNdJson
+from odf_ingest.read import infer_batch, infer_records, read_batch, read_inferred, suspects
+from odf_ingest.sift import sift
+from odf_ingest.values import Values
+
+STEPS = [ReadStepNdJson(), ReadStepJson()]
+
+LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["x", "y"])
+INNER = st.recursive(
+    LEAVES,
+    lambda some: st.lists(some, max_size=3) | st.dictionaries(st.sampled_from("pq"), some),
+    max_leaves=5,
+)
+RECORDS = st.lists(st.dictionaries(st.sampled_from("abc"), INNER, max_size=3), min_size=1, max_size=8)
+
+
+def taken(
+    step: ReadStep, values: Sequence[bytes], known: pa.Schema | None = None
+) -> dict[int, dict[str, Any]]:
+    """Return the records that are no rejects by their places."""
+    schema = infer_records(step, values, known)
+    sifted = sift(
+        Values.of(values), partial(read_inferred, step, schema=schema), partial(suspects, step, schema=schema)
+    )
+    rows = [] if sifted.table is None else sifted.table.to_pylist()
+    return dict(zip(np.asarray(sifted.kept).tolist(), rows, strict=True))
+
+
+def values_in(value: object) -> object:
+    """Return a value without what is no value: nulls in objects, and arrays and objects without anything in them."""
+    if isinstance(value, dict):
+        found = {name: values_in(inner) for name, inner in value.items()}
+        return {name: inner for name, inner in found.items() if inner is not None} or None
+    if isinstance(value, list):
+        inner = [values_in(one) for one in value]
+        return inner if any(one is not None for one in inner) else None
+    return value
+
+
+@given(before=RECORDS, records=RECORDS)
+@pytest.mark.parametrize("step", STEPS)
+def test_no_value_of_a_message_that_is_taken_is_lost(
+    step: ReadStep, before: list[dict[str, Any]], records: list[dict[str, Any]]
+) -> None:
+    known = infer_records(step, [json.dumps(record).encode() for record in before], None)
+    found = taken(step, [json.dumps(record).encode() for record in records], known)
+    assert {place: values_in(row) for place, row in found.items()} == {
+        place: values_in(records[place]) for place in found
+    }
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_arrays_and_objects_without_values_have_no_vote(step: ReadStep) -> None:
+    some = [b'{"v":[]}', b'{"v":[{}]}', b'{"v":{}}', b'{"v":[[]]}', b'{"v":[1]}', b'{"v":{"x":1}}']
+    assert infer_records(step, some, None) == pa.schema([("v", pa.list_(pa.field("element", pa.int64())))])
+    assert taken(step, some) == {0: {"v": []}, 4: {"v": [1]}}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("value", [b'{"\\ud800":1,"a":2}', b'{"a":2,"o":{"\\udfff":1}}'])
+def test_a_column_whose_name_is_no_text_is_refused_not_dropped(step: ReadStep, value: bytes) -> None:
+    assert taken(step, [value, b'{"a":1}', b'{"\\ud83d\\ude00":3}']) == {
+        1: {"a": 1, "😀": None},
+        2: {"a": None, "😀": 3},
+    }
+    with pytest.raises(InvalidInput, match="half a surrogate pair"):
+        read_batch(step, value, infer_batch(step, value, None))
