@@ -18,6 +18,7 @@ RETENTION_MS: Final = {DEAD_LETTERS: 30 * DAY_MS}
 __all__ = ["KafkaTopics", "partition_of"]
 
 TIMEOUT: Final = 10.0  # seconds
+PAUSE: Final = 0.02  # seconds between two looks at what is being made
 # librdkafka's local errors are named with an underscore; they are public all the same.
 _MISSING: Final = frozenset(
     {
@@ -151,11 +152,13 @@ class KafkaTopics:
         return {name for name, topic in metadata.topics.items() if topic.error is None}
 
     def _create(self, topics: list[NewTopic]) -> None:
-        for name, answer in self._admin.create_topics(topics, request_timeout=TIMEOUT).items():
-            try:
-                _outcome(answer, name)
-            except _AlreadyThereError:
-                continue
+        deadline = time.monotonic() + TIMEOUT
+        left = topics
+        while left:
+            answers = self._admin.create_topics(left, request_timeout=TIMEOUT)
+            left = [topic for topic in left if not _is_made(answers[topic.topic], topic.topic, deadline)]
+            if left:
+                time.sleep(PAUSE)
         self._await({topic.topic for topic in topics})
 
     def _await(self, names: set[str]) -> None:
@@ -164,7 +167,7 @@ class KafkaTopics:
         while not self._are_led(names):
             if time.monotonic() > deadline:
                 raise Unavailable(what="Kafka", why="new topics do not appear")
-            time.sleep(0.02)
+            time.sleep(PAUSE)
 
     def _are_led(self, names: Iterable[str]) -> bool:
         """Return whether each partition of the topics answers; only they are asked for, however many there are."""
@@ -173,6 +176,26 @@ class KafkaTopics:
 
 class _AlreadyThereError(OdfError):
     """The topic is there already."""
+
+
+class _FencedError(Unavailable):
+    """There are not enough brokers for the topic's replicas at the moment."""
+
+
+def _is_made(answer: "Future[None]", name: str, deadline: float) -> bool:
+    """Return whether a topic is there now; before the deadline False where there is no broker for it at the moment.
+
+    A broker that was too busy to say that it lives is fenced until it says so again.
+    """
+    try:
+        _outcome(answer, name)
+    except _AlreadyThereError:
+        return True
+    except _FencedError:
+        if time.monotonic() > deadline:
+            raise
+        return False
+    return True
 
 
 def _offsets_in(answers: _Answers, topic: str) -> dict[int, int]:
@@ -190,4 +213,6 @@ def _outcome(answer: "Future[T]", name: str) -> T:
             raise NotFound(what=f"topic {name}") from error
         if code == KafkaError.TOPIC_ALREADY_EXISTS:
             raise _AlreadyThereError from error
+        if code == KafkaError.INVALID_REPLICATION_FACTOR:
+            raise _FencedError(what="Kafka", why=error.args[0].str()) from error
         raise unavailable(error) from error
