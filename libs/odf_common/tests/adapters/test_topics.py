@@ -1,5 +1,7 @@
 """Topics of a broker that is too busy for a moment."""
 
+import subprocess
+import sys
 from concurrent.futures import Future
 from typing import Any
 
@@ -56,3 +58,45 @@ def test_a_broker_that_stays_fenced_cannot_be_reached(monkeypatch: pytest.Monkey
     monkeypatch.setattr(admin, "TIMEOUT", 0.1)
     with pytest.raises(Unavailable, match="All brokers are currently fenced"):
         create(topics)
+
+
+# The collector runs in the client's own thread when nobody uses the client any more.
+ABANDONED = """
+import gc, threading
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from odf_common.adapters.kafka.admin import KafkaTopics
+
+cluster = AdminClient({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1})
+(broker,) = cluster.list_topics(timeout=30).brokers.values()
+address = f"{broker.host}:{broker.port}"
+producer = Producer({"bootstrap.servers": address})
+producer.produce("one", b"", partition=0)
+assert producer.flush(30) == 0
+gc.disable()
+abandoned, done = threading.Event(), threading.Event()
+
+
+def answered(_):
+    abandoned.wait()
+    gc.collect()
+    done.set()
+
+
+def ask():
+    topics = KafkaTopics(address)
+    topics.itself = topics
+    (answer,) = topics._admin.list_offsets({TopicPartition("one", 0): OffsetSpec.latest()}).values()
+    answer.add_done_callback(answered)
+
+
+ask()
+abandoned.set()
+assert done.wait(30)
+print("alive")
+"""
+
+
+def test_an_answer_that_comes_when_nobody_waits_any_more_ends_no_process() -> None:
+    done = subprocess.run([sys.executable, "-c", ABANDONED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr

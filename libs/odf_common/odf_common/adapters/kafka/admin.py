@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
+from functools import cache
 from typing import Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
@@ -41,7 +42,7 @@ class KafkaTopics:
         `prefix` is that of the fixed topics and of new push topics. Names of push topics are whole everywhere.
         """
         self.prefix = prefix
-        self._admin = AdminClient({**common(bootstrap)}, logger=LOGGER)
+        self._admin = _client(bootstrap)
 
     def require_answer(self, seconds: float) -> None:
         """Raise `Unavailable` unless the cluster describes itself in time."""
@@ -172,6 +173,16 @@ class KafkaTopics:
     def _are_led(self, names: Iterable[str]) -> bool:
         """Return whether each partition of the topics answers; only they are asked for, however many there are."""
         return all(isinstance(one, TopicInfo) and one.high for one in self.describe(names).values())
+
+
+@cache
+def _client(bootstrap: str) -> AdminClient:
+    """Return the one client of a cluster, which lives as long as the process.
+
+    Answers that no one waits for any more come in a thread of the client's own. Should the collector run there and find
+    the client itself unused, librdkafka ends the whole process (confluent-kafka-python, pull request 2131).
+    """
+    return AdminClient({**common(bootstrap)}, logger=LOGGER)
 
 
 class _AlreadyThereError(OdfError):
