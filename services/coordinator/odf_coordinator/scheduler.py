@@ -21,6 +21,7 @@ import structlog
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved, InvalidQuery, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
+from odf_common.ports.engine import EngineSilent
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.diverged import InputDiverged
 from odf_coordinator.planner import Dependants, Line, Result
@@ -41,11 +42,6 @@ FAILED_MAX: Final = 15.0
 AGAIN: Final = "it is tried again automatically; the coordinator's log says more"
 MEND: Final = (
     "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` tries it again"
-)
-SILENT: Final = "the engine shows no sign of life"
-SILENT_REMEDY: Final = (
-    "one whose JVM hangs is restarted within a minute; if that does not help, end its process, which `odf status` "
-    "shows: the node starts it again, and the transform is repeated"
 )
 DOUBLINGS: Final = 16  # of a pause; what keeps failing is tried for ever
 
@@ -177,7 +173,8 @@ class Scheduler:
 
     def _silence(self, dataset: DatasetId) -> Problem | None:
         since = self.underway.silent_since(dataset)
-        return None if since is None else Problem(text=SILENT, remedy=SILENT_REMEDY, since=since)
+        error = EngineSilent()
+        return None if since is None else Problem(text=str(error), remedy=error.advice(), since=since)
 
     def _mark(self, dataset: DatasetId) -> None:
         if self._is_ours(dataset):

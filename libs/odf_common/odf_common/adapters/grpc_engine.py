@@ -8,10 +8,10 @@ import grpc
 import pyarrow as pa
 
 from odf_common.adapters.grpc_client import DEADLINE, LONG, Declined, ServiceFailed, calling, channel
-from odf_common.adapters.patience import Patience
+from odf_common.adapters.patience import Attention, Patience
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.codec.times import time_message, time_of
-from odf_common.errors import InvalidQuery, Unavailable
+from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import (
     RawQueryRequest,
     RawQueryResponseInternalError,
@@ -32,6 +32,7 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import (
     EngineNotAvailable,
     EngineProgress,
+    EngineSilent,
     MigrateRequest,
     OnProgress,
     Past,
@@ -41,7 +42,8 @@ from odf_common.ports.engine import (
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 
 _WHAT: Final = "the engine"
-SILENCE: Final = 120.0  # seconds; the engine speaks every second
+SILENCE: Final = 120.0  # seconds until a call is given up; the engine speaks every second
+QUIET: Final = 10.0  # seconds of silence with which no further call is made
 _MIGRATION: Final = 1200.0  # seconds
 _PATIENCE: Final = 4 * DEADLINE  # a query new to the engine is analysed by a JVM that may be busy
 
@@ -49,9 +51,14 @@ _PATIENCE: Final = 4 * DEADLINE  # a query new to the engine is analysed by a JV
 class EngineClient:
     """Implements `ports.engine.Engine`; connects with the first call."""
 
-    def __init__(self, address: str, *, silence: float = SILENCE) -> None:
-        """Speak to the engine at `host:port`; give a call up when nothing came for so many seconds."""
+    def __init__(self, address: str, *, silence: float = SILENCE, quiet: float = QUIET) -> None:
+        """Speak to the engine at `host:port`; give a call up when nothing came for `silence` seconds.
+
+        While it says nothing to those who ask it already, for `quiet` seconds, others are refused at once: they would
+        wait with them, each with a thread.
+        """
         self._silence = silence
+        self._attention = Attention(quiet)
         self._channel = channel(address)
         self._stub: Any = engine_pb2_grpc.EngineStub(self._channel)
 
@@ -59,11 +66,16 @@ class EngineClient:
         """Give the connection up."""
         self._channel.close()
 
+    @property
+    def is_silent(self) -> bool:
+        """Tell whether the engine says nothing to those who ask it."""
+        return self._attention.is_silent
+
     def execute_transform(
         self, request: TransformRequest, on_progress: OnProgress | None = None
     ) -> TransformResponseSuccess:
         message = engine_pb2.TransformRequest(flatbuffer=encode_message(request))
-        with _asking():
+        with self._asking():
             raw = _last(self._heard(self._stub.ExecuteTransform(message, timeout=LONG)), on_progress)
         match decode_message(TransformResponseRoot, raw).value:
             case TransformResponseSuccess() as success:
@@ -77,7 +89,7 @@ class EngineClient:
 
     def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
         message = engine_pb2.RawQueryRequest(flatbuffer=encode_message(request))
-        with _asking():
+        with self._asking():
             raw = _last(self._heard(self._stub.ExecuteRawQuery(message, timeout=LONG)))
         match decode_message(RawQueryResponseRoot, raw).value:
             case RawQueryResponseSuccess() as success:
@@ -110,7 +122,7 @@ class EngineClient:
             if past.transform is None
             else encode_event(SetTransform(inputs=named, transform=past.transform)),
         )
-        with _asking():
+        with self._asking():
             answer = self._stub.ValidateQuery(request, timeout=_PATIENCE)
         schema = pa.ipc.read_schema(pa.BufferReader(answer.schema)) if answer.schema else None
         return ValidatedQuery(
@@ -132,7 +144,7 @@ class EngineClient:
             new_checkpoint_path=request.new_checkpoint_path,
             new_data_path=request.new_data_path,
         )
-        with _asking():
+        with self._asking():
             answer = self._stub.MigrateQuery(message, timeout=_MIGRATION)
         interval = answer.new_offset_interval if answer.HasField("new_offset_interval") else None
         return TransformResponseSuccess(
@@ -143,7 +155,7 @@ class EngineClient:
         )
 
     def tables_of(self, sql: str) -> Strings:
-        with _asking():
+        with self._asking():
             answer = self._stub.ValidateQuery(engine_pb2.ValidateQueryRequest(sql=sql), timeout=_PATIENCE)
         return tuple(answer.tables)
 
@@ -157,40 +169,44 @@ class EngineClient:
                 for table in tables
             ],
         )
-        with _asking():
+        with self._asking():
             raw = b"".join(chunk.ipc for chunk in self._heard(self._stub.Query(request, timeout=LONG)))
         with pa.ipc.open_stream(pa.BufferReader(raw)) as stream:
             return stream.read_all()
 
     def _heard(self, call: Any) -> Iterator[Any]:
-        """Iterate over a call's messages; raises `Unavailable` after too long a silence.
+        """Iterate over a call's messages; raises `EngineSilent` after too long a silence.
 
         The engine says something every second while it is well, so one that is silent will not end by itself.
         """
         patience = Patience(self._silence, call.cancel)
+        self._attention.begin()
         try:
             for message in call:
                 patience.renew()
+                self._attention.hear()
                 yield message
         except grpc.RpcError as error:
             if patience.is_over:
-                raise Unavailable(what=_WHAT, why=f"no sign of life for {self._silence:g} s") from error
+                raise EngineSilent(why=f"no sign of life for {self._silence:g} s") from error
             raise
         finally:
+            self._attention.end()
             patience.end()
             call.cancel()  # of no effect on a call that has ended
 
-
-@contextmanager
-def _asking() -> Iterator[None]:
-    """Turn a failed call into the engine's error, or `Unavailable`."""
-    try:
-        with calling(_WHAT):
-            yield
-    except Declined as error:
-        if error.reason == EngineNotAvailable.__name__:
-            raise EngineNotAvailable(text=error.text) from error
-        raise
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Turn a failed call into the engine's error, or `Unavailable`."""
+        if self.is_silent:
+            raise EngineSilent
+        try:
+            with calling(_WHAT):
+                yield
+        except Declined as error:
+            if error.reason == EngineNotAvailable.__name__:
+                raise EngineNotAvailable(text=error.text) from error
+            raise
 
 
 def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> bytes:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from odf_common.errors import Refused
+from odf_common.errors import Refused, Unavailable
 from odf_common.metadata.engine import (
     RawQueryRequest,
     RawQueryResponseSuccess,
@@ -24,6 +24,21 @@ class EngineNotAvailable(Refused):
     """A transform asks for an engine that is not here: another one, or another version."""
 
     reason: str = "EngineNotAvailable"
+
+
+@dataclass(eq=False, kw_only=True)
+class EngineSilent(Unavailable):
+    """The engine says nothing, not even to those who wait for it: its JVM hangs, or its process is stopped."""
+
+    what: str = "the engine"
+    why: str = "no sign of life"
+
+    def advice(self) -> str:
+        """Return what helps."""
+        return (
+            "an engine whose JVM hangs is restarted within a minute; if that does not help, end its process, which "
+            "`odf status` shows: the node starts it again, and what it was asked for is repeated"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,71 @@
+"""An engine that says nothing keeps those waiting who ask it already, and nobody else."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+
+from odf_common.adapters.grpc_engine import EngineClient
+from odf_common.adapters.grpc_server import serve
+from odf_common.codec.flatbuffers import encode_message
+from odf_common.metadata.engine import (
+    RawQueryRequest,
+    RawQueryResponseProgress,
+    RawQueryResponseRoot,
+    RawQueryResponseSuccess,
+)
+from odf_common.metadata.steps import SqlQueryStep
+from odf_common.ports.engine import EngineSilent
+from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
+from odf_common.testing.builders import a_query
+
+REQUEST = RawQueryRequest(
+    input_data_paths=("in",), transform=a_query(SqlQueryStep(query="SELECT 1")), output_data_path="out"
+)
+PROGRESS, DONE = RawQueryResponseProgress(), RawQueryResponseSuccess(num_records=7)
+
+
+class Engine(engine_pb2_grpc.EngineServicer):
+    """Is frozen, between its first word and its last, until it is freed."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.is_free = threading.Event()
+
+    def ExecuteRawQuery(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
+        self.asked += 1
+        yield engine_pb2.RawQueryResponse(flatbuffer=encode_message(RawQueryResponseRoot(value=PROGRESS)))
+        self.is_free.wait(30)
+        yield engine_pb2.RawQueryResponse(flatbuffer=encode_message(RawQueryResponseRoot(value=DONE)))
+
+
+def added(engine: Engine) -> Callable[[grpc.Server], tuple[str, ...]]:
+    def add(server: grpc.Server) -> tuple[str, ...]:
+        engine_pb2_grpc.add_EngineServicer_to_server(engine, server)
+        return ("engine.Engine",)
+
+    return add
+
+
+def test_an_engine_that_is_silent_is_asked_nothing_more_until_it_speaks() -> None:
+    engine = Engine()
+    server = serve("127.0.0.1:0", added(engine))
+    client = EngineClient(f"127.0.0.1:{server.port}", quiet=0.2)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.execute_raw_query, REQUEST)
+        while not client.is_silent:
+            time.sleep(0.01)
+        with pytest.raises(EngineSilent, match="no sign of life"):
+            client.execute_raw_query(REQUEST)
+        with pytest.raises(EngineSilent, match="no sign of life"):
+            client.tables_of("SELECT 1")
+        assert engine.asked == 1
+        engine.is_free.set()
+        assert waiting.result(30) == DONE
+    assert client.execute_raw_query(REQUEST) == DONE
+    client.close()
+    server.stop(0)
