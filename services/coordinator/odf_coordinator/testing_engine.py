@@ -23,11 +23,13 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import (
     EngineNotAvailable,
     EngineProgress,
+    IsWanted,
     MigrateRequest,
     OnProgress,
     Past,
     QueryTable,
     ValidatedQuery,
+    always,
 )
 
 
@@ -72,7 +74,9 @@ class PassingEngine:
         interval = OffsetInterval(start=request.next_offset, end=end)
         return TransformResponseSuccess(new_offset_interval=interval, new_watermark=watermark)
 
-    def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
+    def execute_raw_query(
+        self, request: RawQueryRequest, is_wanted: IsWanted = always
+    ) -> RawQueryResponseSuccess:
         raise NotImplementedError
 
     def validate(

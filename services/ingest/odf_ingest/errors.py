@@ -7,6 +7,7 @@ from typing import Final, TypeGuard
 from odf_common.adapters.local import CorruptName, CorruptRef
 from odf_common.adapters.local.durable import LockHeld
 from odf_common.errors import Damaged, InvalidInput, OdfError, Refused, StorageUnavailable
+from odf_common.ports.engine import QueryTooSlow
 
 
 @dataclass(eq=False, kw_only=True)
@@ -18,6 +19,11 @@ class UnsupportedStep(InvalidInput):
     def advice(self) -> str:
         """Return what to do."""
         return "Choose another read format or merge strategy, or convert the data before it is pushed."
+
+
+QUICKER: Final = (
+    "Commit an AddPushSource with a query that takes less, with `odf commit`: it continues with that."
+)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -41,6 +47,8 @@ class SourceStopped(Refused):
             )
         if self.reason == SourceGone.__name__:
             return "Nothing was skipped. Add the push source again to continue."
+        if self.reason == QueryTooSlow.__name__:
+            return f"Nothing was skipped. {QUICKER} To try the same query again: odf source resume {which}"
         if self.reason == SnapshotRetractsTooMuch.__name__:
             return (
                 "Nothing was retracted. If the snapshot is right: odf source set "
@@ -122,6 +130,24 @@ class SourceRetries(Refused):
     def advice(self) -> str:
         """Return what to do."""
         return self.remedy or "Nothing was skipped; it continues by itself once the cause is mended."
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceQueries(Refused):
+    """The push source's query over a batch takes long, since `since` (RFC 3339)."""
+
+    source: str
+    since: str
+    reason: str = "SourceQueries"
+    text: str = "its query over a batch has not ended yet"
+
+    def __str__(self) -> str:
+        """Return the source, and since when."""
+        return f"push source {self.source}: {self.text}, since {self.since}"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return f"If it takes five minutes the source stops, so that others get on. {QUICKER}"
 
 
 @dataclass(eq=False, kw_only=True)

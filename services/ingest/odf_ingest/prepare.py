@@ -4,7 +4,7 @@ Messages that are no records are told apart here; a file is taken as a whole or 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import ReadStepParquet
 from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.ports.engine import IsWanted, always
 from odf_ingest.batch import BadRecord, FileBatch, MessageBatch, Part
 from odf_ingest.conform import data_columns
 from odf_ingest.event_time import greatest, with_event_time
@@ -47,7 +48,8 @@ class Plan:
     """How a source's batches are read: the source, the names of columns, and the schema that it declares.
 
     A source that declares none goes on with the columns `known` in the dataset, and may add to them.
-    `also_required` are columns that the dataset requires and the source does not.
+    `also_required` are columns that the dataset requires and the source does not. What the source's query gives is
+    needed while `is_wanted` holds.
     """
 
     source: AddPushSource
@@ -55,6 +57,7 @@ class Plan:
     schema: pa.Schema | None
     known: pa.Schema | None = None
     also_required: tuple[str, ...] = ()
+    is_wanted: IsWanted = field(default=always, compare=False)
 
     @property
     def takes_whole_batches(self) -> bool:
@@ -246,7 +249,7 @@ class Preparer:
     def _preprocessed(self, plan: Plan, table: pa.Table) -> pa.Table | None:
         if plan.source.preprocess is None:
             return table
-        output = self._preprocessor.run(plan.source.preprocess, table)
+        output = self._preprocessor.run(plan.source.preprocess, table, plan.is_wanted)
         return None if output is None else with_known_years(output)
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from odf_common.errors import InvalidInput, VerificationFailed
 from odf_common.metadata.engine import RawQueryRequest
 from odf_common.metadata.steps import Transform
-from odf_common.ports.engine import Engine
+from odf_common.ports.engine import Engine, IsWanted
 
 
 @dataclass(eq=False, kw_only=True)
@@ -29,15 +29,17 @@ class Preprocessor:
         self._engine = engine
         self._scratch = scratch
 
-    def run(self, transform: Transform, records: pa.Table) -> pa.Table | None:
-        """Return the query's output, None when it has no records. Raises `InvalidQuery` and `Unavailable`."""
+    def run(self, transform: Transform, records: pa.Table, is_wanted: IsWanted) -> pa.Table | None:
+        """Return the query's output, None when it has no records. Raises what the engine raises."""
         folder = self._scratch()
         try:
-            return self._run(transform, records, folder)
+            return self._run(transform, records, folder, is_wanted)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _run(self, transform: Transform, records: pa.Table, folder: Path) -> pa.Table | None:
+    def _run(
+        self, transform: Transform, records: pa.Table, folder: Path, is_wanted: IsWanted
+    ) -> pa.Table | None:
         before, after = folder / "input.parquet", folder / "output.parquet"
         try:
             pq.write_table(records, before, compression="snappy", store_schema=False)
@@ -46,7 +48,7 @@ class Preprocessor:
         request = RawQueryRequest(
             input_data_paths=(str(before),), transform=transform, output_data_path=str(after)
         )
-        if self._engine.execute_raw_query(request).num_records == 0:
+        if self._engine.execute_raw_query(request, is_wanted).num_records == 0:
             return None
         try:
             # Read whole: the file goes with its folder.

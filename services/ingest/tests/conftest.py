@@ -23,6 +23,7 @@ from odf_common.metadata.events import AddData, AddPushSource, KnownEvent
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepNdJson
 from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter
+from odf_common.ports.engine import IsWanted, always
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.runtime.replies import Replies
@@ -52,7 +53,9 @@ class Clock:
 class NoEngine:
     """Port `Engine` of a node without preprocessing."""
 
-    def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
+    def execute_raw_query(
+        self, request: RawQueryRequest, is_wanted: IsWanted = always
+    ) -> RawQueryResponseSuccess:
         raise AssertionError(request)
 
 

@@ -1,5 +1,7 @@
 """The engine over gRPC: FlatBuffers inside, one terminal message per request (wire-facts §7)."""
 
+import math
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -33,17 +35,24 @@ from odf_common.ports.engine import (
     EngineNotAvailable,
     EngineProgress,
     EngineSilent,
+    IsWanted,
     MigrateRequest,
     OnProgress,
     Past,
+    QueryNotWanted,
     QueryTable,
+    QueryTooSlow,
     ValidatedQuery,
+    always,
 )
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 
 _WHAT: Final = "the engine"
 SILENCE: Final = 120.0  # seconds until a call is given up; the engine speaks every second
 QUIET: Final = 10.0  # seconds of silence with which no further call is made
+PREPROCESSING: Final = (
+    300.0  # seconds that the query of a source may take for a batch; it keeps others waiting
+)
 _MIGRATION: Final = 1200.0  # seconds
 _PATIENCE: Final = 4 * DEADLINE  # a query new to the engine is analysed by a JVM that may be busy
 
@@ -51,13 +60,21 @@ _PATIENCE: Final = 4 * DEADLINE  # a query new to the engine is analysed by a JV
 class EngineClient:
     """Implements `ports.engine.Engine`; connects with the first call."""
 
-    def __init__(self, address: str, *, silence: float = SILENCE, quiet: float = QUIET) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        silence: float = SILENCE,
+        quiet: float = QUIET,
+        preprocessing: float = PREPROCESSING,
+    ) -> None:
         """Speak to the engine at `host:port`; give a call up when nothing came for `silence` seconds.
 
-        While it says nothing to those who ask it already, for `quiet` seconds, others are refused at once: they would
-        wait with them, each with a thread.
+        Preprocessing may take so many seconds from its beginning. While the engine says nothing to those who ask it
+        already, for `quiet` seconds, others are refused at once: they would wait with them, each with a thread.
         """
         self._silence = silence
+        self._preprocessing = preprocessing
         self._attention = Attention(quiet)
         self._channel = channel(address)
         self._stub: Any = engine_pb2_grpc.EngineStub(self._channel)
@@ -87,10 +104,13 @@ class EngineClient:
             case TransformResponseProgress():
                 raise ServiceFailed(text="the engine ended without an answer")
 
-    def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
+    def execute_raw_query(
+        self, request: RawQueryRequest, is_wanted: IsWanted = always
+    ) -> RawQueryResponseSuccess:
         message = engine_pb2.RawQueryRequest(flatbuffer=encode_message(request))
         with self._asking():
-            raw = _last(self._heard(self._stub.ExecuteRawQuery(message, timeout=LONG)))
+            call = self._stub.ExecuteRawQuery(message, timeout=LONG)
+            raw = _last(self._heard(call, is_wanted, most=self._preprocessing))
         match decode_message(RawQueryResponseRoot, raw).value:
             case RawQueryResponseSuccess() as success:
                 return success
@@ -174,17 +194,26 @@ class EngineClient:
         with pa.ipc.open_stream(pa.BufferReader(raw)) as stream:
             return stream.read_all()
 
-    def _heard(self, call: Any) -> Iterator[Any]:
+    def _heard(self, call: Any, is_wanted: IsWanted = always, *, most: float = math.inf) -> Iterator[Any]:
         """Iterate over a call's messages; raises `EngineSilent` after too long a silence.
 
-        The engine says something every second while it is well, so one that is silent will not end by itself.
+        Raises `QueryNotWanted` once `is_wanted` does not hold, and `QueryTooSlow` when it goes on `most` seconds after
+        the engine has begun with it. The engine says something every second while it is well, so one that is silent
+        will not end by itself.
         """
         patience = Patience(self._silence, call.cancel)
         self._attention.begin()
         try:
+            until = math.inf
             for message in call:
                 patience.renew()
                 self._attention.hear()
+                if not is_wanted():
+                    raise QueryNotWanted
+                if time.monotonic() > until:
+                    raise QueryTooSlow(text=f"the query has not ended in {most:g} s")
+                if until == math.inf and most < math.inf and message.progress.stage:
+                    until = time.monotonic() + most
                 yield message
         except grpc.RpcError as error:
             if patience.is_over:

@@ -41,6 +41,21 @@ class EngineSilent(Unavailable):
         )
 
 
+@dataclass(eq=False, kw_only=True)
+class QueryTooSlow(Refused):
+    """A source's query over one batch took longer than any may."""
+
+    reason: str = "QueryTooSlow"
+
+
+@dataclass(eq=False, kw_only=True)
+class QueryNotWanted(Refused):
+    """Nobody waits for a query's result any more; it was ended."""
+
+    reason: str = "QueryNotWanted"
+    text: str = "nobody waits for the query's result any more"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryTable:
     """A dataset as a table of an ad-hoc query: its name in SQL, schema, and slices oldest first."""
@@ -77,6 +92,12 @@ class EngineProgress:
 
 
 OnProgress = Callable[[EngineProgress], None]
+IsWanted = Callable[[], bool]
+
+
+def always() -> bool:
+    """Return that a result is wanted."""
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +146,13 @@ class Engine(Protocol):
         `on_progress` hears from time to time how far it is, and at the end once more.
         """
 
-    def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
-        """Preprocess one batch; its file is written when this returns."""
+    def execute_raw_query(
+        self, request: RawQueryRequest, is_wanted: IsWanted = always
+    ) -> RawQueryResponseSuccess:
+        """Preprocess one batch; its file is written when this returns.
+
+        Raises `QueryTooSlow`, and `QueryNotWanted` soon after `is_wanted` has ceased to hold.
+        """
 
     def validate(
         self,

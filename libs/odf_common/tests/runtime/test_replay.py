@@ -30,7 +30,15 @@ from odf_common.metadata.events import (
 from odf_common.metadata.schema import DataTypeOption, DataTypeString
 from odf_common.metadata.steps import SqlQueryStep, Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import MigrateRequest, OnProgress, Past, QueryTable, ValidatedQuery
+from odf_common.ports.engine import (
+    IsWanted,
+    MigrateRequest,
+    OnProgress,
+    Past,
+    QueryTable,
+    ValidatedQuery,
+    always,
+)
 from odf_common.ports.store import ObjectKind
 from odf_common.runtime.migration import migrate_request
 from odf_common.runtime.replay import Replaying, Stored, StoredBlock, request_files
@@ -72,7 +80,9 @@ class Asked:
         self.migrations.append(request)
         return TransformResponseSuccess()
 
-    def execute_raw_query(self, request: RawQueryRequest) -> RawQueryResponseSuccess:
+    def execute_raw_query(
+        self, request: RawQueryRequest, is_wanted: IsWanted = always
+    ) -> RawQueryResponseSuccess:
         raise NotImplementedError
 
     def validate(

@@ -12,7 +12,7 @@ from odf_common.metadata.chain_state import ChainState
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit import position_of
-from odf_ingest.errors import SourceGone, SourceRetries, SourceStopped, TopicReplaced
+from odf_ingest.errors import SourceGone, SourceQueries, SourceRetries, SourceStopped, TopicReplaced
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader
@@ -66,7 +66,10 @@ class Drains:
                     told = time.monotonic()
                     yield Progress(waiting=waiting)
                 stuck = self._owned.stuck()
-                waits = [stuck[dataset, name] for name in topics if (dataset, name) in stuck]
+                found = [stuck[dataset, name] for name in topics if (dataset, name) in stuck]
+                waits = [
+                    one for one in found if not isinstance(one, SourceQueries)
+                ]  # those end by themselves
                 if not waits:
                     moved = time.monotonic()
                 elif time.monotonic() - moved > (

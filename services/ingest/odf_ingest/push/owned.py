@@ -332,7 +332,8 @@ class OwnedSources:
         self._records[key] = record = self._renamed(record, entry.alias)
         source = record.source
         if source is not None:
-            if not (source.is_idle or source.is_waiting):
+            is_mended = source.querying_since is not None and source.plan.source != declared
+            if not (source.is_idle or source.is_waiting or is_mended):
                 # Its batches are checked against the chain; a change that none of them meets is looked at later.
                 if is_changed:
                     self._unchecked.add(key[0])

@@ -62,8 +62,9 @@ class PushSource:
     `is_stale` says that what is at work is to be dropped, `is_hurried` that a batch is cut as soon as nothing more
     waits; `last_mean` is the mean size in bytes of the messages that came last. With a `wait` its first batch is
     not cut before something new has come; with a `search`, batches are cut by count.
-    `committing_since` is when the batch began that is being committed (seconds since the epoch), `trouble` why that
-    does not get on; both are written by its thread.
+    `querying_since` is when the source's query was begun, or put in line, over a batch (seconds since the epoch),
+    `committing_since` when the batch began that is being committed, and `trouble` why that does not get on; all are
+    written by the batch's thread.
     """
 
     def __init__(  # noqa: PLR0913 - all by name
@@ -102,6 +103,7 @@ class PushSource:
         self.search = search
         self.trouble: Trouble | None = None
         self.committing_since: float | None = None
+        self.querying_since: float | None = None
         self._usual = limits
         self._limits = limits.after(wait.tries if wait else 0)
         self._buffer = _Buffer(start=dict(positions))

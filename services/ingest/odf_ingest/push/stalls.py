@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from odf_common.errors import Refused
-from odf_ingest.errors import SourceRetries, SourceWaits
+from odf_ingest.errors import SourceQueries, SourceRetries, SourceWaits
 from odf_ingest.push.record import SourceRecord, Trouble
 
 PATIENCE: Final = 2.0  # seconds for which something may be tried again before it is told
-LONG: Final = 10.0  # seconds after which a commit counts as one that does not get on
+LONG: Final = 10.0  # seconds after which a query or a commit counts as one that does not get on
 
 
 def of_dataset(trouble: Trouble) -> Refused:
@@ -34,6 +34,9 @@ def of_source(record: SourceRecord) -> Refused | None:
     trouble = record.trouble
     if trouble is not None and time.time() - trouble.since > PATIENCE:
         return _retries(name, "TopicUnreadable", trouble)
+    since = None if source is None else source.querying_since
+    if since is not None and time.time() - since > LONG:
+        return SourceQueries(source=name, since=_moment(since))
     since = None if source is None else source.committing_since
     if source is not None and since is not None and time.time() - since > LONG:
         why = "the coordinator has not committed its batch"

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -13,6 +14,7 @@ from odf_common.errors import NotFound, OdfError, StorageUnavailable, Unavailabl
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import NOTIFICATIONS, Bus, Topics
+from odf_common.ports.engine import QueryNotWanted
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.runtime.retry import keep_trying
 from odf_ingest import metrics
@@ -67,16 +69,13 @@ class Work:
         """Take a batch through in the background; `settled` is set when it is done with."""
         source.begun += 1
         lane = self._lanes.lane(source.dataset)
-
-        def read() -> Prepared:
-            return self._read(source.plan, batch)
-
         if source.plan.source.preprocess is None:
-            reading = self._readers.submit(read)
+            reading = self._readers.submit(self._read, source, source.plan, batch)
             lane.tasks.submit(lambda: self._settle(source, batch, reading))
         else:
             # The engine may take its time: nothing else waits for it, and no thread does.
-            reading = lane.queries.submit(read)
+            source.querying_since = source.querying_since or time.time()
+            reading = lane.queries.submit(lambda: self._query(source, batch))
             reading.add_done_callback(
                 lambda read_: lane.tasks.submit(lambda: self._settle(source, batch, read_))
             )
@@ -92,7 +91,16 @@ class Work:
         except OdfError:
             return None
 
-    def _read(self, plan: Plan, batch: MessageBatch) -> Prepared:
+    def _query(self, source: PushSource, batch: MessageBatch) -> Prepared:
+        if source.is_stale:
+            raise QueryNotWanted
+        source.querying_since = time.time()
+        try:
+            return self._read(source, source.plan, batch)
+        finally:
+            source.querying_since = None
+
+    def _read(self, source: PushSource, plan: Plan, batch: MessageBatch) -> Prepared:
         """Return the records, if they are of the topic that they are taken for."""
         try:
             actual = self._topics.topic_id(batch.topic)
@@ -101,13 +109,13 @@ class Work:
         if actual != batch.topic_id:
             # Made anew while it was being read: offsets alone would not tell.
             raise TopicReplaced(topic=batch.topic, expected=batch.topic_id, actual=actual)
-        return self._preparer.messages(plan, batch)
+        return self._preparer.messages(replace(plan, is_wanted=lambda: not source.is_stale), batch)
 
     def _settle(self, source: PushSource, batch: MessageBatch, reading: "Future[Prepared]") -> None:
         try:
             if not source.is_stale:
                 source.committing_since = time.time()
-                self._commit(source, batch, self._work(source, batch, reading, self._read))
+                self._commit(source, batch, self._work(source, batch, reading, partial(self._read, source)))
         finally:
             source.committing_since = source.trouble = None
             source.settled += 1

@@ -98,6 +98,7 @@ class Broker:
     def unassign(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
             self.at.pop(partition, None)
+            self.resting.discard(partition)
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         self.resting |= set(partitions)

@@ -16,6 +16,7 @@ from odf_common.errors import InvalidInput, Unavailable, VerificationFailed
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.steps import ReadStepNdJson, SqlQueryStep
+from odf_common.ports.engine import QueryNotWanted, QueryTooSlow
 from odf_common.ports.store import CatalogEntry
 from odf_common.testing.builders import a_dataset, a_push_source, a_query, a_source_state, some_data
 from odf_ingest.push import stalls
@@ -105,8 +106,55 @@ def test_a_query_that_takes_its_time_holds_up_no_source_without_one(make_bench: 
     with running(bench, broker, other=OTHER) as node:
         broker.logs[TOPIC, 0] += [message(number) for number in range(100)]
         node.wait(lambda: len(node.ids) == 100)
+        node.wait(lambda: "its query over a batch has not ended yet" in why(node, "other"))
         release.set()
         node.wait(lambda: set(node.ids) == set(range(300)))
+
+
+def test_a_source_whose_query_runs_gets_another_query_at_once(make_bench: Any, broker: Broker) -> None:
+    source = replace(a_push_source("other"), read=ReadStepNdJson(ddl_schema=COLUMNS))
+    bench = two_sources(make_bench, preprocess=a_query(SqlQueryStep(query="SELECT * FROM input")))
+    usual, queries = bench.preparer.messages, []
+
+    def endless(plan: Any, batch: Any) -> Any:
+        if plan.source.preprocess is None:
+            return usual(plan, batch)
+        queries.append(batch)
+        while plan.is_wanted():
+            time.sleep(0.005)
+        raise QueryNotWanted
+
+    bench.preparer.messages = endless
+    broker.logs[OTHER, 0] += [message(number) for number in range(100)]
+    with running(bench, broker, other=OTHER) as node:
+        node.wait(lambda: "its query over a batch has not ended yet" in why(node, "other"))
+        bench.propose(source)
+        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.wait(lambda: node.ids == list(range(100)))
+        assert node.owned.stuck() == {}
+    assert len(queries) == 1
+
+
+def test_a_source_whose_query_takes_too_long_stops_until_it_has_another(
+    make_bench: Any, broker: Broker
+) -> None:
+    source = replace(a_push_source("other"), read=ReadStepNdJson(ddl_schema=COLUMNS))
+    bench = two_sources(make_bench, preprocess=a_query(SqlQueryStep(query="SELECT * FROM input")))
+    usual = bench.preparer.messages
+
+    def slow(plan: Any, batch: Any) -> Any:
+        if plan.source.preprocess is not None:
+            raise QueryTooSlow(text="the query has not ended in 300 s")
+        return usual(plan, batch)
+
+    bench.preparer.messages = slow
+    broker.logs[OTHER, 0] += [message(1)]
+    with running(bench, broker, other=OTHER) as node:
+        node.wait(lambda: "has not ended in 300 s" in why(node, "other"))
+        assert "`odf commit`" in node.owned.stuck()[bench.dataset, "other"].advice()
+        bench.propose(source)
+        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.wait(lambda: node.ids == [1])
 
 
 def test_a_commit_that_does_not_get_on_is_named(make_bench: Any, broker: Broker) -> None:

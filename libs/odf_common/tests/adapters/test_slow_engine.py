@@ -19,7 +19,7 @@ from odf_common.metadata.engine import (
     RawQueryResponseSuccess,
 )
 from odf_common.metadata.steps import SqlQueryStep
-from odf_common.ports.engine import EngineSilent
+from odf_common.ports.engine import EngineSilent, QueryTooSlow
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_common.testing.builders import a_query
 
@@ -43,7 +43,21 @@ class Engine(engine_pb2_grpc.EngineServicer):
         yield engine_pb2.RawQueryResponse(flatbuffer=encode_message(RawQueryResponseRoot(value=DONE)))
 
 
-def added(engine: Engine) -> Callable[[grpc.Server], tuple[str, ...]]:
+class BusyEngine(engine_pb2_grpc.EngineServicer):
+    """Has a request wait in line, and then works at it for ever."""
+
+    def ExecuteRawQuery(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
+        raw = encode_message(RawQueryResponseRoot(value=PROGRESS))
+        self.ended = threading.Event()
+        context.add_callback(self.ended.set)
+        for number in range(30_000):
+            stage = "begun" if number > 30 else ""
+            yield engine_pb2.RawQueryResponse(flatbuffer=raw, progress=engine_pb2.Progress(stage=stage))
+            self.waited = number
+            time.sleep(0.001)
+
+
+def added(engine: engine_pb2_grpc.EngineServicer) -> Callable[[grpc.Server], tuple[str, ...]]:
     def add(server: grpc.Server) -> tuple[str, ...]:
         engine_pb2_grpc.add_EngineServicer_to_server(engine, server)
         return ("engine.Engine",)
@@ -67,5 +81,17 @@ def test_an_engine_that_is_silent_is_asked_nothing_more_until_it_speaks() -> Non
         engine.is_free.set()
         assert waiting.result(30) == DONE
     assert client.execute_raw_query(REQUEST) == DONE
+    client.close()
+    server.stop(0)
+
+
+def test_a_query_of_a_source_is_ended_when_it_takes_too_long_once_it_has_begun() -> None:
+    engine = BusyEngine()
+    server = serve("127.0.0.1:0", added(engine))
+    client = EngineClient(f"127.0.0.1:{server.port}", preprocessing=0.0)
+    with pytest.raises(QueryTooSlow, match="has not ended in 0 s"):
+        client.execute_raw_query(REQUEST)
+    assert engine.ended.wait(30)
+    assert engine.waited >= 30
     client.close()
     server.stop(0)
