@@ -1,6 +1,6 @@
 """The node and its model as a state machine: what may be done to it, and what has to hold after each step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,17 +13,20 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.model.world import RESCAN_SECONDS, Held, Ingest, World, manifest_of, message_of
+from tests.model.expected import Content, Expected, File, Move
+from tests.model.records import SHAPES, file_of, manifest_of, messages_of
+from tests.model.world import RESCAN_SECONDS, Ingest, World
 
 from odf_common.chain.chain import iterate
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.ports.store import CatalogEntry
 from odf_common.testing.actors import Actor
 from odf_coordinator.testing import Coordinator
+from odf_ingest.source_settings import BadRecords
 
 NAMES: Final = ("a", "a.b", "x", "Y")
-SOURCES: Final = ("b.c", "c")  # with the names, topics that would be called the same
 QUIET_TURNS: Final = 12
 MAX_TURNS: Final = 200
 FAR_FUTURE: Final = 1e12  # seconds since the epoch
@@ -42,16 +45,25 @@ RUN: Final = Fate("run", 0)
 picks = st.integers(0, 7)
 counts = st.integers(1, 3)
 names = st.sampled_from(NAMES)
+shapes = st.sampled_from(sorted(SHAPES))
 Operation = tuple[Any, ...]  # the name of a method, and its arguments but for the fate
 operations = st.one_of(
-    st.tuples(st.just("add"), names, st.sampled_from(SOURCES)),
+    st.tuples(st.just("add"), names, shapes),
+    st.tuples(st.just("extend"), picks, st.sampled_from(("b.c", "c", "ledger"))),
     st.tuples(st.just("rename"), picks, names),
     st.tuples(st.just("delete"), picks),
     st.tuples(st.just("reset"), picks, picks),
     st.tuples(st.just("push"), picks, counts),
+    st.tuples(st.just("repeat"), picks, picks),
     st.tuples(st.just("publish"), picks, counts),
     st.tuples(st.just("read"), st.integers(1, 12)),
+    st.tuples(st.just("resume"), picks, st.sampled_from(("earliest", "latest", "keep", ""))),
+    st.tuples(st.just("skip"), picks),
+    st.tuples(st.just("set"), picks, st.sampled_from(tuple(BadRecords))),
 )
+
+
+Doubt = tuple[object, ...]
 
 
 @dataclass
@@ -70,8 +82,8 @@ class Node(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.world = World(self.patch)
         self.named: dict[DatasetId, str] = {}
-        self.held: dict[DatasetId, Held] = {}
-        self.doubts: list[tuple[object, ...]] = []  # what may happen, or not
+        self.expected: dict[DatasetId, Expected] = {}
+        self.doubts: list[Doubt] = []  # what may happen, or not
         self.paused: Paused | None = None
         self.count = 0
 
@@ -88,10 +100,10 @@ class Node(RuleBasedStateMachine):
         self.world.close()
         self.patch.undo()
 
-    @initialize(source=st.sampled_from(SOURCES), count=st.integers(1, 3))
-    def begin(self, source: str, count: int) -> None:
+    @initialize(shape=shapes, count=st.integers(1, 3))
+    def begin(self, shape: str, count: int) -> None:
         """Begin with a dataset that holds records, so that no step is spent on that."""
-        self.add("a", source, RUN)
+        self.add("a", shape, RUN)
         self.publish(0, count, RUN)
         self.push(0, count, RUN)
         self.read(QUIET_TURNS, RUN)
@@ -123,7 +135,7 @@ class Node(RuleBasedStateMachine):
             self.perform(other, RUN)
         self.world.free().collector.collect()
         if self.paused is not None:
-            self.resume()
+            self.go_on()
 
     @rule(operation=operations, count=writes, other=operations, others_count=writes)
     def kill_in_race(self, operation: Operation, count: int, other: Operation, others_count: int) -> None:
@@ -131,7 +143,7 @@ class Node(RuleBasedStateMachine):
         self.perform(operation, Fate("pause", count))
         self.perform(other, Fate("kill", others_count))
         if self.paused is not None:
-            self.resume()
+            self.go_on()
         self.push_again(RUN)
 
     def perform(self, operation: Operation, fate: Fate) -> None:
@@ -143,66 +155,118 @@ class Node(RuleBasedStateMachine):
 
     # Operations
 
-    def add(self, name: str, source: str, fate: Fate) -> None:
+    def add(self, name: str, shape: str, fate: Fate) -> None:
         is_free = name.lower() not in {alias.lower() for alias in self.named.values()}
-        done = self.act(
-            lambda node: node.add(manifest_of(name, source)), fate, ("add", name, source), must=is_free
-        )
-        if done:
+        text = manifest_of(name, SHAPES[shape])
+        if self.act(lambda node: node.add(text), fate, (("add", name),), must=is_free):
             assert name.lower() in {alias.lower() for alias in self.named.values()}
+
+    def extend(self, pick: int, source: str, fate: Fate) -> None:
+        """Declare one more source; where the dataset was renamed or deleted meanwhile that makes another one."""
+        dataset = self.chosen(pick)
+        alias, topics = self.named[dataset], self.expected[dataset].topics
+        text = manifest_of(alias, dict.fromkeys((*topics, source)))
+        doubts = (("extend", dataset, source), ("add", alias))
+        if self.act(lambda node: node.add(text, replace=True), fate, doubts, must=True):
+            assert source in self.expected[dataset].topics
 
     def rename(self, pick: int, name: str, fate: Fate) -> None:
         dataset = self.chosen(pick)
         others = {alias.lower() for one, alias in self.named.items() if one != dataset}
         must = name.lower() not in others
-        if self.act(
-            lambda node: node.changing.rename(str(dataset), name), fate, ("rename", dataset, name), must=must
-        ):
+        doubts = (("rename", dataset, name),)
+        if self.act(lambda node: node.changing.rename(str(dataset), name), fate, doubts, must=must):
             assert self.named[dataset] == name
 
     def delete(self, pick: int, fate: Fate) -> None:
         dataset = self.chosen(pick)
-        if self.act(
-            lambda node: node.changing.delete(str(dataset)), fate, ("delete", dataset, None), must=True
-        ):
+        doubts = (("delete", dataset),)
+        if self.act(lambda node: node.changing.delete(str(dataset)), fate, doubts, must=True):
             assert dataset not in self.named
 
     def reset(self, pick: int, back: int, fate: Fate) -> None:
         dataset = self.chosen(pick)
-        heads = list(self.held[dataset].heads)
+        self.expected[dataset].resets += 1
+        heads = self.expected[dataset].heads
         target = heads[back % len(heads)]
-        is_reachable = self.is_in_chain(dataset, target)
         self.act(
             lambda node: node.changing.reset(str(dataset), target),
             fate,
-            ("reset", dataset, target),
-            must=is_reachable,
+            (("reset", dataset, target),),
+            must=self.is_in_chain(dataset, target),
         )
 
     def publish(self, pick: int, count: int, _: Fate) -> None:
-        held = self.held[self.chosen(pick)]
-        if not held.is_replaced and held.topic in self.world.kafka.logs:
-            ids = self.new_ids(count)
-            held.published += ids
-            self.world.kafka.logs[held.topic].values += map(message_of, ids)
+        source, topic = self.chosen_source(self.chosen(pick))
+        if topic in self.world.kafka.logs:
+            self.world.kafka.logs[topic].values += messages_of(source, self.new_numbers(count))
 
     def push(self, pick: int, count: int, fate: Fate) -> None:
         dataset = self.chosen(pick)
-        held, ids = self.held[dataset], self.new_ids(count)
-        key = f"file {ids[0]}"
-        held.files[key] = ids
+        source, _ = self.chosen_source(dataset)
+        numbers = self.new_numbers(count)
+        key = f"file {numbers[0]}"
+        self.expected[dataset].files[key] = File(source, file_of(source, numbers))
         self.send_file(dataset, key, fate)
+
+    def repeat(self, pick: int, which: int, fate: Fate) -> None:
+        """Send a file again under its key, perhaps long after it was answered."""
+        dataset = self.chosen(pick)
+        keys = list(self.expected[dataset].files)
+        if keys:
+            self.send_file(dataset, keys[which % len(keys)], fate)
 
     def push_again(self, fate: Fate) -> None:
         """Send again, under its key, each file that was not answered."""
         waiting = [
             (dataset, key)
-            for dataset, held in self.held.items()
-            if dataset in self.named
-            for key in sorted(held.files.keys() - held.sure)
+            for dataset, expected in self.expected.items()
+            for key in sorted(expected.files.keys() - expected.answered)
         ]
         for dataset, key in waiting:
-            self.send_file(dataset, key, fate)
+            if dataset in self.named:
+                self.send_file(dataset, key, fate)
+
+    def resume(self, pick: int, start: str, fate: Fate) -> None:
+        """Accept a topic as it is, where a source of the dataset is stopped."""
+        dataset = self.chosen(pick)
+        source, topic = self.stuck_source(dataset)
+        self.resume_source(dataset, source, topic, start, fate)
+
+    def resume_source(self, dataset: DatasetId, source: str, topic: str, start: str, fate: Fate) -> bool:
+        log = self.world.kafka.logs.get(topic)
+        if start:
+            end, topic_id = (0, None) if log is None else (len(log.values), log.topic_id)
+            self.expected[dataset].moves.append(Move(source, topic_id, start, end))
+        return self.command(
+            lambda ingest, entry: ingest.control.resume(entry, source, start),
+            dataset,
+            ("resume", dataset),
+            fate,
+        )
+
+    def skip(self, pick: int, fate: Fate) -> None:
+        """Leave out the message at which a source of the dataset is stopped."""
+        dataset = self.chosen(pick)
+        source, _ = self.stuck_source(dataset)
+        self.skip_in(dataset, source, fate)
+
+    def skip_in(self, dataset: DatasetId, source: str, fate: Fate) -> bool:
+        return self.command(
+            lambda ingest, entry: ingest.control.skip(entry, source), dataset, ("skip", dataset), fate
+        )
+
+    def set(self, pick: int, bad_records: BadRecords, fate: Fate) -> None:
+        """Choose what becomes of messages that are no records."""
+        dataset = self.chosen(pick)
+        source, _ = self.chosen_source(dataset)
+        changes = {"badRecords": bad_records.value}
+        self.command(
+            lambda ingest, entry: ingest.control.change(entry, source, changes),
+            dataset,
+            ("set", dataset),
+            fate,
+        )
 
     def read(self, turns: int, fate: Fate) -> None:
         """Let ingest go on for some turns."""
@@ -225,7 +289,7 @@ class Node(RuleBasedStateMachine):
                 return
         actor.pause_after = actor.kill_after = None
 
-    def resume(self) -> None:
+    def go_on(self) -> None:
         """Let what was stopped go on to its end."""
         paused, self.paused = self.paused, None
         assert paused is not None
@@ -250,14 +314,19 @@ class Node(RuleBasedStateMachine):
     def restart_ingest(self) -> None:
         self.world.restart_ingest()
 
-    @precondition(lambda self: self.named)
-    @rule(pick=picks)
-    def replace_topic(self, pick: int) -> None:
+    @precondition(lambda self: self.named and self.count % 4 == 0)
+    @rule(pick=picks, is_lost=st.booleans())
+    def replace_topic(self, pick: int, is_lost: bool) -> None:
         """The source stops loudly; whatever the new topic holds is never taken for what the old one held."""
-        held = self.held[self.chosen(pick)]
-        if held.topic in self.world.kafka.logs and not held.is_replaced and self.count % 4 == 0:
-            held.is_replaced = True
-            self.world.replace_topic(held.topic)
+        _, topic = self.chosen_source(self.chosen(pick))
+        if topic in self.world.kafka.logs:
+            self.world.kafka.replace(topic, is_lost=is_lost)
+
+    @precondition(lambda self: self.named)
+    @rule(pick=picks, seconds=st.sampled_from((1.0, 1e9)))
+    def leave_lock(self, pick: int, seconds: float) -> None:
+        """A process that is gone, or no process of ours, holds a dataset's lock."""
+        self.world.locks.leave(self.chosen(pick), self.world.time.now + seconds)
 
     @rule()
     def settled(self) -> None:
@@ -272,38 +341,45 @@ class Node(RuleBasedStateMachine):
         for dataset, entry in entries.items():
             if dataset not in self.named:
                 self.expect("add", entry.alias)
-                (source,) = entry.push_topics
-                self.held[dataset] = Held(source=source, topic=entry.push_topics[source])
+                self.expected[dataset] = Expected(topics=entry.push_topics)
             elif self.named[dataset] != entry.alias:
                 self.expect("rename", dataset, entry.alias)
             self.named[dataset] = entry.alias
+            self.observe_topics(dataset, entry)
         for dataset in self.named.keys() - entries.keys():
             self.expect("delete", dataset)
             del self.named[dataset]
         for dataset in self.named:
-            self.observe_rows(dataset)
+            self.observe_content(dataset)
 
-    def observe_rows(self, dataset: DatasetId) -> tuple[int, ...]:
-        held, rows = self.held[dataset], self.world.rows(dataset)
-        head = self.world.refs.head(dataset)
-        assert head is not None
-        assert len(rows) == len(set(rows)), "a record is there twice"
-        files = frozenset(key for key, ids in held.files.items() if ids[0] in rows)
-        if head in held.heads and files < held.sure:  # the head is back where it was
+    def observe_topics(self, dataset: DatasetId, entry: CatalogEntry) -> None:
+        expected = self.expected[dataset]
+        for source, topic in entry.push_topics.items():
+            if source not in expected.topics:
+                self.expect("extend", dataset, source)
+            else:
+                assert expected.topics[source] == topic, "a source has another topic"
+        assert expected.topics.keys() <= entry.push_topics.keys(), "a source has lost its topic"
+        expected.topics = entry.push_topics
+
+    def observe_content(self, dataset: DatasetId) -> Content:
+        expected, world = self.expected[dataset], self.world
+        content = expected.content(world.chain(dataset), world.kafka.values, world.letters)
+        head = world.head(dataset)
+        lost = expected.answered - content.files
+        if head in expected.heads and lost:  # the head is back where it was
             self.expect("reset", dataset, head)
-            held.sure &= files
-        pushed = [one for key in files for one in held.files[key]]
-        assert set(pushed) <= set(rows), "a file is there in part"
-        assert held.sure <= files or self.was_reset(dataset, held, files), "a file is lost"
-        published = [one for one in rows if one not in set(pushed)]
-        assert published == held.published[: len(published)], "messages are lost, or out of order"
-        held.heads[head] = files
-        return rows
+        elif lost:
+            self.expect("reset", dataset)
+        expected.answered -= lost
+        if head not in expected.heads:
+            expected.heads.append(head)
+        return content
 
     def settle(self) -> None:
         """Bring all to rest: then everything is there once, and nothing else."""
         if self.paused is not None:
-            self.resume()
+            self.go_on()
         self.world.restart_ingest()
         for node in list(self.world.coordinators):
             self.world.replaced(node)
@@ -319,9 +395,23 @@ class Node(RuleBasedStateMachine):
         self.observe()
         assert self.world.leftovers(self.world.entries().values()) == []
         for dataset in self.named:
-            held, rows = self.held[dataset], self.observe_rows(dataset)
-            if not held.is_replaced:
-                assert set(held.published) <= set(rows), "messages are not read"
+            self.remedy(dataset)
+
+    def remedy(self, dataset: DatasetId) -> None:
+        """Have each source go on that needs a person for that, until all that was published is read."""
+        topics = self.expected[dataset].topics
+        for source in sorted(self.world.sources(dataset)):
+            for _ in range(MAX_TURNS):
+                position = self.observe_content(dataset).position(source)
+                match self.world.require_read(dataset, source, topics[source], position):
+                    case "":
+                        break
+                    case "resume":
+                        done = self.resume_source(dataset, source, topics[source], "earliest", RUN)
+                    case _:
+                        done = self.skip_in(dataset, source, RUN)
+                assert done, f"{source} does not go on"
+                self.drain()
 
     def drain(self) -> None:
         """Let ingest read until nothing has come for a while."""
@@ -339,7 +429,7 @@ class Node(RuleBasedStateMachine):
     # The machinery
 
     def act(
-        self, operation: Callable[[Coordinator], object], fate: Fate, doubt: tuple[object, ...], *, must: bool
+        self, operation: Callable[[Coordinator], object], fate: Fate, doubts: Sequence[Doubt], *, must: bool
     ) -> bool:
         """Run an operation on a coordinator; True when it came to its end without an error."""
         node = self.world.free()
@@ -352,21 +442,42 @@ class Node(RuleBasedStateMachine):
                 self.world.replaced(node)
 
         is_alone = self.paused is None
-        return self.play(actor, fate, doubt, end, must=must and is_alone)
+        return self.play(actor, fate, doubts, end, must=must and is_alone)
 
     def send_file(self, dataset: DatasetId, key: str, fate: Fate) -> None:
-        held, ingest = self.held[dataset], self.world.ingest
-        actor = Actor(lambda: self.world.push(ingest, dataset, held.source, key, held.files[key]))
+        expected, ingest = self.expected[dataset], self.world.ingest
+        resets = expected.resets
+        actor = Actor(lambda: self.world.push(ingest, dataset, key, expected.files[key]))
+
+        def answered() -> None:
+            is_done = actor.is_over and not actor.is_dead and actor.error is None
+            if is_done and expected.resets == resets:
+                expected.answered.add(key)
+
+        self.on_ingest(actor, ("push", dataset, key), answered, fate)
+
+    def command(
+        self, run: Callable[[Ingest, CatalogEntry], object], dataset: DatasetId, doubt: Doubt, fate: Fate
+    ) -> bool:
+        """Run a command about a source; True when it came to its end without an error."""
+        ingest, entry = self.world.ingest, self.world.entries()[dataset]
+        return self.on_ingest(Actor(lambda: run(ingest, entry)), doubt, lambda: None, fate)
+
+    def on_ingest(self, actor: Actor, doubt: Doubt, answered: Callable[[], None], fate: Fate) -> bool:
+        ingest = self.world.ingest
 
         def end() -> None:
-            if actor.is_over and not actor.is_dead and actor.error is None:
-                held.sure.add(key)
+            answered()
             if actor.is_dead or ingest is not self.world.ingest:
                 self.leave(ingest)
+            elif ingest.reading.is_over:
+                self.require_no_bug(ingest.reading)
+                self.world.restart_ingest()
 
-        self.play(actor, fate, ("push", dataset, key), end, must=False)
+        is_done = self.play(actor, fate, [doubt], end, must=False)
         if self.paused is not None and self.paused.actor is actor:
             self.world.ingest = Ingest(self.world)
+        return is_done
 
     def leave(self, ingest: Ingest) -> None:
         """Kill a process of ingest, which has been replaced or died."""
@@ -388,9 +499,9 @@ class Node(RuleBasedStateMachine):
         self.world.ingest = Ingest(self.world)
 
     def play(
-        self, actor: Actor, fate: Fate, doubt: tuple[object, ...], end: Callable[[], None], *, must: bool
+        self, actor: Actor, fate: Fate, doubts: Sequence[Doubt], end: Callable[[], None], *, must: bool
     ) -> bool:
-        self.doubts.append(doubt)
+        self.doubts += doubts
         if fate.kind == "kill":
             actor.kill_after = fate.writes
         elif fate.kind == "pause" and self.paused is None:
@@ -402,7 +513,7 @@ class Node(RuleBasedStateMachine):
                 self.require_no_bug(actor)
                 end()
                 self.observe()
-                self.doubts.remove(doubt)
+                self.forget(doubts)
 
             self.paused = Paused(actor, over)
             self.observe()
@@ -410,10 +521,14 @@ class Node(RuleBasedStateMachine):
         end()
         self.require_no_bug(actor)
         self.observe()
-        self.doubts.remove(doubt)
+        self.forget(doubts)
         if must and actor.error is not None:
             raise actor.error
         return not actor.is_dead and actor.error is None
+
+    def forget(self, doubts: Sequence[Doubt]) -> None:
+        for doubt in doubts:
+            self.doubts.remove(doubt)
 
     def require_no_bug(self, actor: Actor) -> None:
         if actor.error is not None and not isinstance(actor.error, OdfError):
@@ -424,13 +539,6 @@ class Node(RuleBasedStateMachine):
         assert any(doubt[0] == kind and doubt[1 : 1 + len(what)] == what for doubt in self.doubts), (
             f"{kind} {what} was not asked for: {self.doubts}"
         )
-
-    def was_reset(self, dataset: DatasetId, held: Held, files: frozenset[str]) -> bool:
-        """Return whether files are gone since the head was moved back, and take note of that."""
-        if any(doubt[:2] == ("reset", dataset) for doubt in self.doubts):
-            held.sure &= files
-            return True
-        return False
 
     def is_in_chain(self, dataset: DatasetId, target: Multihash) -> bool:
         node = self.world.free()
@@ -445,6 +553,18 @@ class Node(RuleBasedStateMachine):
         known = list(self.named)
         return known[pick % len(known)]
 
-    def new_ids(self, count: int) -> list[int]:
+    def chosen_source(self, dataset: DatasetId) -> tuple[str, str]:
+        """Return a source of a dataset and its topic, another one from time to time."""
+        topics = sorted(self.expected[dataset].topics.items())
+        return topics[self.count % len(topics)]
+
+    def stuck_source(self, dataset: DatasetId) -> tuple[str, str]:
+        """Return a source that is stopped, and its topic, or any."""
+        owned = self.world.ingest.owned
+        topics = sorted(self.expected[dataset].topics.items())
+        stuck = [item for item in topics if owned.reason(dataset, item[0]) is not None]
+        return (stuck or topics)[0]
+
+    def new_numbers(self, count: int) -> list[int]:
         self.count += count
         return [*range(self.count - count, self.count)]

@@ -58,7 +58,7 @@ def test_an_operation_is_stopped_before_each_write_while_another_runs(
             is_stopped = node.paused is not None
             node.perform(other, RUN)
             if is_stopped:
-                node.resume()
+                node.go_on()
             node.push_again(RUN)
         writes += 1
     assert writes > 1
@@ -74,11 +74,11 @@ def test_an_operation_is_killed_before_each_write_and_repeated(operation: Operat
 
 
 @contextmanager
-def begun() -> Iterator[Node]:
+def begun(shape: str = "b.c") -> Iterator[Node]:
     """Yield a node with one dataset and messages that wait, and look at all of it afterwards."""
     node = Node()
     try:
-        node.begin(source="b.c", count=1)
+        node.begin(shape=shape, count=1)
         node.publish(0, 2, RUN)
         yield node
         node.observe()

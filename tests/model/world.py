@@ -3,14 +3,15 @@
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.model.expected import Block, File, Letter, Position
+from tests.model.records import Row, rows_of
 
 from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
@@ -21,15 +22,16 @@ from odf_common.data.slices import read_slice
 from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddData
+from odf_common.metadata.events import AddData, DataSlice
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.runtime.replies import Replies
-from odf_common.runtime.states import ChainStates, NoStateCache
+from odf_common.runtime.states import ChainStates
 from odf_common.testing.actors import Actor, ActorKiller, VirtualTime, current_actor
 from odf_common.testing.killer import Killed
 from odf_common.testing.push_topics import PushConsumer, PushLog, PushLogs
+from odf_common.testing.redis import MemoryLocks, MemoryStateCache
 from odf_coordinator.handlers import Commands
 from odf_coordinator.testing import Coordinator, TickingClock
 from odf_ingest.batch import FileBatch
@@ -38,6 +40,8 @@ from odf_ingest.handlers import Notices
 from odf_ingest.prepare import Preparer
 from odf_ingest.preprocess import Preprocessor
 from odf_ingest.propose import Proposals
+from odf_ingest.push import control
+from odf_ingest.push.control import SourceControl
 from odf_ingest.push.file import FileCommit
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.owned import OwnedSources
@@ -46,9 +50,11 @@ from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import Limits
 from odf_ingest.push.work import Work
 from odf_ingest.slices import Drafter
+from odf_ingest.source_settings import BadRecords, load_settings
 
 TURN_SECONDS: Final = 0.25
 RESCAN_SECONDS: Final = 20.0
+TURNS_OF_A_COMMAND: Final = 12
 PATIENCE: Final = 5  # proposals without an answer before a stalled ingest is killed
 
 
@@ -99,7 +105,7 @@ class Ingest:
         self.world = world
         self.silence = 0
         refs, blobs = LocalRefStore(world.home), LocalBlobStore(world.home)
-        states = ChainStates(blobs, refs, NoStateCache())
+        states = ChainStates(blobs, refs, world.cache)
         self.replies = Replies(self)  # type: ignore[arg-type]
         self.replies.on_owned(frozenset())
         drafter = Drafter(blobs, world.clock, block_version=3, is_signed=False)
@@ -117,6 +123,10 @@ class Ingest:
             partition_of=lambda _: 0,
             pool=Inline(),
         )
+        self.owned = owned
+        self.control = SourceControl(
+            lanes=self.lanes, topics=world.kafka, owned=owned, blobs=blobs, request=self.request
+        )
         work = Work(
             lanes=self.lanes,
             preparer=self.preparer,
@@ -127,10 +137,18 @@ class Ingest:
             failed=reader.failed,
         )
         reader.bind(owned, work)
+        self.reader = reader
         self.notices = Notices(reader, owned, self.lanes)
         self.notices.on_owned(frozenset({0}))
         self.reading = Actor(lambda: reader.run(Turns(world.time.sleep)))  # type: ignore[arg-type]
         self.reading.go()
+
+    def request(self, action: Callable[[], None]) -> None:
+        """Have the reader do something, and go on until it has come of it what may."""
+        self.reader.request(action)
+        for _ in range(TURNS_OF_A_COMMAND):
+            if not self.reading.is_over:
+                self.reading.go()
 
     def send(self, topic: str, message: Envelope) -> None:
         """Have a free coordinator answer a proposal, unless it dies or waits for another process."""
@@ -150,25 +168,12 @@ class Ingest:
             raise Stalled
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
-        raise AssertionError(letter)
+        """Keep where the message lay."""
+        self.world.killer.step()
+        self.world.letters.add((letter.facts["topic-id"], letter.offset))
 
     def flush(self, timeout: float = 10.0) -> None:
         """All is sent already."""
-
-
-@dataclass
-class Held:
-    """What a dataset should hold."""
-
-    source: str
-    topic: str
-    published: list[int] = field(default_factory=list)
-    files: dict[str, list[int]] = field(default_factory=dict)
-    sure: set[str] = field(default_factory=set)  # keys of files that were answered
-    heads: dict[Multihash, frozenset[str]] = field(
-        default_factory=dict
-    )  # files in the chain as of each head seen
-    is_replaced: bool = False
 
 
 class World:
@@ -178,7 +183,12 @@ class World:
         self.home = Path(tempfile.mkdtemp(prefix="odf-model-"))
         self.time = VirtualTime(monkeypatch)
         self.killer = ActorKiller(monkeypatch)
-        self.kafka = PushLogs(self.killer.step)
+        monkeypatch.setattr(control, "SOON", 0.0)  # what is asked of the reader is done at once, or never
+        monkeypatch.setattr(control, "PATIENCE", 0.0)
+        self.kafka = Topics(self.killer.step)
+        self.letters: set[Letter] = set()
+        self.locks = MemoryLocks(lambda: self.time.now, self.killer.step)
+        self.cache = MemoryStateCache()
         self.clock = TickingClock()
         self.blobs = LocalBlobStore(self.home)
         self.refs = LocalRefStore(self.home)
@@ -186,7 +196,8 @@ class World:
         self.busy: list[Coordinator] = []
         self.ingest = Ingest(self)
         self.zombies: list[Ingest] = []
-        self._rows: dict[Multihash, tuple[int, ...]] = {}
+        self._verified: set[Multihash] = set()
+        self._rows: dict[Multihash, tuple[Row, ...]] = {}  # of slices
 
     def close(self) -> None:
         for ingest in (self.ingest, *self.zombies):
@@ -196,7 +207,13 @@ class World:
 
     def coordinator(self) -> Coordinator:
         """Start a coordinator."""
-        return Coordinator(home=self.home, topics=self.kafka, is_durable=True)  # type: ignore[arg-type]
+        return Coordinator(
+            home=self.home,
+            topics=self.kafka,  # type: ignore[arg-type]
+            is_durable=True,
+            locks=self.locks,
+            cache=self.cache,
+        )
 
     def free(self) -> Coordinator:
         """Return a coordinator that is not stopped in the midst of something."""
@@ -236,12 +253,12 @@ class World:
                 self.ingest.notices.on_notification(message)
             one.bus.sent.clear()
 
-    def push(self, ingest: Ingest, dataset: DatasetId, source: str, key: str, ids: Sequence[int]) -> None:
+    def push(self, ingest: Ingest, dataset: DatasetId, key: str, pushed: File) -> None:
         """Have ingest commit a file, as `odf ingest` does."""
         file = ingest.scratch() / "batch"
-        file.write_bytes(b"\n".join(map(message_of, ids)))
+        file.write_bytes(pushed.value)
         batch = FileBatch(file=file, event_time=Timestamp.from_ms(0), key=key)
-        ingest.lanes.commit(dataset, FileCommit(source, batch, ingest.preparer))
+        ingest.lanes.commit(dataset, FileCommit(pushed.source, batch, ingest.preparer))
 
     def entries(self) -> dict[DatasetId, CatalogEntry]:
         """Return what has a name, each once."""
@@ -252,23 +269,44 @@ class World:
         assert not [one for one, count in topics.items() if count > 1], "two sources have one topic"
         return {entry.dataset_id: entry for entry in entries}
 
-    def rows(self, dataset: DatasetId) -> tuple[int, ...]:
-        """Return the ids of a dataset's records by offset, once its chain is verified and its offsets are dense."""
+    def chain(self, dataset: DatasetId) -> Iterator[Block]:
+        """Yield a dataset's blocks, newest first, once the chain is verified and its offsets are dense."""
+        head = self.head(dataset)
+        read = partial(self.blobs.read, dataset, ObjectKind.BLOCK)
+        if head not in self._verified:
+            fold(read, head)
+            self._verified.add(head)
+        for name, decoded, _ in iterate(read, head):
+            event = decoded.block.event
+            data = event.new_data if isinstance(event, AddData) else None
+            if data is None:
+                yield Block(name, event)
+            else:
+                yield Block(name, event, self._rows_of(dataset, data), data.offset_interval.start)
+
+    def head(self, dataset: DatasetId) -> Multihash:
+        """Return the head of a dataset that has a name."""
         head = self.refs.head(dataset)
         assert head is not None, "a name leads to no chain"
-        if head not in self._rows:
-            read = partial(self.blobs.read, dataset, ObjectKind.BLOCK)
-            fold(read, head)
-            events = [decoded.block.event for _, decoded, _ in iterate(read, head)][::-1]
-            slices = [event.new_data for event in events if isinstance(event, AddData) and event.new_data]
-            tables = [
-                read_slice(self.blobs.local_path(dataset, ObjectKind.DATA, one.physical_hash))
-                for one in slices
-            ]
-            offsets = [offset for table in tables for offset in table["offset"].to_pylist()]
-            assert offsets == list(range(len(offsets))), "offsets are not dense"
-            self._rows[head] = tuple(one for table in tables for one in table["id"].to_pylist())
-        return self._rows[head]
+        return head
+
+    def sources(self, dataset: DatasetId) -> frozenset[str]:
+        """Return the push sources that a dataset has."""
+        return frozenset(
+            fold(partial(self.blobs.read, dataset, ObjectKind.BLOCK), self.head(dataset)).push_sources
+        )
+
+    def _rows_of(self, dataset: DatasetId, data: DataSlice) -> tuple[Row, ...]:
+        name = data.physical_hash
+        if name not in self._rows:
+            table = read_slice(self.blobs.local_path(dataset, ObjectKind.DATA, name))
+            interval = data.offset_interval
+            wanted = list(range(interval.start, interval.end + 1))
+            assert table["offset"].to_pylist() == wanted, "offsets are not dense"
+            none = [None] * len(table)
+            ids = table["id"].to_pylist() if "id" in table.column_names else none
+            self._rows[name] = tuple(zip(table["op"].to_pylist(), ids, table["v"].to_pylist(), strict=True))
+        return self._rows[name]
 
     def leftovers(self, entries: Iterable[CatalogEntry]) -> list[str]:
         """Return what no name vouches for."""
@@ -280,25 +318,43 @@ class World:
         found += [f"claims/{one.name}" for one in self.home.glob("claims/*")]
         return found + [f"topic {name}" for name in self.kafka.logs.keys() - topics]
 
-    def replace_topic(self, name: str) -> None:
-        """Have someone delete a topic and make it again."""
-        self.kafka.logs[name] = PushLog(f"{self.kafka.logs[name].topic_id}, replaced")
+    def require_read(self, dataset: DatasetId, source: str, topic: str, position: Position) -> str:
+        """Raise unless a source has been read to its topic's end, or stands still for a reason and says so.
+
+        Returns the command that makes it go on, empty where none is needed.
+        """
+        log, remedy = self.kafka.logs.get(topic), ""
+        if log is None or position.topic_id not in {None, log.topic_id}:
+            remedy = "resume"
+        elif position.next < len(log.values):
+            settings = load_settings(self.blobs, dataset, source)
+            is_bad = rows_of(log.values[position.next]) is None
+            assert is_bad, "messages are not read"
+            assert settings.bad_records is BadRecords.STOP, "a message is not rejected"
+            remedy = "skip"
+        stuck = self.ingest.owned.stuck()
+        assert ((dataset, source) in stuck) == bool(remedy), f"{source} is said to be stuck: {stuck}"
+        return remedy
 
 
-def manifest_of(name: str, source: str) -> str:
-    return f"""
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Root
-  metadata:
-    - kind: AddPushSource
-      sourceName: {source}
-      read: {{kind: NdJson, ddlSchema: [event_time TIMESTAMP, id BIGINT]}}
-      merge: {{kind: Append}}
-"""
+class Topics(PushLogs):
+    """Topics that others may delete and make again; whatever was ever in one is known by its id."""
 
+    def __init__(self, written: Callable[[], None]) -> None:
+        super().__init__(written)
+        self.ever: dict[str, PushLog] = {}
 
-def message_of(number: int) -> bytes:
-    return b'{"id":%d,"event_time":"2020-01-01T00:00:00Z"}' % number
+    def values(self, topic_id: str) -> list[bytes]:
+        """Return what was published to a topic, be it gone."""
+        return self.ever[topic_id].values
+
+    def create_push_topic(self, name: str, partitions: int = 1) -> None:
+        super().create_push_topic(name, partitions)
+        self.ever[self.logs[name].topic_id] = self.logs[name]
+
+    def replace(self, name: str, *, is_lost: bool) -> None:
+        """Have someone delete a topic, and make it again unless it `is_lost`."""
+        log = PushLog(f"{self.logs.pop(name).topic_id}, replaced")
+        self.ever[log.topic_id] = log
+        if not is_lost:
+            self.logs[name] = log

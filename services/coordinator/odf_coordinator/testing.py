@@ -24,7 +24,7 @@ from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, Catalog, ObjectKind, RefStore
 from odf_common.runtime.environment import FreeLocks
-from odf_common.runtime.states import ChainStates, NoStateCache
+from odf_common.runtime.states import ChainStates, NoStateCache, StateCache
 from odf_coordinator.adding import Added, Adding
 from odf_coordinator.changing import Changing
 from odf_coordinator.claims import Claims
@@ -121,11 +121,13 @@ class Coordinator:
     ingest: NoIngest = field(default_factory=NoIngest)
     now: float = 0.0
     is_durable: bool = False  # over the files in `home`, as another process would find them
+    locks: Locks = field(default_factory=FreeLocks)
+    cache: StateCache = field(default_factory=NoStateCache)
 
     def __post_init__(self) -> None:
         self.clock = TickingClock()
         self._open_stores()
-        self.states = ChainStates(self.blobs, self.refs, NoStateCache())
+        self.states = ChainStates(self.blobs, self.refs, self.cache)
         self.keys = KeyFolder(self.home / "keys")
         self.datasets = Datasets(
             catalog=self.catalog,
@@ -227,7 +229,7 @@ class Coordinator:
             blobs=self.blobs,
             refs=refs or self.refs,
             states=self.states,
-            locks=locks or FreeLocks(),
+            locks=locks or self.locks,
             require_owned=Owners(keys=self.keys, catalog=self.catalog).require,
             lock_ttl_ms=lock_ttl_ms,
             waits=self.datasets.waits,

@@ -10,6 +10,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.runtime.settings import child_environment
 from odf_common.runtime.supervisor.infrastructure import redis_server
 from odf_common.runtime.supervisor.ports import allocate
+from odf_common.testing.redis import MemoryLocks
 
 DATASET = DatasetId.of_key(bytes(32))
 
@@ -32,8 +33,14 @@ def server(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", RedisCon
 Server = tuple["subprocess.Popen[bytes]", RedisConnection]
 
 
-def test_a_lock_is_held_by_one_until_it_is_released(server: Server) -> None:
-    locks = RedisLocks(server[1])
+@pytest.fixture(params=["redis", "memory"])
+def locks(request: pytest.FixtureRequest) -> RedisLocks | MemoryLocks:
+    if request.param == "memory":
+        return MemoryLocks(time.monotonic)
+    return RedisLocks(request.getfixturevalue("server")[1])
+
+
+def test_a_lock_is_held_by_one_until_it_is_released(locks: RedisLocks | MemoryLocks) -> None:
     first = locks.acquire(DATASET, 5000)
     assert first is not None
     assert locks.acquire(DATASET, 5000) is None
@@ -43,8 +50,9 @@ def test_a_lock_is_held_by_one_until_it_is_released(server: Server) -> None:
     assert locks.acquire(DATASET, 5000) is not None
 
 
-def test_a_lock_that_ran_out_is_neither_renewed_nor_released_from_its_next_holder(server: Server) -> None:
-    locks = RedisLocks(server[1])
+def test_a_lock_that_ran_out_is_neither_renewed_nor_released_from_its_next_holder(
+    locks: RedisLocks | MemoryLocks,
+) -> None:
     old = locks.acquire(DATASET, 30)
     assert old is not None
     time.sleep(0.06)
