@@ -90,6 +90,8 @@ class Prepared:
     moment: Timestamp
     bad: tuple[BadRecord, ...] = ()
     greatest: Mapping[int, int]
+    is_state: bool = False
+    """The records are the whole state of the source; without any it is empty."""
 
 
 def plan_of(state: ChainState, source: AddPushSource) -> Plan:
@@ -138,6 +140,7 @@ class Preparer:
             moment=Timestamp.from_ms(last),
             bad=tuple(bad),
             greatest=highest,
+            is_state=takes_whole_batches(plan.source.merge) and not bad,
         )
 
     def file(self, plan: Plan, batch: FileBatch) -> Prepared:
@@ -148,7 +151,13 @@ class Preparer:
         else:
             columns = Columns(schema=plan.schema)
         records = self._whole(plan, columns, read_file(step, batch.file, columns.schema))
-        return Prepared(source=plan.source, records=records, moment=batch.event_time, greatest={})
+        return Prepared(
+            source=plan.source,
+            records=records,
+            moment=batch.event_time,
+            greatest={},
+            is_state=takes_whole_batches(plan.source.merge),
+        )
 
     def _columns(self, plan: Plan, batch: MessageBatch) -> Columns:
         """Return the columns to read messages with; those of a whole batch are inferred from it alone."""

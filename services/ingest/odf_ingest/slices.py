@@ -31,7 +31,7 @@ from odf_common.ports.store import BlobStore, ObjectKind
 from odf_ingest.conform import conformed, data_columns
 from odf_ingest.event_time import filled, greatest
 from odf_ingest.history import SliceRecords
-from odf_ingest.merge import History, Merged, key_columns, merge, takes_whole_batches
+from odf_ingest.merge import History, Merged, key_columns, merge
 from odf_ingest.position import KIND, SourcePosition
 from odf_ingest.prepare import Prepared
 from odf_ingest.source_settings import SourceSettings, load_settings
@@ -81,8 +81,7 @@ class Drafter:
         vocab = state.vocabulary
         records = prepared.records
         if records is None:
-            is_empty_state = takes_whole_batches(prepared.source.merge) and not prepared.bad
-            if not is_empty_state or state.schema is None:
+            if not prepared.is_state or state.schema is None:
                 return Merged(records=pa.table({}))
             records = _no_records(schema_of_event(state.schema), vocab)
         taken = {vocab.offset_column, vocab.system_time_column} & set(records.column_names)

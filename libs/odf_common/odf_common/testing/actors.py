@@ -105,9 +105,11 @@ class VirtualTime:
     """Time that passes by waiting only."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Replace the clock that waits are measured with, and waiting."""
+        """Replace the clocks that waits are measured with, and waiting."""
         self.now = 1000.0
+        began = time.time() - self.now
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "time", lambda: began + self.now)
         monkeypatch.setattr(time, "sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:

@@ -8,6 +8,7 @@ import pytest
 from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepJson
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings, save_settings
 
+from .test_control import resume, stop
 from .test_reader import TOPIC, Broker, running
 
 RETRACT = 1
@@ -51,6 +52,25 @@ def test_an_empty_snapshot_is_rejected_where_the_source_says_so(make_bench: Any,
     (letter,) = bench.coordinator.letters
     assert letter.offset == 1
     assert "the snapshot has no records" in letter.reason
+
+
+@pytest.mark.parametrize("empty", list(EmptySnapshot))
+def test_a_replaced_topic_is_accepted_without_retracting_anything(
+    make_bench: Any, broker: Broker, empty: EmptySnapshot
+) -> None:
+    bench = a_bench(make_bench)
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(empty_snapshot=empty))
+    broker.logs[TOPIC, 0] += [snapshot(3)]
+    with running(bench, broker) as node:
+        node.drain()
+        broker.make(TOPIC)
+        stop(node)
+        resume(node, "earliest")
+        node.drain()
+        assert len(bench.values("op", "id")) == 3
+        broker.logs[TOPIC, 0] += [snapshot(2)]
+        node.drain()
+    assert bench.values("op", "id")[3:] == [(RETRACT, 2)]
 
 
 def test_a_message_that_is_no_snapshot_retracts_nothing(make_bench: Any, broker: Broker) -> None:
