@@ -199,6 +199,18 @@ class AlreadyCommitted(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
+class KeyReused(InvalidInput):
+    """A file is pushed with an idempotency key with which another one was committed."""
+
+    text: str = "other content was committed with this idempotency key; none of this file is"
+    key: str
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return f"Push this file with a key other than {self.key!r}, or without one."
+
+
+@dataclass(eq=False, kw_only=True)
 class PositionMoved(OdfError):
     """The chain stands at another position of the topic than the batch begins at; read again from there."""
 

@@ -1,8 +1,9 @@
 """How far a push source has been read: the value of its source state (design: source state).
 
 `{"v":1,"topics":{"<topic>":{"id":"<topic uuid>","next":{"0":123}}}}`; topics of several partitions also keep
-`greatest`, each partition's greatest event time (ms), and pushed batches leave their keys in `receipts`. `rejected`
-counts the messages that became dead letters; it is absent while there are none.
+`greatest`, each partition's greatest event time (ms), and pushed batches leave their keys in `receipts`, those whose
+key a client chose a digest of their bytes in `contents` too. `rejected` counts the messages that became dead letters;
+it is absent while there are none.
 """
 
 import json
@@ -34,6 +35,8 @@ class SourcePosition:
 
     topics: Mapping[str, TopicPosition] = field(default_factory=dict)
     receipts: tuple[str, ...] = ()
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """Digests of batches by their receipts, as far as they are known."""
     rejected: int = 0
     """Messages up to here that became dead letters."""
 
@@ -48,6 +51,7 @@ class SourcePosition:
             return cls(
                 topics=topics,
                 receipts=tuple(str(key) for key in plain.get("receipts", ())),
+                contents={str(key): str(digest) for key, digest in plain.get("contents", {}).items()},
                 rejected=int(plain.get("rejected", 0)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -61,6 +65,8 @@ class SourcePosition:
         }
         if self.receipts:
             plain["receipts"] = list(self.receipts)
+        if self.contents:
+            plain["contents"] = dict(self.contents)
         if self.rejected:
             plain["rejected"] = self.rejected
         return json.dumps(plain, sort_keys=True, separators=(",", ":"))
@@ -73,14 +79,17 @@ class SourcePosition:
         """Return the position with so many more messages rejected."""
         return replace(self, rejected=self.rejected + count)
 
-    def with_receipt(self, key: str) -> Self:
-        """Return the position with the key of one more batch; the oldest are forgotten.
+    def with_receipt(self, key: str, content: str = "") -> Self:
+        """Return the position with the key of one more batch, and the digest of its bytes; the oldest are forgotten.
 
         Of batches that were pushed in one run the last one stands for all.
         """
         found = run_and_place(key)
         kept = self.receipts if found is None else [one for one in self.receipts if _run(one) != found[0]]
-        return replace(self, receipts=(*kept, key)[-RECEIPTS:])
+        receipts = (*kept, key)[-RECEIPTS:]
+        digests = {**self.contents, key: content}
+        contents = {one: digests[one] for one in receipts if digests.get(one)}
+        return replace(self, receipts=receipts, contents=contents)
 
     def has_receipt(self, key: str) -> bool:
         """Tell whether a batch is known to be committed: by its key, or by a later one of its run."""

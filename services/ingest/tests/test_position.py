@@ -24,6 +24,17 @@ def test_only_the_last_receipts_are_kept() -> None:
     assert len(position.receipts) == RECEIPTS
 
 
+def test_digests_are_kept_as_long_as_their_receipts() -> None:
+    position = SourcePosition().with_receipt("none").with_receipt(key_in_run("run", 0), "0a")
+    assert position.contents == {key_in_run("run", 0): "0a"}
+    assert SourcePosition.parse(position.text()) == position
+    position = position.with_receipt(key_in_run("run", 1), "0b")
+    assert position.contents == {key_in_run("run", 1): "0b"}
+    for number in range(RECEIPTS):
+        position = position.with_receipt(str(number))
+    assert position.contents == {}
+
+
 def test_of_a_run_of_batches_the_last_one_stands_for_all() -> None:
     position = SourcePosition().with_receipt("other")
     for number in range(3 * RECEIPTS):

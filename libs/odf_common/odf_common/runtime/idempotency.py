@@ -16,3 +16,9 @@ def run_and_place(key: str) -> tuple[str, int] | None:
     run, mark, place = key.rpartition(_MARK)
     is_place = place.isascii() and place.isdecimal() and len(place) <= _DIGITS
     return (run, int(place)) if mark and is_place else None
+
+
+def run_of(key: str) -> str:
+    """Return the key of the run that a batch belongs to: what its client chose."""
+    found = run_and_place(key)
+    return key if found is None else found[0]

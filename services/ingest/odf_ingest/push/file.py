@@ -1,12 +1,15 @@
 """A file as something to commit: whole or not at all, once for each key."""
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource, DatasetKind
+from odf_common.runtime.idempotency import run_of
 from odf_ingest.batch import FileBatch
-from odf_ingest.errors import AlreadyCommitted
+from odf_ingest.errors import AlreadyCommitted, KeyReused
 from odf_ingest.position import SourcePosition
 from odf_ingest.prepare import Plan, Prepared, Preparer, plan_of
 from odf_ingest.push.inflight import cancelled
@@ -30,10 +33,13 @@ class FileCommit:
         self._preparer = preparer
         self._is_wanted = is_wanted
         self._read: tuple[Plan, Prepared] | None = None
+        self._content = "" if batch.is_key_generated else _digest(batch.file)
 
     def check(self, position: SourcePosition) -> None:
-        """Raise `AlreadyCommitted` if the batch's key is among the receipts."""
+        """Raise `AlreadyCommitted` if the batch's key is among the receipts, `KeyReused` if that was another file's."""
         if position.has_receipt(self._batch.key):
+            if position.contents.get(self._batch.key, self._content) != self._content:
+                raise KeyReused(key=run_of(self._batch.key))
             raise AlreadyCommitted
         self.before_proposal()
 
@@ -52,12 +58,17 @@ class FileCommit:
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
         """Return the position with the batch's receipt."""
         self.before_proposal()
-        return position.with_receipt(self._batch.key), None
+        return position.with_receipt(self._batch.key, self._content), None
 
     def before_proposal(self) -> None:
         """Raise `Refused` if nobody wants the batch any more."""
         if not self._is_wanted():
             raise cancelled()
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
 
 def chosen_source(state: ChainState, name: str) -> AddPushSource:

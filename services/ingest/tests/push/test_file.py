@@ -18,6 +18,7 @@ from odf_common.metadata.steps import (
 )
 from odf_ingest.batch import FileBatch
 from odf_ingest.commit import Outcome
+from odf_ingest.errors import KeyReused
 from odf_ingest.push.file import FileCommit, chosen_source
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
@@ -79,6 +80,16 @@ def test_the_same_key_is_committed_once(make_bench: Any, tmp_path: Path) -> None
     push(bench, tmp_path, line(1))
     assert not push(bench, tmp_path, line(1)).is_new
     assert len(bench.rows()) == 1
+
+
+def test_a_key_is_refused_for_other_content_than_it_was_used_for(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    push(bench, tmp_path, line(1), "a")
+    push(bench, tmp_path, line(2), "b")
+    with pytest.raises(KeyReused, match="none of this file is"):
+        push(bench, tmp_path, line(3), "a")
+    assert not push(bench, tmp_path, line(1), "a").is_new
+    assert bench.values("id") == [(1,), (2,)]
 
 
 def test_a_batch_of_known_records_without_a_key_writes_no_block(make_bench: Any, tmp_path: Path) -> None:
