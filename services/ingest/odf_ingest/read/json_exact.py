@@ -20,6 +20,7 @@ from odf_ingest.read.type_names import Quoted, shown, type_name
 NO_COLUMNS: Final = "has no column with a value"  # nor has any message read with it
 _INFINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _MOST_DIGITS: Final = 80  # of a number that is spelled out; the widest decimal has 76
+_DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 # Numbers that may be whole and are not spelled as such; first what a search finds, in text too.
 _ODD: Final = re.compile(rb"\d(?:\.0+(?!\d)|(?:\.\d+)?[eE][+-]?\d)")
@@ -182,12 +183,13 @@ def _floating(token: str, wanted: pa.DataType, where: str) -> str:
 
 
 def _decimal(token: str, wanted: pa.DataType, where: str) -> str:
+    # Python's own reader takes white space, underscores and the digits of all scripts too.
+    if _DECIMAL.fullmatch(token) is None:
+        raise _misfit(token, wanted, where)
     try:
         number = Decimal(token)
     except ArithmeticError as error:
         raise _misfit(token, wanted, where) from error
-    if not number.is_finite():
-        raise _misfit(token, wanted, where)
     if number == 0:
         return "0"
     digits = "".join(map(str, number.as_tuple().digits))
