@@ -1,6 +1,8 @@
 """Columns of text → moments, dates and times of day. Offsets are converted to UTC; naive moments are taken as UTC."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -8,6 +10,7 @@ import pyarrow.compute as pc
 
 from odf_common.errors import InvalidInput
 from odf_ingest.read.time_format import TimeFormat, time_format
+from odf_ingest.read.type_names import shown, type_name
 
 MOMENT: Final = pa.timestamp("us", "UTC")
 _DIGITS: Final = {"us": 6, "ns": 9}  # of a fraction
@@ -22,20 +25,55 @@ def read_as(wanted: pa.DataType) -> pa.DataType:
 
 def to_moments(texts: pa.Array, format_text: str | None, wanted: pa.DataType = MOMENT) -> pa.Array:
     """Return timestamps of `read_as(wanted)`; RFC 3339 unless a format is given. Raises `InvalidInput`."""
-    made = read_as(wanted)
-    if format_text is None:
-        return _rfc3339(texts, made)
-    how = time_format(format_text)
-    return _cast(_one_by_one(texts, how), made) if how.regex is None else _by_regex(texts, how, made)
+    how = None if format_text is None else time_format(format_text)
+
+    def read(some: pa.Array, made: pa.DataType) -> pa.Array:
+        if how is None:
+            return _rfc3339(some, made)
+        return _one_by_one(some, how).cast(made) if how.regex is None else _by_regex(some, how, made)
+
+    try:
+        return read(texts, read_as(wanted))
+    except pa.ArrowInvalid as error:
+        first = _first_refused(texts, partial(read, made=read_as(wanted)))
+        is_far = wanted.unit == "ns" and _reads(first, partial(read, made=MOMENT))
+        reach = ", which reaches from the year 1677 to 2262" if is_far else ""
+        raise InvalidInput(
+            text=f"{shown(first[0].as_py())} is not a value of {type_name(wanted)}{reach}"
+        ) from error
 
 
 def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
-    """Return dates; `YYYY-MM-DD` unless a format is given."""
-    if format_text is None:
-        return _cast(texts, pa.date32())
-    how = time_format(format_text)
-    moments = _one_by_one(texts, how) if how.regex is None else _by_regex(texts, how, None)
-    return moments.cast(pa.date32(), safe=False)
+    """Return dates; `YYYY-MM-DD` unless a format is given. Raises `InvalidInput`."""
+    how = None if format_text is None else time_format(format_text)
+
+    def read(some: pa.Array) -> pa.Array:
+        if how is None:
+            return some.cast(pa.date32())
+        moments = _one_by_one(some, how) if how.regex is None else _by_regex(some, how, None)
+        return moments.cast(pa.date32(), safe=False)
+
+    try:
+        return read(texts)
+    except pa.ArrowInvalid as error:
+        first = _first_refused(texts, read)
+        raise InvalidInput(text=f"{shown(first[0].as_py())} is not a value of DATE") from error
+
+
+def _first_refused(texts: pa.Array, read: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """Return the first of the texts that cannot be read; there is one."""
+    while len(texts) > 1:
+        half = texts.slice(0, len(texts) // 2)
+        texts = texts.slice(len(half)) if _reads(half, read) else half
+    return texts
+
+
+def _reads(texts: pa.Array, read: Callable[[pa.Array], pa.Array]) -> bool:
+    try:
+        read(texts)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def to_times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -46,7 +84,7 @@ def to_times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
         raise InvalidInput(text=f"{first!r} is not a time of day, such as 23:59:59.999")
     clock = pc.replace_substring_regex(texts, r"(\.\d{9})\d+", r"\1")
     day = pa.scalar("1970-01-01", pa.string())
-    moments = _cast(pc.binary_join_element_wise(day, clock, "T"), pa.timestamp("ns"))
+    moments = pc.binary_join_element_wise(day, clock, "T").cast(pa.timestamp("ns"))
     return moments.cast(wanted, safe=False)
 
 
@@ -58,8 +96,8 @@ def _rfc3339(texts: pa.Array, made: pa.DataType) -> pa.Array:
         short = pc.replace_substring_regex(texts, rf"(\.\d{{{_DIGITS[made.unit]}}})\d+", r"\1")
     has_zone = pc.match_substring_regex(short, _ZONE)
     none = pa.scalar(None, pa.string())
-    aware = _cast(pc.if_else(has_zone, pc.replace_substring_regex(short, "z$", "Z"), none), made)
-    naive = _cast(pc.if_else(has_zone, none, short), pa.timestamp(made.unit))
+    aware = pc.if_else(has_zone, pc.replace_substring_regex(short, "z$", "Z"), none).cast(made)
+    naive = pc.if_else(has_zone, none, short).cast(pa.timestamp(made.unit))
     return pc.coalesce(aware, naive.cast(made))
 
 
@@ -76,13 +114,13 @@ def _by_regex(texts: pa.Array, how: TimeFormat, made: pa.DataType | None) -> pa.
     year = groups.get("y", "1970")
     day = pc.binary_join_element_wise(year, two["m"], two["d"], "-")
     if made is None:
-        return _cast(day, pa.date32())
+        return day.cast(pa.date32())
     clock = pc.binary_join_element_wise(two["H"], two["M"], two["S"], ":")
     if "f" in groups:
         clock = pc.binary_join_element_wise(
             clock, pc.utf8_slice_codeunits(groups["f"], 0, _DIGITS[made.unit]), "."
         )
-    naive = _cast(_nulls_of(texts, pc.binary_join_element_wise(day, clock, "T")), pa.timestamp(made.unit))
+    naive = _nulls_of(texts, pc.binary_join_element_wise(day, clock, "T")).cast(pa.timestamp(made.unit))
     moments = naive.cast(made)
     if "z" not in groups:
         return moments
@@ -120,13 +158,6 @@ def _moment(text: str, how: TimeFormat) -> datetime:
 
 def _nulls_of(texts: pa.Array, made: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_null(texts), pa.scalar(None, pa.string()), made)
-
-
-def _cast(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    try:
-        return texts.cast(target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidInput(text=str(error)) from error
 
 
 def _refuse(texts: pa.Array, found: pa.Array, how: TimeFormat) -> None:

@@ -62,6 +62,29 @@ def test_a_text_that_is_no_moment_is_refused(text: str) -> None:
         moment(text)
 
 
+@pytest.mark.parametrize(
+    ("type_", "text", "reason"),
+    [
+        ("TIMESTAMP(3)", "2024-13-01T00:00:00Z", r"'2024-13-01T00:00:00Z' is not a value of TIMESTAMP\(3\)"),
+        ("TIMESTAMP(6)", "2024-01-01T00:00:00.1234567X", "'2024-01-01T00:00:00.1234567X' is not"),
+        (
+            "TIMESTAMP(3)",
+            "10000-01-01T00:00:00Z",
+            r"'10000-01-01T00:00:00Z' is not a value of TIMESTAMP\(3\)",
+        ),
+        ("TIMESTAMP(9)", "9999-12-31T23:59:59Z", "which reaches from the year 1677 to 2262"),
+        ("TIMESTAMP(9)", "soon", r"'soon' is not a value of TIMESTAMP\(9\)$"),
+        ("DATE", "2024-01-01T00:00:00Z", "'2024-01-01T00:00:00Z' is not a value of DATE"),
+    ],
+)
+def test_the_reason_quotes_the_first_text_that_is_no_time(type_: str, text: str, reason: str) -> None:
+    good = ["2024-01-01", *["2024-01-02"] * 40]
+    texts = pa.array([None, *good, text, *good, "later"])
+    (column,) = ddl_to_schema([f"c {type_}"])
+    with pytest.raises(InvalidInput, match=reason):
+        to_dates(texts, None) if type_ == "DATE" else to_moments(texts, None, column.type)
+
+
 @pytest.mark.parametrize("text", ["2020-02-01 12", "31/02/2020 12:00", "x1/02/2020 12:00"])
 def test_a_text_of_another_format_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
