@@ -1,16 +1,19 @@
 """What ingest reacts to on the bus."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from odf_common.codec.bus import Envelope
-from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
 from odf_common.runtime.replies import Replies
 from odf_common.runtime.service import Outgoing, Subscription
+from odf_ingest.push.commands import SourceCommands
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader
+
+COMMANDS: Final = 8  # datasets at a time whose sources are resumed; finding a bad message takes a while
 
 
 class Notices:
@@ -21,10 +24,6 @@ class Notices:
         self._lanes = lanes
         self._reader = reader
         self._owned = owned
-
-    def on_command(self, message: Envelope) -> Iterable[Outgoing]:
-        """Refuse: the topic's partitions tell who owns a dataset, and it carries no commands yet."""
-        raise InvalidInput(text=f"ingest takes no {message.WhichOneof('body')} command")
 
     def on_notification(self, message: Envelope) -> Iterable[Outgoing]:
         """Look at datasets that have changed."""
@@ -46,10 +45,12 @@ class Notices:
         self._reader.request(lambda: self._owned.own(partitions))
 
 
-def subscriptions(notices: Notices, replies: Replies) -> tuple[Subscription, ...]:
+def subscriptions(notices: Notices, commands: SourceCommands, replies: Replies) -> tuple[Subscription, ...]:
     """Return what the service subscribes to."""
     return (
         replies.subscription(COORDINATOR_REPLIES),
         Subscription(topic=NOTIFICATIONS, handler=notices.on_notification, group=False),
-        Subscription(topic=INGEST_COMMANDS, handler=notices.on_command, on_owned=notices.on_owned),
+        Subscription(
+            topic=INGEST_COMMANDS, handler=commands.handle, on_owned=notices.on_owned, threads=COMMANDS
+        ),
     )

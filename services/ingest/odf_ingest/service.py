@@ -20,6 +20,7 @@ from odf_ingest.handlers import Notices, subscriptions
 from odf_ingest.prepare import Preparer
 from odf_ingest.preprocess import Preprocessor
 from odf_ingest.propose import Proposals
+from odf_ingest.push.commands import SourceCommands
 from odf_ingest.push.control import SourceControl
 from odf_ingest.push.drain import Drains
 from odf_ingest.push.lanes import Lanes
@@ -48,10 +49,14 @@ def build(env: Environment) -> Service:
     reader = _reader(env)
     owned = _owned(env, lanes, reader)
     reader.bind(owned, _work(env, lanes, preparer, reader))
+    control = SourceControl(
+        lanes=lanes, topics=env.topics, owned=owned, blobs=env.blobs, request=reader.request
+    )
+    commands = SourceCommands(control=control, owned=owned, catalog=env.catalog, replies=replies)
     return Service(
         name="ingest",
-        subscriptions=subscriptions(Notices(reader, owned, lanes), replies),
-        grpc=_servicer(env, lanes, preparer, owned, reader).register,
+        subscriptions=subscriptions(Notices(reader, owned, lanes), commands, replies),
+        grpc=_servicer(env, commands, lanes, preparer, reader).register,
         grpc_address=env.settings.ingest_grpc,
         background=(reader.run, _warm),
     )
@@ -108,8 +113,9 @@ def _work(env: Environment, lanes: Lanes, preparer: Preparer, reader: PushReader
 
 
 def _servicer(
-    env: Environment, lanes: Lanes, preparer: Preparer, owned: OwnedSources, reader: PushReader
+    env: Environment, commands: SourceCommands, lanes: Lanes, preparer: Preparer, reader: PushReader
 ) -> IngestServicer:
+    owned = commands.owned
     letters = KafkaLetters(env.settings.required("kafka"), prefix=env.settings.kafka_prefix)
     return IngestServicer(
         catalog=env.catalog,
@@ -118,9 +124,7 @@ def _servicer(
         drains=Drains(env.topics, lanes, owned, reader),
         owned=owned,
         rejected=RejectedMessages(lanes=lanes, blobs=env.blobs, letters=letters, bus=env.bus),
-        control=SourceControl(
-            lanes=lanes, topics=env.topics, owned=owned, blobs=env.blobs, request=reader.request
-        ),
+        commands=commands,
         clock=env.clock,
         staging=env.settings.home / "staging",
         scratch=env.blobs.scratch,

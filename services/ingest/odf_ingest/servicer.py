@@ -18,7 +18,7 @@ from odf_common.proto.odf.node.v1 import ingest_pb2, ingest_pb2_grpc
 from odf_ingest.batch import FileBatch
 from odf_ingest.commit import Outcome
 from odf_ingest.prepare import Preparer
-from odf_ingest.push.control import SourceControl
+from odf_ingest.push.commands import SourceCommands
 from odf_ingest.push.drain import Drains
 from odf_ingest.push.file import FileCommit, chosen_source
 from odf_ingest.push.inflight import IsWanted, PushesInFlight, Target
@@ -41,7 +41,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         drains: Drains,
         owned: OwnedSources,
         rejected: RejectedMessages,
-        control: SourceControl,
+        commands: SourceCommands,
         clock: Clock,
         staging: Path,
         scratch: Callable[[], Path],
@@ -54,7 +54,8 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self._owned = owned
         self._rejected = rejected
         self._pushes = PushesInFlight()
-        self._control = control
+        self._control = commands.control
+        self._commands = commands
         self._clock = clock
         self._staging = staging
         self._scratch = scratch
@@ -161,25 +162,26 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self, request: ingest_pb2.ResumeSourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.ResumeSourceReply:
         """Continue with a stopped source; answered when a new position is committed."""
-        name, head, position = self._control.resume(
-            self._entry(request.ref), request.source_name, request.start
+        done = self._commands.resume(self._entry(request.ref), request.source_name, request.start)
+        return ingest_pb2.ResumeSourceReply(
+            source_name=done.source, head=str(done.head or ""), next=done.next
         )
-        return ingest_pb2.ResumeSourceReply(source_name=name, head=str(head or ""), next=position)
 
     def SkipMessage(  # noqa: N802 - gRPC's name
         self, request: ingest_pb2.SourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SkipMessageReply:
         """Leave out the message at which a source is stopped; answered when it is a dead letter."""
         entry = self._entry(request.ref)
-        name, place = self._control.skip(entry, request.source_name)
-        if place is None:
-            return ingest_pb2.SkipMessageReply(source_name=name)
+        done = self._commands.skip(entry, request.source_name)
+        if done.skipped is None:
+            return ingest_pb2.SkipMessageReply(source_name=done.source)
+        partition, offset = done.skipped
         return ingest_pb2.SkipMessageReply(
-            source_name=name,
+            source_name=done.source,
             skipped=True,
-            topic=entry.push_topics[name],
-            partition=place[0],
-            offset=place[1],
+            topic=entry.push_topics[done.source],
+            partition=partition,
+            offset=offset,
         )
 
     def SetSource(  # noqa: N802 - gRPC's name

@@ -15,6 +15,8 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import (
     IngestProgress,
     Propose,
     Refused,
+    SourceCommand,
+    SourceContinues,
     TransformProgress,
     Verified,
     VerifyHead,
@@ -26,6 +28,8 @@ Body: TypeAlias = (
     Propose
     | ImportChain
     | VerifyHead
+    | SourceCommand
+    | SourceContinues
     | Committed
     | HeadMoved
     | Refused

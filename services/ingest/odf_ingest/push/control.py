@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -27,6 +27,8 @@ from odf_ingest.source_settings import SourceSettings, load_settings, save_setti
 
 PATIENCE: Final = 60.0  # seconds for finding the message beyond help
 SOON: Final = 5.0  # seconds in which the reader's thread does what it is asked for
+OFFSET: Final = r"[0-9]{1,18}"
+OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
 ELSEWHERE: Final = "elsewhere"  # the state of a source that another instance reads
 
 
@@ -136,8 +138,8 @@ class SourceControl:
         record = self._owned.record(key)
         if record is None:
             if not start:
-                text = f"push source {key[1]} is not read by this instance of ingest"
-                raise Refused(reason="SourceElsewhere", text=text)
+                text = f"push source {key[1]} is not read yet; `odf status` tells if anything is in its way"
+                raise Refused(reason="SourceNotRead", text=text)
         elif record.phase not in {Phase.STOPPED, Phase.RETRYING}:
             raise Refused(
                 reason="SourceNotStopped",
@@ -216,17 +218,27 @@ class PositionMove:
                 return dict(self.now.high)
             case "keep":
                 return {number: at for number, at in known.next.items() if number in self.now.low}
-            case offset if re.fullmatch(r"[0-9]{1,18}", offset):
-                if len(self.now.low) == 1:
-                    return dict.fromkeys(self.now.low, int(offset))
-                text = (
-                    f"topic {self.topic} has {len(self.now.low)} partitions: choose earliest, latest or keep"
-                )
-                raise InvalidInput(where="--from", text=text)
+            case offset if re.fullmatch(OFFSET, offset) and len(self.now.low) == 1:
+                return dict.fromkeys(self.now.low, int(offset))
+            case offsets if re.fullmatch(OFFSETS, offsets):
+                return self._of_each([one.split(":") for one in offsets.split(",")])
             case other:
-                raise InvalidInput(
-                    where="--from", text=f"expected earliest, latest, keep or an offset, got {other!r}"
-                )
+                text = f"expected earliest, latest, keep or an offset, {self._example()}, got {other!r}"
+                raise InvalidInput(where="--from", text=text)
+
+    def _of_each(self, pairs: Sequence[Sequence[str]]) -> dict[int, int]:
+        chosen = {int(number): int(offset) for number, offset in pairs}
+        if len(chosen) < len(pairs) or chosen.keys() != self.now.low.keys():
+            text = f"name each partition of topic {self.topic} once, {self._example()}"
+            raise InvalidInput(where="--from", text=text)
+        return chosen
+
+    def _example(self) -> str:
+        """Return how offsets are written for this topic."""
+        numbers = sorted(self.now.low)
+        return "such as " + (
+            "1200" if len(numbers) == 1 else ",".join(f"{number}:1200" for number in numbers)
+        )
 
 
 def _view(

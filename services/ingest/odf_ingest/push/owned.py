@@ -99,10 +99,14 @@ class OwnedSources:
             deliver=lambda found: reading.request(lambda: self.found(found)),
         )
 
+    def is_owned(self, dataset: DatasetId) -> bool:
+        """Return whether a dataset's sources are read here."""
+        return self._partition_of(dataset) in self._partitions
+
     def own(self, partitions: frozenset[int]) -> None:
         """Read what belongs to these partitions, and nothing else."""
         self._partitions = partitions
-        for dataset in [one for one in self._datasets if not self._is_owned(one)]:
+        for dataset in [one for one in self._datasets if not self.is_owned(one)]:
             self._drop(dataset)
         self._scan()
         self._patrol_due = time.monotonic() + PATROL
@@ -125,7 +129,7 @@ class OwnedSources:
 
     def look(self, dataset: DatasetId, alias: str | None = None) -> None:
         """Open, close or mend the sources of a dataset that has changed, if it is owned here."""
-        if self._is_owned(dataset):
+        if self.is_owned(dataset):
             self._unchecked.add(dataset)
             self._inspector.ask((dataset,), alias)
 
@@ -246,9 +250,6 @@ class OwnedSources:
             event = Event.OPENED if source.wait is None else Event.OPENED_SHORT
             self._records[source.key] = record.moved(event, source=source)
 
-    def _is_owned(self, dataset: DatasetId) -> bool:
-        return self._partition_of(dataset) in self._partitions
-
     def _scan(self) -> None:
         """Look for datasets that are new, have other topics or are gone; reading the catalog is done elsewhere."""
         self._scan_due = math.inf
@@ -267,7 +268,7 @@ class OwnedSources:
 
     def _scanned(self, changed: Iterable[DatasetId]) -> None:
         self._scan_due = time.monotonic() + RESCAN
-        owned = [dataset for dataset in changed if self._is_owned(dataset)]
+        owned = [dataset for dataset in changed if self.is_owned(dataset)]
         if owned:
             self._inspector.ask(owned)
 
@@ -291,7 +292,7 @@ class OwnedSources:
     def _applied(self, one: Inspection) -> Iterable[PushSource]:
         """Bring a dataset's records in line with what was found, and return the sources to be opened."""
         dataset = one.dataset
-        if not self._is_owned(dataset):
+        if not self.is_owned(dataset):
             return
         known = self._datasets.get(dataset, _Dataset())
         if one.error is not None:

@@ -4,13 +4,20 @@ from typing import Any
 
 import pytest
 
-from odf_common.errors import InvalidInput, Refused
+from odf_common.codec.bus import Envelope, envelope
+from odf_common.errors import InvalidInput, Refused, Unavailable
 from odf_common.metadata.events import AddData
 from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson
+from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
+from odf_common.runtime.replies import Replies
 from odf_ingest.commit import position_of
 from odf_ingest.errors import SourceStopped
+from odf_ingest.push import commands
+from odf_ingest.push.commands import SourceCommands
 from odf_ingest.push.control import SourceControl
 from odf_ingest.push.machine import Phase
+from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push.source import Limits
 
 from .test_reader import TOPIC, Broker, Running, message, running
 
@@ -252,3 +259,117 @@ def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None
         assert view.settings.plain()["badRecords"] == "stop"
         with pytest.raises(InvalidInput, match="badRecords"):
             made.change(entry, "", {"badRecord": "stop"})
+
+
+@pytest.mark.parametrize("start", ["0:1,1:2", "1:2,0:1"])
+def test_a_start_may_be_given_for_each_partition(make_bench: Any, broker: Broker, start: str) -> None:
+    bench = make_bench()
+    broker.make(TOPIC, 2)
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        broker.make(TOPIC, 2)
+        broker.logs[TOPIC, 0] += [message(number) for number in (7, 8)]
+        broker.logs[TOPIC, 1] += [message(number) for number in (10, 11, 12)]
+        stop(node)
+        for wrong in ("1", "0:1", "0:1,0:2", "0:1,1:2,2:0", "0:1,1:4"):
+            with pytest.raises(InvalidInput, match=r"0:1200,1:1200|has the offsets 0 to 3, not 4"):
+                resume(node, wrong)
+        resume(node, start)
+        node.drain()
+        assert sorted(map(str, node.ids)) == ["1", "12", "8"]
+
+
+class Wire:
+    """Port `Bus` between two instances: what one asks, the other answers."""
+
+    def __init__(self) -> None:
+        self.owner: SourceCommands | None = None
+        self.asking: Replies | None = None
+
+    def send(self, topic: str, message: Envelope) -> None:
+        assert self.asking is not None
+        for out in self.owner.handle(message) if self.owner is not None else ():
+            self.asking.handle(out.envelope)
+
+    def flush(self, timeout: float = 10.0) -> None:
+        pass
+
+
+def instances(node: Running) -> tuple[SourceCommands, Wire]:
+    """Return the commands of an instance that reads nothing, and how it reaches the one that reads the source."""
+    wire, bench = Wire(), node.bench
+    replies = wire.asking = Replies(wire)  # type: ignore[arg-type]
+    replies.on_owned(frozenset())
+    idle = OwnedSources(
+        reading=node.reader,
+        lanes=bench.lanes,
+        catalog=node.catalog,
+        topics=node.broker,  # type: ignore[arg-type]
+        limits=Limits(size=1, delay=0),
+        partition_of=lambda _: 3,
+        pool=bench.pool,
+    )
+    wire.owner = SourceCommands(
+        control=control(node), owned=node.owned, catalog=node.catalog, replies=replies
+    )
+    return SourceCommands(control=control(node), owned=idle, catalog=node.catalog, replies=replies), wire
+
+
+def test_a_source_that_another_instance_reads_is_resumed_there(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        asked, _ = instances(node)
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        with pytest.raises(Refused, match="is reading: there is nothing to resume"):
+            asked.resume(entry, "", "earliest")
+        broker.make(TOPIC)
+        broker.logs[TOPIC, 0] += [message(number) for number in (7, 8)]
+        stop(node)
+        with pytest.raises(Refused, match="expected earliest, latest, keep or an offset"):
+            asked.resume(entry, "", "soon")
+        done = asked.resume(entry, "", "1")
+        assert (done.source, done.next) == ("default", {0: 1})
+        node.drain()
+        assert node.ids == [1, 8]
+
+
+def test_a_message_at_which_a_source_is_stopped_elsewhere_is_left_out_there(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    usual = bench.preparer.messages
+
+    def messages(plan: Any, batch: Any) -> Any:
+        if any(value == message(5) for part in batch.parts for value in part.values):
+            raise InvalidInput(text="beyond help")
+        return usual(plan, batch)
+
+    bench.preparer.messages = messages
+    broker.logs[TOPIC, 0] += [message(number) for number in range(10)]
+    with running(bench, broker) as node:
+        asked, _ = instances(node)
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        stop(node)
+        assert asked.skip(entry, "").skipped == (0, 5)
+        node.wait(lambda: len(node.ids) == 9)
+
+
+def test_an_instance_that_does_not_answer_is_said_to_be_out_of_reach(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "WAIT", 0.01)
+    with running(make_bench(), broker) as node:
+        asked, wire = instances(node)
+        owner, wire.owner = wire.owner, None
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        assert owner is not None
+        with pytest.raises(Unavailable, match="the instance of ingest that reads the source"):
+            asked.resume(entry, "", "")
+        with pytest.raises(InvalidInput, match="ingest takes no propose command"):
+            owner.handle(envelope(entry.dataset_id, Propose()))

@@ -61,7 +61,7 @@ def show(*, dataset: str, source: str, output: str) -> None:
 @click.option(
     "--from",
     "start",
-    metavar="earliest|latest|OFFSET|keep",
+    metavar="earliest|latest|OFFSET|PARTITION:OFFSET,...|keep",
     default="",
     help="Accept the topic as it is now, and read on from there; keep: from the same offsets as before.",
 )
@@ -77,6 +77,7 @@ def resume(*, dataset: str, source: str, start: str, output: str) -> None:
       odf source resume orders
       odf source resume orders --source till --from earliest
       odf source resume orders --from 1200
+      odf source resume orders --from 0:1200,1:950
     """  # noqa: D301
     request = ResumeSourceRequest(ref=dataset, source_name=source, start=start)
     with ask.ingest() as ingest:

@@ -1,0 +1,115 @@
+"""Commands of a person for a push source, carried out by the instance of ingest that reads it.
+
+Another instance asks that one over the bus, by the dataset's partition of the ingest commands, and is answered by
+correlation.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from odf_common.codec.bus import Envelope, body_of, envelope
+from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS
+from odf_common.ports.store import Catalog, CatalogEntry
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_common.runtime.replies import Replies
+from odf_common.runtime.service import Outgoing
+from odf_ingest.push.control import PATIENCE, SourceControl
+from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push.record import Place
+
+WAIT: Final = (
+    20.0  # seconds for the answer of another instance; its search for a message comes on top of that
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continues:
+    """A source continues; `head` records a new position, `skipped` is where a message was left out."""
+
+    source: str
+    head: Multihash | None = None
+    next: Mapping[int, int] = field(default_factory=dict)
+    skipped: Place | None = None
+
+
+class SourceCommands:
+    """Resumes sources and leaves messages out, whoever reads the source."""
+
+    def __init__(
+        self, *, control: SourceControl, owned: OwnedSources, catalog: Catalog, replies: Replies
+    ) -> None:
+        """Use `control` for what is read here, and ask others through `replies`."""
+        self.control = control
+        self.owned = owned
+        self._catalog = catalog
+        self._replies = replies
+
+    def resume(self, entry: CatalogEntry, name: str, start: str) -> Continues:
+        """Continue with a stopped source; see `SourceControl.resume`."""
+        return self._done(entry, bus.SourceCommand(source_name=name, start=start))
+
+    def skip(self, entry: CatalogEntry, name: str) -> Continues:
+        """Leave out the message that holds a source up; see `SourceControl.skip`."""
+        return self._done(entry, bus.SourceCommand(source_name=name, skips=True))
+
+    def handle(self, message: Envelope) -> Iterable[Outgoing]:
+        """Carry out what another instance asks for; returns the answer."""
+        if message.WhichOneof("body") != "source_command":
+            raise InvalidInput(text=f"ingest takes no {message.WhichOneof('body')} command")
+        answer: bus.SourceContinues | bus.Refused
+        try:
+            entry = self._catalog.by_id(DatasetId.parse(message.dataset_id))
+            if entry is None:
+                raise NotFound(what=f"dataset {message.dataset_id}")
+            answer = _encoded(self._here(entry, message.source_command))
+        except OdfError as error:
+            answer = bus.Refused(code=error.code, text=" ".join(filter(None, (f"{error}.", error.advice()))))
+        return (
+            Outgoing(topic=COORDINATOR_REPLIES, envelope=envelope(message.dataset_id, answer, cause=message)),
+        )
+
+    def _done(self, entry: CatalogEntry, command: bus.SourceCommand) -> Continues:
+        if self.owned.is_owned(entry.dataset_id):
+            return self._here(entry, command)
+        wait = WAIT + PATIENCE if command.skips else WAIT
+        answer = self._replies.ask(INGEST_COMMANDS, entry.dataset_id, command, timeout=wait)
+        match None if answer is None else body_of(answer):
+            case bus.SourceContinues() as continues:
+                return _decoded(continues)
+            case bus.Refused(code=code, text=text):
+                raise Refused(reason=code, text=text)
+            case _:
+                raise Unavailable(
+                    what="the instance of ingest that reads the source", why=f"no answer in {wait:g} s"
+                )
+
+    def _here(self, entry: CatalogEntry, command: bus.SourceCommand) -> Continues:
+        if command.skips:
+            source, place = self.control.skip(entry, command.source_name)
+            return Continues(source=source, skipped=place)
+        source, head, position = self.control.resume(entry, command.source_name, command.start)
+        return Continues(source=source, head=head, next=position)
+
+
+def _encoded(done: Continues) -> bus.SourceContinues:
+    partition, offset = (None, None) if done.skipped is None else done.skipped
+    return bus.SourceContinues(
+        source_name=done.source,
+        head=b"" if done.head is None else done.head.raw,
+        next=done.next,
+        partition=partition,
+        offset=offset,
+    )
+
+
+def _decoded(done: bus.SourceContinues) -> Continues:
+    return Continues(
+        source=done.source_name,
+        head=Multihash.from_bytes(done.head) if done.head else None,
+        next=dict(done.next),
+        skipped=(done.partition, done.offset) if done.HasField("partition") else None,
+    )
