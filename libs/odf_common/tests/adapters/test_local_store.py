@@ -1,11 +1,20 @@
+import errno
 import multiprocessing
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.local import CorruptName, CorruptRef, LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.errors import HeadMoved, InvalidInput
+from odf_common.adapters.local import (
+    CorruptName,
+    CorruptRef,
+    LocalBlobStore,
+    LocalCatalog,
+    LocalRefStore,
+    durable,
+)
+from odf_common.errors import HeadMoved, InvalidInput, StorageUnavailable
 from odf_common.ports.store import ObjectKind
 from odf_common.testing.contracts import (
     CONTENT,
@@ -198,3 +207,29 @@ def test_names_are_mended_past_a_dataset_that_cannot_be(tmp_path: Path, damaged:
     catalog.mend()
 
     assert [(folder / "name").exists() for folder in notes] == [number != damaged for number in range(3)]
+
+
+@pytest.mark.parametrize("write", range(3))
+def test_a_rename_that_finds_the_disk_full_has_not_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
+) -> None:
+    catalog = LocalCatalog(tmp_path)
+    catalog.add(an_entry())
+    left, usual = [write], durable.write
+
+    def full(target: Path, content: bytes) -> None:
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        left[0] -= 1
+        usual(target, content)
+
+    renamed = replace(an_entry(), alias="towns", formerly="cities")
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "write", full)
+        with pytest.raises(StorageUnavailable):
+            catalog.rename("cities", renamed)
+    assert [entry.alias for entry in LocalCatalog(tmp_path).entries()] == ["cities"]
+    again = LocalCatalog(tmp_path)
+    again.mend()
+    again.rename("cities", renamed)
+    assert list(LocalCatalog(tmp_path).entries()) == [renamed]

@@ -120,8 +120,8 @@ class LocalCatalog(Catalog):
         file = self._file(entry.alias)
         if not durable.exists(file):
             raise NotFound(what=f"dataset {entry.alias}")
-        durable.write(file, _text(entry))
         self._record(entry)
+        durable.write(file, _text(entry))
 
     def rename(self, alias: str, entry: CatalogEntry) -> None:
         """Move the entry of `alias` to another name, in one step and durably.
@@ -133,10 +133,10 @@ class LocalCatalog(Catalog):
             raise NotFound(what=f"dataset {alias}")
         if durable.exists(new):
             raise AlreadyExists(what=f"dataset {entry.alias}")
+        self._record(entry)  # before the step: where the disk is full the dataset keeps its name
         durable.write(old, _text(entry))
         old.rename(new)
         durable.sync_folder(new.parent)
-        self._record(entry)
 
     def remove(self, alias: str) -> None:
         """Free the name, durably; nothing happens when it is free."""
