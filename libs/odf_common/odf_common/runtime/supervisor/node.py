@@ -70,6 +70,7 @@ class Supervisor:
         self._parts = [PartProcess(spec, plan.node.home / "logs", self._changed) for spec in plan.parts]
         self._stop = asyncio.Event()
         self._step = asyncio.Event()
+        self._is_written = True
         self.node = plan.node
 
     def stop(self) -> None:
@@ -104,6 +105,8 @@ class Supervisor:
     async def _ended(self, keeping: Sequence[asyncio.Task[None]]) -> None:
         while not self._stop.is_set():
             await self._changed_or_ended(keeping)
+            if not self._is_written:
+                self._write()
 
     async def _changed_or_ended(self, keeping: Sequence[asyncio.Task[None]]) -> None:
         """Return after the next change, or a second; raises what a part's keeper raises (a program that is missing)."""
@@ -141,13 +144,20 @@ class Supervisor:
             services=tuple(part for is_service, part in shown if is_service),
             parts=tuple(part for is_service, part in shown if not is_service),
         )
-        try:
-            write_node(self.node)
-        except OSError as error:
-            # A disk that is full for a while is no reason to let go of what runs.
-            log.warning("where parts are cannot be written: %s", error)
+        self._write()
         self._on_change(self.node)
         self._step.set()
+
+    def _write(self) -> None:
+        """Write where the parts are; what fails, as on a disk that is full for a while, is tried again."""
+        was_written = self._is_written
+        try:
+            write_node(self.node)
+            self._is_written = True
+        except OSError as error:
+            self._is_written = False
+            if was_written:
+                log.warning("where parts are cannot be written for now: %s", error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
