@@ -144,14 +144,17 @@ class StorageUnavailable(Unavailable):
 
     what: str = "storage"
     file: str | None = None  # relative to the node's home or to the dataset's folder
+    remedy: str = "look at the disk and its mount"
 
     def __str__(self) -> str:
-        """Return what could not be used, and why."""
-        return Unavailable.__str__(self) if self.file is None else f"{self.file} is not available: {self.why}"
+        """Return why, which has to be legible where a line is cut, and what could not be used."""
+        return (
+            Unavailable.__str__(self) if self.file is None else f"{self.why}: {self.file} cannot be used now"
+        )
 
     def advice(self) -> str:
         """Return what a person can do."""
-        return "check free space, quota, open files and the disk; work continues automatically once it is available"
+        return f"{self.remedy}; work continues automatically after that"
 
 
 @dataclass(eq=False, kw_only=True)

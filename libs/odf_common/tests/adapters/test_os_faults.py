@@ -189,6 +189,14 @@ def test_every_public_method_is_tried(store: str, template: Path, tmp_path: Path
     assert public <= set(calls(Home(template, tmp_path / "home")))
 
 
+def test_a_full_disk_is_named_first_and_says_to_free_space() -> None:
+    found = fault(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), Path("home/datasets/fed01/data/x"))
+    assert str(found) == (
+        "the disk is full (No space left on device): datasets/fed01/data/x cannot be used now"
+    )
+    assert found.advice().startswith("free space on the disk that holds the node's home")
+
+
 @pytest.mark.parametrize("number", TRIED)
 @pytest.mark.parametrize("store", STORES)
 def test_no_os_error_leaves_a_store(

@@ -11,7 +11,7 @@ import inspect
 import io
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, BinaryIO, Final, ParamSpec, TypeVar
@@ -38,6 +38,21 @@ LASTING: Final = frozenset(
     }
 )
 
+# What is wrong and what to do, where the system's own words are not enough.
+_PASSING: Final[Mapping[int, tuple[str, str]]] = {
+    errno.ENOSPC: (
+        "the disk is full (No space left on device)",
+        "free space on the disk that holds the node's home, or make it larger",
+    ),
+    errno.EDQUOT: ("the disk quota is used up", "free space, or raise the quota of the node's user"),
+    errno.EMFILE: (
+        "the process has too many open files",
+        "raise its limit (`ulimit -n`) and restart the node",
+    ),
+    errno.ENFILE: ("the machine has too many open files", "raise `fs.file-max`"),
+    errno.EROFS: ("the file system is read-only", "mount it writable; the kernel's log says why it is not"),
+}
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -50,7 +65,12 @@ def fault(error: OSError, file: str | Path | None = None) -> OdfError:
         return NotFound(what=name)
     if error.errno in LASTING:
         return Damaged(file=name, why=why)
-    return StorageUnavailable(file=name, why=why)
+    known = None if error.errno is None else _PASSING.get(error.errno)
+    return (
+        StorageUnavailable(file=name, why=why)
+        if known is None
+        else StorageUnavailable(file=name, why=known[0], remedy=known[1])
+    )
 
 
 def fault_text(error: OSError) -> str:
@@ -146,7 +166,7 @@ def _relative(file: str | Path | None) -> str:
     if file is None:
         return "storage"
     parts = Path(file).parts
-    for root in ("datasets", "names", "keys", "locks", "scratch"):
+    for root in ("datasets", "names", "keys", "locks", "scratch", "staging"):
         if root in parts:
             return "/".join(parts[len(parts) - 1 - parts[::-1].index(root) :])
     return "/".join(parts[-2:])
