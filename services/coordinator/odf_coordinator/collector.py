@@ -1,4 +1,4 @@
-"""Removes what killed operations left: claims that no process holds, objects of datasets that never had a name."""
+"""Removes what killed operations left: claims and files that no process holds, objects of datasets without a name."""
 
 import math
 import threading
@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from odf_common.adapters.local.staging import Staging
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Catalog, CatalogEntry
@@ -30,6 +31,7 @@ class Collector:
 
     catalog: Catalog
     claims: Claims
+    staging: Staging
     grace_seconds: float = GRACE_SECONDS
     now: Callable[[], float] = time.time
 
@@ -45,7 +47,8 @@ class Collector:
             stop.wait(INTERVAL_SECONDS)
 
     def collect(self) -> None:
-        """Settle abandoned claims, and remove strays that are older than the grace period."""
+        """Settle abandoned claims, and remove killed commands' files and strays older than the grace period."""
+        self.staging.sweep()
         self.claims.datasets.blobs.finish_deletions()
         unreadable = self.catalog.unreadable()
         for entry in self.catalog.claims():

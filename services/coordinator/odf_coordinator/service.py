@@ -6,6 +6,7 @@ from typing import Final
 import structlog
 
 from odf_common.adapters.local.keys import node_key
+from odf_common.adapters.local.staging import Staging
 from odf_common.codec.signature import encode_signature
 from odf_common.identity.keys import PrivateKey
 from odf_common.identity.signatures import SignerId, sign_block
@@ -79,7 +80,7 @@ def build(env: Environment) -> Service:
         clock=env.clock,
         keys=keys,
     )
-    collector = Collector(catalog=env.catalog, claims=claims)
+    collector = Collector(catalog=env.catalog, claims=claims, staging=Staging(env.settings.home))
     ingest = IngestClient(env.settings.ingest_grpc)
     importer = Importer(datasets=datasets, refs=env.refs, committer=committer, claims=claims)
     parts = _parts(adding, importer, scheduler, ingest)

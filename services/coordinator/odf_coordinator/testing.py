@@ -12,6 +12,7 @@ import pyarrow as pa
 from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.staging import Staging
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.events import add_data_event
 from odf_common.codec.bus import Envelope
@@ -172,7 +173,9 @@ class Coordinator:
             publisher=self.publisher,
             keys=self.keys,
         )
-        self.collector = Collector(catalog=self.catalog, claims=self.claims, now=lambda: self.now)
+        self.collector = Collector(
+            catalog=self.catalog, claims=self.claims, staging=Staging(self.home), now=lambda: self.now
+        )
         self.importer = Importer(
             datasets=self.datasets, refs=self.refs, committer=self.committer, claims=self.claims
         )

@@ -9,6 +9,7 @@ import pytest
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.catalog import LocalCatalog
+from odf_common.adapters.local.staging import Staging
 from odf_common.errors import NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -418,3 +419,14 @@ def test_a_dataset_that_is_read_keeps_its_name(world: World, root: str, derivati
     with pytest.raises(Refused, match=r"cities is read by cities\.copy"):
         node.changing.delete("cities")
     assert require_nothing_left_over(node).keys() == {"cities", "cities.copy"}
+
+
+def test_what_a_killed_command_handed_over_goes_while_the_node_runs(tmp_path: Path) -> None:
+    node = Coordinator(home=tmp_path / "home", is_durable=True)
+    staging = Staging(node.home)
+    with staging.holding() as staged:
+        left = staging.path("of a killed command")
+        left.touch()
+        node.collector.collect()
+        assert not left.exists()
+        assert staging.path(staged.name).exists()

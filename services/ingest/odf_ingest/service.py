@@ -10,6 +10,7 @@ import pyarrow as pa
 from odf_common.adapters.kafka.letters import KafkaLetters
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
+from odf_common.adapters.local.staging import Staging
 from odf_common.errors import OdfError
 from odf_common.ports.store import Catalog
 from odf_common.runtime.environment import Environment
@@ -126,7 +127,7 @@ def _servicer(
         rejected=RejectedMessages(lanes=lanes, blobs=env.blobs, letters=letters, bus=env.bus),
         commands=commands,
         clock=env.clock,
-        staging=env.settings.home / "staging",
+        staging=Staging(env.settings.home),
         scratch=env.blobs.scratch,
     )
 

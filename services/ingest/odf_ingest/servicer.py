@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 
 from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_of
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import PREFIX, DatasetId
@@ -43,10 +44,10 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         rejected: RejectedMessages,
         commands: SourceCommands,
         clock: Clock,
-        staging: Path,
+        staging: Staging,
         scratch: Callable[[], Path],
     ) -> None:
-        """Find staged files in the folder `staging`; what is received lies in folders that `scratch` makes."""
+        """Find handed-over files in `staging`; what is received lies in folders that `scratch` makes."""
         self._catalog = catalog
         self._lanes = lanes
         self._preparer = preparer
@@ -76,14 +77,14 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         header = first.header
         entry = self._entry(header.ref)
         source = chosen_source(self._lanes.state(entry.dataset_id), header.source_name)
-        if header.staged:
-            reply = self._commit(entry, source.source_name, header, self._staged(header.staged), context)
-            self._staged(header.staged).unlink(missing_ok=True)
-            return reply
         folder = self._scratch()
         try:
             file = folder / "batch"
-            _receive(request_iterator, file)
+            if header.staged:
+                # Its command may be killed at any time; from here on it is ours.
+                shutil.move(self._staged(header.staged), file)
+            else:
+                _receive(request_iterator, file)
             return self._commit(entry, source.source_name, header, file, context)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -250,7 +251,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         return entry
 
     def _staged(self, name: str) -> Path:
-        file = self._staging / name
+        file = self._staging.path(name)
         if Path(name).name != name or name in {".", ".."}:
             raise InvalidInput(text=f"not the name of a staged file: {name!r}")
         if not file.is_file():

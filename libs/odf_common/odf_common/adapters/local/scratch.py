@@ -39,7 +39,7 @@ class Scratch:
         """Return this process's folder, once its lock is held under a name that nobody has swept meanwhile."""
         while True:
             own = self._parent / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-            handle = _locked(_lock_of(own), os.O_CREAT)
+            handle = locked_by_name(_lock_of(own), os.O_CREAT)
             if handle is not None:
                 self._handle = handle
                 return own
@@ -47,7 +47,7 @@ class Scratch:
     def _sweep(self) -> None:
         """Remove the folders of processes that have ended."""
         for lock in self._parent.glob(f"*{LOCK}"):
-            handle = _locked(lock)
+            handle = locked_by_name(lock)
             if handle is None:
                 continue
             # The folder first: without its lock nobody would find it again.
@@ -60,15 +60,15 @@ def _lock_of(folder: Path) -> Path:
     return folder.with_name(folder.name + LOCK)
 
 
-def _locked(lock: Path, flags: int = 0) -> int | None:
-    """Return the handle of a lock file that is locked now and bears its name, None where that cannot be."""
+def locked_by_name(file: Path, flags: int = 0) -> int | None:
+    """Return the handle of a file that is locked now and still bears its name, None where that cannot be."""
     try:
-        handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
+        handle = os.open(file, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
     except FileNotFoundError:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(handle).st_ino == lock.stat().st_ino:
+        if os.fstat(handle).st_ino == file.stat().st_ino:
             return handle
     except (BlockingIOError, FileNotFoundError):
         pass

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import grpc
 
 from odf_common.adapters.grpc_client import ServiceFailed
+from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_message
 from odf_common.errors import InvalidInput, OdfError, Refused, Unavailable
 from odf_common.metadata.scalars import Timestamp
@@ -27,7 +28,6 @@ from odf_common.runtime.start import ABORTED
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-STAGING: Final = "staging"
 MIB: Final = 1024 * 1024
 LARGE: Final = 16 * MIB  # bytes of a file whose progress is shown
 CANCEL_SECONDS: Final = 0.5  # between two requests to cancel
@@ -264,29 +264,20 @@ def _shown(file: str) -> Iterator[Show]:
 @contextmanager
 def _staged(node: Node, file: str, show: Show) -> Iterator[str]:
     """Copy the batch into the node's staging folder, so that it cannot change under the node's hands."""
-    folder = node.home / STAGING
-    target = folder / uuid.uuid4().hex
+    with Staging(node.home).holding() as staged:
+        for done in staged.write(_chunks(file)):
+            show("copying", done)
+        yield staged.name
+
+
+def _chunks(file: str) -> Iterator[bytes]:
+    """Iterate over a file's bytes; raises `InvalidInput` where it cannot be read."""
     try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with _opened(file) as source, target.open("wb") as out:
-                while chunk := source.read(MIB):
-                    out.write(chunk)
-                    show("copying", out.tell())
-        except OSError as error:
-            raise InvalidInput(text=f"cannot be copied to {folder}: {error.strerror}") from error
-        yield target.name
-    finally:
-        target.unlink(missing_ok=True)
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
-    if file == "-":
-        yield sys.stdin.buffer
-        return
-    with Path(file).open("rb") as source:
-        yield source
+        with sys.stdin.buffer if file == "-" else Path(file).open("rb") as source:
+            while chunk := source.read(MIB):
+                yield chunk
+    except OSError as error:
+        raise InvalidInput(text=f"cannot be read: {error.strerror}") from error
 
 
 def _named(file: str) -> str:

@@ -1,0 +1,89 @@
+"""Files that commands hand over to the node by name: each is locked by its command for as long as that lives."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from odf_common.adapters.local.faults import guarded_methods, naming
+from odf_common.adapters.local.scratch import locked_by_name
+
+FOLDER: Final = "staging"
+
+
+@guarded_methods
+class Staging:
+    """The folder of a home in which such files lie."""
+
+    def __init__(self, home: Path) -> None:
+        """Use a home, which need not exist yet."""
+        self._folder = home / FOLDER
+
+    def path(self, name: str) -> Path:
+        """Return where the file of a name is."""
+        return self._folder / name
+
+    @contextmanager
+    def holding(self) -> Iterator["StagedFile"]:
+        """Yield a new file, which is removed afterwards unless the node has taken it."""
+        staged = self._new()
+        try:
+            yield staged
+        finally:
+            staged.close()
+
+    def sweep(self) -> None:
+        """Remove the files of commands that were killed."""
+        try:
+            files = sorted(self._folder.iterdir())
+        except FileNotFoundError:
+            return
+        for file in files:
+            with contextlib.suppress(OSError):  # gone meanwhile, or not ours to remove
+                handle = locked_by_name(file)
+                if handle is not None:
+                    file.unlink(missing_ok=True)
+                    os.close(handle)
+
+    def _new(self) -> "StagedFile":
+        return StagedFile(self._folder)
+
+
+@guarded_methods
+class StagedFile:
+    """A file that is handed over by its `name` once it is written."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make a file that is locked, and that nobody has swept meanwhile."""
+        folder.mkdir(parents=True, exist_ok=True)
+        handle: int | None = None
+        while handle is None:
+            self._file = folder / uuid.uuid4().hex
+            handle = locked_by_name(self._file, os.O_CREAT | os.O_EXCL)
+        self._handle = handle
+
+    @property
+    def name(self) -> str:
+        """Return its name in the folder."""
+        return self._file.name
+
+    def write(self, chunks: Iterable[bytes]) -> Iterator[int]:
+        """Append bytes; iterate over how many there are after each chunk."""
+        size = 0
+        with naming(self._file):
+            for chunk in chunks:
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(self._handle, view) :]
+                size += len(chunk)
+                yield size
+
+    def close(self) -> None:
+        """Remove it, unless the node has taken it, and unlock it."""
+        try:
+            self._file.unlink(missing_ok=True)
+        finally:
+            os.close(self._handle)
