@@ -33,7 +33,7 @@ from odf_coordinator.reading import Reading, ipc_chunks
 from odf_coordinator.references import Expected, References
 from odf_coordinator.rejected import rejects_of
 from odf_coordinator.scheduler import Scheduler
-from odf_coordinator.summaries import ref_item, summary, unreadable_summary
+from odf_coordinator.summaries import ref_item, summary, unheard, unreadable_summary
 
 NAME = "odf.node.v1.Coordinator"
 WAITING_SECONDS: Final = 60.0  # who waits for a dataset asks again more often
@@ -210,7 +210,8 @@ class Servicer(CoordinatorServicer):
         return summary(
             known,
             problem=self._parts.scheduler.trouble(known.id)
-            or self._parts.datasets.waits.recent(known.id, WAITING_SECONDS),
+            or self._parts.datasets.waits.recent(known.id, WAITING_SECONDS)
+            or unheard(known, self._parts.datasets.is_ours),
             data_size=data_size,
             # Only of derivatives: a listing opens no file of a root but its head.
             is_dropped=known.is_derivative and was_dropped(self._parts.datasets, known),

@@ -1,8 +1,10 @@
 """What the coordinator shows of a dataset."""
 
+from collections.abc import Callable
 from typing import Final
 
 from odf_common.codec.times import time_message, time_message_or_none
+from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.runtime.comparison import encode_comparison
 from odf_common.runtime.rejects import Rejects
@@ -43,6 +45,18 @@ def summary(
         late=late,
         rejected=rejects.count,
         rejected_reason=rejects.reason,
+    )
+
+
+def unheard(known: Known, is_ours: Callable[[DatasetId], bool]) -> Problem | None:
+    """Return the problem of a dataset of ours whose push sources have no topic, as after its key was brought here."""
+    missing = known.state.push_sources.keys() - known.entry.push_topics.keys()
+    if not missing or not is_ours(known.id):
+        return None
+    return Problem(
+        text=f"push source {', '.join(sorted(missing))} has no topic here: nothing can be published to it",
+        remedy=f"`odf pull {known.alias}` creates it",
+        since=known.state.system_time,
     )
 
 

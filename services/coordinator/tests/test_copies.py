@@ -15,6 +15,7 @@ from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.handlers import Commands
 from odf_coordinator.keys import NotOwned
 from odf_coordinator.outcomes import Committed
+from odf_coordinator.summaries import unheard
 from odf_coordinator.testing import Coordinator
 
 WIDER = ("city STRING", "city STRING, people BIGINT")
@@ -103,7 +104,12 @@ def test_a_copy_follows_is_reset_renamed_and_deleted(node: Coordinator, root: st
 
 
 def test_with_its_key_a_copy_is_ours_and_a_pull_gives_it_topics(node: Coordinator, key: PrivateKey) -> None:
+    assert unheard(node.find("cities"), node.keys.has) is None
     node.keys.save(key)
+    problem = unheard(node.find("cities"), node.keys.has)
+    assert problem is not None
+    assert problem.text.endswith("has no topic here: nothing can be published to it")
+    assert problem.remedy == "`odf pull cities` creates it"
 
     steps = list(node.pulling.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True))
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeGuard
+from typing import Final, Self, TypeGuard
 
 from odf_common.adapters.local import CorruptName, CorruptRef
 from odf_common.adapters.local.durable import LockHeld
-from odf_common.errors import Damaged, InvalidInput, OdfError, Refused, StorageUnavailable
+from odf_common.errors import Damaged, InvalidInput, NotFound, OdfError, Refused, StorageUnavailable
 from odf_common.ports.engine import QueryTooSlow
 
 
@@ -59,6 +59,26 @@ class SourceStopped(Refused):
             f"Nothing was skipped. Mend the cause, then: odf source resume {which}. "
             f"Or leave the message out: odf source skip {which}."
         )
+
+
+@dataclass(eq=False, kw_only=True)
+class NothingCommitted(Refused):
+    """A push failed before it was proposed: it is not in the chain, and will not be."""
+
+    hint: str
+
+    @classmethod
+    def because(cls, error: OdfError) -> Self:
+        """Return the refusal in the words of what went wrong."""
+        return cls(
+            reason=cls.__name__,
+            text=f"{error}; nothing was committed",
+            hint=f"{error.advice()}; then repeat the command".removeprefix("; then "),
+        )
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return self.hint
 
 
 @dataclass(eq=False, kw_only=True)
@@ -116,16 +136,15 @@ class SourceWaits(Refused):
 
 @dataclass(eq=False, kw_only=True)
 class SourceRetries(Refused):
-    """Something stands in the push source's way that may pass; it is tried again, since `since` (RFC 3339)."""
+    """Something stands in the push source's way that may pass; it is tried again."""
 
     source: str
-    since: str
     remedy: str = ""
 
     def __str__(self) -> str:
-        """Return the source, what is in its way, and since when."""
+        """Return the source, and what is in its way."""
         what = f"push source {self.source}" if self.source else "the dataset"
-        return f"{what} is tried again since {self.since}: {self.text}"
+        return f"{what} is tried again: {self.text}"
 
     def advice(self) -> str:
         """Return what to do."""
@@ -134,16 +153,15 @@ class SourceRetries(Refused):
 
 @dataclass(eq=False, kw_only=True)
 class SourceQueries(Refused):
-    """The push source's query over a batch takes long, since `since` (RFC 3339)."""
+    """The push source's query over a batch takes long."""
 
     source: str
-    since: str
     reason: str = "SourceQueries"
     text: str = "its query over a batch has not ended yet"
 
     def __str__(self) -> str:
-        """Return the source, and since when."""
-        return f"push source {self.source}: {self.text}, since {self.since}"
+        """Return the source, and what it waits for."""
+        return f"push source {self.source} is slow: {self.text}"
 
     def advice(self) -> str:
         """Return what to do."""
@@ -158,12 +176,34 @@ class TopicReplaced(OdfError):
     expected: str
     actual: str
 
+    def __str__(self) -> str:
+        """Return that it is another topic, and how that comes."""
+        return (
+            f"its topic was replaced: {self.topic} has the id {self.actual}, {self.expected} was read before; it was "
+            "deleted and created again, or the dataset was fed elsewhere"
+        )
+
 
 @dataclass(eq=False, kw_only=True)
 class TopicGone(OdfError):
     """The push topic that was read before is not there any more."""
 
     topic: str
+
+    def __str__(self) -> str:
+        """Return which topic is missing."""
+        return f"its topic is gone: {self.topic} was deleted"
+
+
+@dataclass(eq=False, kw_only=True)
+class NoTopic(NotFound):
+    """The push source has no topic here yet."""
+
+    dataset: str
+
+    def advice(self) -> str:
+        """Return what creates it."""
+        return f"`odf pull {self.dataset}` creates it, where the dataset is ours"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -175,6 +215,13 @@ class RecordsLost(OdfError):
     next: int
     low: int
 
+    def __str__(self) -> str:
+        """Return which messages are lost."""
+        return (
+            f"messages were lost: {self.topic} begins at offset {self.low} of partition {self.partition}, "
+            f"{self.next} is to be read; they expired or were deleted"
+        )
+
 
 @dataclass(eq=False, kw_only=True)
 class PositionBeyondEnd(OdfError):
@@ -184,6 +231,13 @@ class PositionBeyondEnd(OdfError):
     partition: int
     next: int
     high: int
+
+    def __str__(self) -> str:
+        """Return where the topic ends, and where it should be read."""
+        return (
+            f"its topic ends too early: {self.topic} ends at offset {self.high} of partition {self.partition}, "
+            f"{self.next} is to be read; it was cut, or the dataset was fed elsewhere"
+        )
 
 
 @dataclass(eq=False, kw_only=True)

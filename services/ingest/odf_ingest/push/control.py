@@ -14,7 +14,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_ingest.commit import position_of
-from odf_ingest.errors import AlreadyCommitted
+from odf_ingest.errors import AlreadyCommitted, NoTopic
 from odf_ingest.position import SourcePosition, TopicPosition
 from odf_ingest.prepare import Prepared
 from odf_ingest.push.file import chosen_source
@@ -29,6 +29,7 @@ PATIENCE: Final = 60.0  # seconds for finding the message beyond help
 SOON: Final = 5.0  # seconds in which the reader's thread does what it is asked for
 OFFSET: Final = r"[0-9]{1,18}"
 OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
+NO_TOPIC: Final = "no-topic"  # the state of a source of a dataset that was made elsewhere and not pulled yet
 ELSEWHERE: Final = "elsewhere"  # the state of a source that another instance reads
 
 
@@ -94,17 +95,17 @@ class SourceControl:
         state = self._lanes.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
         key = (entry.dataset_id, source)
+        topic = entry.push_topics.get(source)
+        if topic is None:
+            raise NoTopic(what=f"the topic of push source {source}", dataset=entry.alias)
         self._require_resumable(key, start)
         head = None
         if start:
-            topic = entry.push_topics.get(source)
-            if topic is None:
-                raise NotFound(what=f"the topic of push source {source}")
             move = PositionMove(source=source, topic=topic, now=self._described(topic), start=start)
             outcome = self._lanes.commit(entry.dataset_id, move)
             state, head = outcome.state, outcome.state.head
         self._resumed(key)
-        known = position_of(state, source).topics.get(entry.push_topics.get(source, ""))
+        known = position_of(state, source).topics.get(topic)
         return source, head, {} if known is None else known.next
 
     def skip(self, entry: CatalogEntry, name: str) -> tuple[str, Place | None]:
@@ -259,7 +260,7 @@ def _view(
     return SourceView(
         name=name,
         topic=topic,
-        state=ELSEWHERE if record is None else record.phase.value,
+        state=NO_TOPIC if not topic else ELSEWHERE if record is None else record.phase.value,
         since=since,
         next=next_,
         waiting=waiting,

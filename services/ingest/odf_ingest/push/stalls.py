@@ -1,7 +1,6 @@
 """What is said of sources that do not get on: stopped, waiting or tried again, since when, and what to do."""
 
 import time
-from datetime import UTC, datetime
 from typing import Final
 
 from odf_common.errors import Refused
@@ -18,7 +17,6 @@ def of_dataset(trouble: Trouble) -> Refused:
         source="",
         reason="DatasetUnreadable",
         text=trouble.why,
-        since=_moment(trouble.since),
         remedy=trouble.advice
         or "Restore the dataset's folder, or delete the dataset; it is tried again until then.",
     )
@@ -34,21 +32,30 @@ def of_source(record: SourceRecord) -> Refused | None:
     trouble = record.trouble
     if trouble is not None and time.time() - trouble.since > PATIENCE:
         return _retries(name, "TopicUnreadable", trouble)
-    since = None if source is None else source.querying_since
-    if since is not None and time.time() - since > LONG:
-        return SourceQueries(source=name, since=_moment(since))
-    since = None if source is None else source.committing_since
-    if source is not None and since is not None and time.time() - since > LONG:
+    if source is None:
+        return None
+    if _long(source.querying_since) is not None:
+        return SourceQueries(source=name)
+    since = _long(source.committing_since)
+    if since is not None:
         why = "the coordinator has not committed its batch"
         return _retries(name, "CommitWaits", source.trouble or Trouble(since=since, why=why))
     return None
 
 
+def since_of(record: SourceRecord) -> float:
+    """Return since when a source does not get on, or else is in its phase (seconds since the epoch)."""
+    if record.trouble is not None:
+        return record.trouble.since
+    source = record.source
+    begun = None if source is None else _long(source.querying_since) or _long(source.committing_since)
+    return begun or record.since
+
+
+def _long(since: float | None) -> float | None:
+    """Return since when something is under way if that is long ago."""
+    return since if since is not None and time.time() - since > LONG else None
+
+
 def _retries(name: str, reason: str, trouble: Trouble) -> Refused:
-    return SourceRetries(
-        source=name, reason=reason, text=trouble.why, since=_moment(trouble.since), remedy=trouble.advice
-    )
-
-
-def _moment(since: float) -> str:
-    return datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return SourceRetries(source=name, reason=reason, text=trouble.why, remedy=trouble.advice)

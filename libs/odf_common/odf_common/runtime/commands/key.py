@@ -77,6 +77,7 @@ def import_(*, dataset: str, file: str, output: str) -> None:
     keep_dataset_key(home / "keys", key)
     dataset_key(home / "keys", owner)  # what lay there before may be damaged
     print_object({"dataset": dataset, "id": owner, "ours": True}, output)
+    remark(f"`odf pull {dataset}` goes on with it here: topics of its push sources, or what its inputs have")
 
 
 def _dataset(home: Path, ref: str) -> DatasetId:
