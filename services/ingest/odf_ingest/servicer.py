@@ -227,7 +227,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         )
 
         def commit(is_wanted: IsWanted) -> Outcome:
-            return self._lanes.commit(entry.dataset_id, FileCommit(source, batch, self._preparer, is_wanted))
+            return FileCommit(source, batch, self._preparer, is_wanted).commit(self._lanes, entry.dataset_id)
 
         outcome = self._pushes.run(
             Target(dataset=entry.dataset_id, source=source, event_time=event_time, size=file.stat().st_size),

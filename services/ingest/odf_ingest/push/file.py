@@ -2,17 +2,22 @@
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import InvalidInput, NotFound, StorageUnavailable
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource, DatasetKind
+from odf_common.ports.engine import QueryNotWanted
 from odf_common.runtime.idempotency import run_of
 from odf_ingest.batch import FileBatch
-from odf_ingest.errors import AlreadyCommitted, KeyReused
+from odf_ingest.commit import Outcome
+from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted
 from odf_ingest.position import SourcePosition
 from odf_ingest.prepare import Plan, Prepared, Preparer, plan_of
 from odf_ingest.push.inflight import cancelled
+from odf_ingest.push.lanes import Lanes
 from odf_ingest.slices import Reached
 
 
@@ -34,6 +39,7 @@ class FileCommit:
         self._is_wanted = is_wanted
         self._read: tuple[Plan, Prepared] | None = None
         self._content = "" if batch.is_key_generated else _digest(batch.file)
+        self._is_proposed = False
 
     def check(self, position: SourcePosition) -> None:
         """Raise `AlreadyCommitted` if the batch's key is among the receipts, `KeyReused` if that was another file's."""
@@ -41,14 +47,17 @@ class FileCommit:
             if position.contents.get(self._batch.key, self._content) != self._content:
                 raise KeyReused(key=run_of(self._batch.key))
             raise AlreadyCommitted
-        self.before_proposal()
+        self._require_wanted()
 
     def prepare(self, state: ChainState) -> Prepared:
         """Return the file's records; raises `InvalidInput`."""
         plan = plan_of(state, chosen_source(state, self.source))
         if self._read is None or self._read[0] != plan:
-            self._read = plan, self._preparer.file(plan, self._batch)
-        self.before_proposal()
+            try:
+                self._read = plan, self._preparer.file(replace(plan, is_wanted=self._is_wanted), self._batch)
+            except QueryNotWanted as error:
+                raise cancelled() from error
+        self._require_wanted()
         return self._read[1]
 
     def left_of(self, error: InvalidInput) -> Prepared:
@@ -57,11 +66,24 @@ class FileCommit:
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
         """Return the position with the batch's receipt."""
-        self.before_proposal()
+        self._require_wanted()
         return position.with_receipt(self._batch.key, self._content), None
 
     def before_proposal(self) -> None:
         """Raise `Refused` if nobody wants the batch any more."""
+        self._require_wanted()
+        self._is_proposed = True
+
+    def commit(self, lanes: Lanes, dataset: DatasetId) -> Outcome:
+        """Return when the file is in the chain; raises `NothingCommitted` where storage failed before the proposal."""
+        try:
+            return lanes.commit(dataset, self)
+        except StorageUnavailable as error:
+            if self._is_proposed:
+                raise
+            raise NothingCommitted.because(error) from error
+
+    def _require_wanted(self) -> None:
         if not self._is_wanted():
             raise cancelled()
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_common.errors import InvalidInput, NotFound, Refused
+from odf_common.errors import InvalidInput, NotFound, Refused, StorageUnavailable
 from odf_common.metadata.events import AddData, SetDataSchema, SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
@@ -18,7 +18,7 @@ from odf_common.metadata.steps import (
 )
 from odf_ingest.batch import FileBatch
 from odf_ingest.commit import Outcome
-from odf_ingest.errors import KeyReused
+from odf_ingest.errors import KeyReused, NothingCommitted
 from odf_ingest.push.file import FileCommit, chosen_source
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
@@ -38,8 +38,7 @@ def push(
     file.write_text(text)
     batch = FileBatch(file=file, event_time=EVENT_TIME, key=key, is_key_generated=is_key_generated)
     work = FileCommit("default", batch, bench.preparer, is_wanted)
-    outcome: Outcome = bench.lanes.commit(bench.dataset, work)
-    return outcome
+    return work.commit(bench.lanes, bench.dataset)
 
 
 def line(number: int, value: str = "a", at: str = "2020-01-01T00:00:00Z") -> str:
@@ -73,6 +72,28 @@ def test_a_later_batch_goes_on_with_offsets_and_keeps_the_watermark(make_bench: 
     push(bench, tmp_path, line(2, at="2019-01-01T00:00:00Z"), "b")
     assert bench.values("offset", "id") == [(0, 1), (1, 2)]
     assert bench.state.watermark == Timestamp.parse("2020-01-01T00:00:00Z")
+
+
+def test_a_push_that_finds_the_disk_full_says_that_nothing_was_committed(
+    make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    full = StorageUnavailable(file="datasets/fed01/data/x", why="the disk is full", remedy="free space")
+
+    def fail(*_: object) -> None:
+        raise full
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.blobs, "put_file", fail)
+        with pytest.raises(
+            NothingCommitted, match=r"the disk is full: .* cannot be used now; nothing was committed$"
+        ) as caught:
+            push(bench, tmp_path, line(1))
+    assert caught.value.advice().startswith("free space")
+    bench.coordinator.before.append(fail)
+    with pytest.raises(StorageUnavailable):  # it may have been proposed
+        push(bench, tmp_path, line(1))
+    assert push(bench, tmp_path, line(1)).count == 1
 
 
 def test_the_same_key_is_committed_once(make_bench: Any, tmp_path: Path) -> None:
