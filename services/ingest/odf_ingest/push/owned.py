@@ -196,6 +196,12 @@ class OwnedSources:
     def readable(self, key: Key) -> None:
         """Note that a source's topic can be read."""
         record = self._records.get(key)
+        if record is not None and record.trouble is not None and not record.trouble.is_of_storage:
+            self._records[key] = replace(record, trouble=None)
+
+    def committed(self, key: Key) -> None:
+        """Note that a source gets on: what came of it is committed."""
+        record = self._records.get(key)
         if record is not None and record.trouble is not None:
             self._records[key] = replace(record, trouble=None)
 
@@ -226,7 +232,7 @@ class OwnedSources:
         if record is None:
             since = known.trouble.since if known is not None and known.trouble is not None else None
         else:
-            since = record.since if record.trouble is None else record.trouble.since
+            since = stalls.since_of(record)
         return None if since is None else int(since * 1e9)
 
     def found(self, inspections: Iterable[Inspection]) -> None:
@@ -235,7 +241,10 @@ class OwnedSources:
         for one in inspections:
             try:
                 ready += self._applied(one)
-            except OdfError as error:  # such as a source state that cannot be read: this dataset only
+            except Exception as error:  # such as a source state that cannot be read: this dataset only
+                if not isinstance(error, OdfError):
+                    log.exception("a bug keeps a dataset from being read", dataset=str(one.dataset))
+                    error = Unavailable(what=f"dataset {one.dataset}", why=f"a bug of the node: {error!r}")
                 self._unreadable(one.dataset, self._datasets.get(one.dataset, _Dataset()), error)
         if not ready:
             return
@@ -298,7 +307,7 @@ class OwnedSources:
         if one.error is not None:
             self._unreadable(dataset, known, one.error)
             return
-        if one.entry is None or one.state is None:
+        if one.entry is None or one.state is None or not one.entry.push_topics:
             if dataset in self._datasets:
                 self.removed(dataset)
             elif one.entry is None and dataset in self._unchecked:
@@ -306,13 +315,15 @@ class OwnedSources:
                 self._look_later(dataset, FIRST)
             self._unchecked.discard(dataset)
             return
-        for name in known.sources - one.state.push_sources.keys():
+        heard = one.state.push_sources.keys() & one.entry.push_topics.keys()
+        for name in known.sources - heard:
             self._close((dataset, name))
-        self._datasets[dataset] = _Dataset(entry=one.entry, sources=frozenset(one.state.push_sources))
+        self._datasets[dataset] = _Dataset(entry=one.entry, sources=frozenset(heard))
         was_unchecked = dataset in self._unchecked
         self._unchecked.discard(dataset)
-        for declared in one.state.push_sources.values():
-            source = self._mended(one.entry, one.state, declared, one.topics, is_changed=was_unchecked)
+        for name in sorted(heard):
+            declared = one.state.push_sources[name]
+            source = self._mended(one.entry, one.state, declared, one.topics[name], is_changed=was_unchecked)
             if source is not None:
                 yield source
 
@@ -321,14 +332,12 @@ class OwnedSources:
         entry: CatalogEntry,
         state: ChainState,
         declared: AddPushSource,
-        topics: Mapping[str, TopicInfo | OdfError],
+        described: TopicInfo | OdfError,
         *,
         is_changed: bool,
     ) -> PushSource | None:
         """Return a source that has to be opened where the chain stands, None where nothing has to be done."""
         key = (entry.dataset_id, declared.source_name)
-        missing = NotFound(what=f"the topic of push source {declared.source_name}")
-        described = topics.get(declared.source_name, missing)
         record = self._records.get(key) or SourceRecord(key=key, alias=entry.alias)
         self._records[key] = record = self._renamed(record, entry.alias)
         source = record.source

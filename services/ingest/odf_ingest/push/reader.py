@@ -169,6 +169,8 @@ class PushReader:
             if source is not None:
                 source.ends[partition[1]] = offset
                 self._owned.readable(source.key)
+                if source.is_idle:
+                    self._owned.committed(source.key)
 
     def _advance(self) -> None:
         now = time.monotonic()
@@ -180,6 +182,8 @@ class PushReader:
             while source.ready and source.at_work < LIMIT:
                 self._work.begin(source, source.ready.popleft())
             self._pause(source)
+            if source.settled and not source.is_stale:
+                self._owned.committed(source.key)
             if source.is_idle:
                 del self._active[source.key]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
-from odf_ingest.errors import HalfCorrection, SourceStopped
+from odf_ingest.errors import HalfCorrection, SourceStopped, is_storage_fault
 from odf_ingest.push.machine import LIVE, Event, Phase, after
 
 if TYPE_CHECKING:
@@ -85,12 +85,20 @@ class Trouble:
     tries: int = 1
     last: float = field(default_factory=time.monotonic)
     """When it was tried last (seconds, monotonic)."""
+    is_of_storage: bool = False
+    """Whether it is the dataset's files that cannot be used; then only a commit shows that it is over."""
 
     @classmethod
     def of(cls, error: OdfError, before: "Trouble | None") -> Self:
         """Return the trouble after one more try; it began with the first one."""
         since, tries = (time.time(), 1) if before is None else (before.since, before.tries + 1)
-        return cls(since=since, why=str(error), advice=error.advice(), tries=tries)
+        return cls(
+            since=since,
+            why=str(error),
+            advice=error.advice(),
+            tries=tries,
+            is_of_storage=is_storage_fault(error),
+        )
 
     @property
     def delay(self) -> float:
@@ -146,7 +154,7 @@ class SourceRecord:
     search: Search | None = None
     stop: Stop | None = None
     trouble: Trouble | None = None
-    """Kept until messages come, or the topic's end: opening alone does not show that a topic can be read."""
+    """Kept until messages come, or are committed: opening alone does not show that a source gets on."""
     last_trouble: Trouble | None = None
     """Kept even then: a source that fails after each few messages is tried less and less often."""
     suspect: Mapping[int, int] | None = None

@@ -152,7 +152,7 @@ class Work:
         if _is_to_be_skipped(batch, error):
             self._skip(source, batch, error)
             return
-        if isinstance(error, HalfMissing):
+        if isinstance(error, HalfMissing) or is_storage_fault(error):
             self._tell_progress(source, source.lag(batch.start), 0, time.monotonic() - batch.begun)
         self._failed(source, error, batch)
 

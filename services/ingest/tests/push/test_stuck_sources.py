@@ -12,12 +12,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryCatalog
-from odf_common.errors import InvalidInput, Unavailable, VerificationFailed
+from odf_common.codec.bus import body_of
+from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable, VerificationFailed
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.steps import ReadStepNdJson, SqlQueryStep
+from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.engine import QueryNotWanted, QueryTooSlow
 from odf_common.ports.store import CatalogEntry
+from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.testing.builders import a_dataset, a_push_source, a_query, a_source_state, some_data
 from odf_ingest.push import stalls
 from odf_ingest.push.inspector import Inspection, Inspector
@@ -154,6 +157,72 @@ def test_a_source_whose_query_takes_too_long_stops_until_it_has_another(
         assert "`odf commit`" in node.owned.stuck()[bench.dataset, "other"].advice()
         bench.propose(source)
         node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.wait(lambda: node.ids == [1])
+
+
+def test_a_full_disk_is_named_until_a_commit_succeeds_and_what_waits_is_counted(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    is_full, usual = threading.Event(), bench.lanes.commit
+    is_full.set()
+
+    def full(*arguments: Any) -> Any:
+        if is_full.is_set():
+            raise StorageUnavailable(file="datasets/fed01/data/x", why="the disk is full")
+        return usual(*arguments)
+
+    bench.lanes.commit = full
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1), message(2)]
+        node.wait(lambda: "the disk is full" in why(node, "default"))
+        for number in range(3, 30):
+            broker.logs[TOPIC, 0] += [message(number)]
+            node.ask(lambda: None)
+            assert "the disk is full" in why(node, "default")
+        node.wait(lambda: lags(node) != [] and lags(node)[-1] > 0)
+        is_full.clear()
+        node.wait(lambda: node.ids == list(range(1, 30)))
+        node.wait(lambda: node.owned.stuck() == {})
+        assert lags(node)[-1] == 0
+
+
+def lags(node: Running) -> list[int]:
+    """Return how many messages waited, as told with each progress."""
+    sent = node.bench.coordinator.sent
+    told = [body_of(one) for topic, one in sent if topic == NOTIFICATIONS]
+    return [one.lag for one in told if isinstance(one, IngestProgress)]
+
+
+def test_a_dataset_whose_topics_are_gone_from_its_entry_is_left_and_ends_nothing(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = two_sources(make_bench)
+    with running(bench, broker, other=OTHER) as node:
+        node.wait(lambda: len(node.reader.sources) == 2)
+        for topics in ({"default": TOPIC}, {}, {"default": TOPIC, "other": OTHER}):
+            node.catalog.replace(CatalogEntry(alias="a", dataset_id=bench.dataset, push_topics=topics))
+            node.ask(lambda: node.owned.look(bench.dataset))
+            node.wait(lambda: {name for _, name in node.reader.sources} == topics.keys())  # noqa: B023 - waited for
+        assert node.owned.stuck() == {}
+
+
+def test_a_bug_that_one_dataset_meets_is_named_and_ends_nothing(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+
+    def bug(*_: object, **__: object) -> None:
+        raise KeyError
+
+    with running(bench, broker) as node:
+        node.wait(lambda: len(node.reader.sources) == 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(node.owned, "_mended", bug)
+            node.ask(lambda: node.owned.look(bench.dataset))
+            node.wait(lambda: "KeyError" in why(node, ""))
+        node.wait(lambda: node.owned.stuck() == {})
+        broker.logs[TOPIC, 0] += [message(1)]
         node.wait(lambda: node.ids == [1])
 
 
