@@ -194,9 +194,7 @@ def test_ctrl_c_while_a_file_is_ingested_waits_for_what_became_of_it(story: Stor
     file = tmp_path / "large"
     file.write_bytes(b"\n".join(good(number) for number in range(86_400)) * 10)
     command = story.node.start(f"ingest {name} {file} --output json")
-    staging = story.node.home / "staging"
-    size = file.stat().st_size
-    story.node.eventually(lambda: any(one.stat().st_size == size for one in staging.glob("*")))
+    story.node.eventually(story.is_handed_over)
     command.send_signal(signal.SIGINT)
     out, said = command.communicate(timeout=120)
     (row,) = json.loads(out)

@@ -54,6 +54,10 @@ class Story:
         counts = {row["alias"]: row["records"] for row in self._rows("list --output json")}
         return [counts[dataset] for dataset in datasets]
 
+    def forget(self) -> None:
+        """Ask again for what never changes of a dataset: one was deleted, and another may have its name."""
+        self._known.clear()
+
     def topic(self, dataset: str, source: str = "default") -> str:
         """Return the push topic of a source."""
         return str(self._entry(dataset)["pushTopics"][source])
@@ -81,6 +85,10 @@ class Story:
         """Push records as one batch, and return when it is committed."""
         lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
         return self._rows(f"ingest {dataset} - {options} --output json", stdin=b"\n".join(lines))[0]
+
+    def is_handed_over(self) -> bool:
+        """Return whether ingest has taken a pushed file, and is still at it."""
+        return any(self.node.home.glob("scratch/*/*/batch"))
 
     def pull(self, line: str) -> dict[str, Row]:
         """Run `odf pull`, and return its rows by dataset."""
