@@ -5,7 +5,7 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import BinaryIO
 
-from odf_common.adapters.local.faults import guarded_methods, open_to_read, size_of
+from odf_common.adapters.local.faults import guarded_methods, open_file, open_to_read, read_file, size_of
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -33,7 +33,7 @@ class FolderStore:
         """Return the reference's hash; raises `InvalidInput` when the file holds anything else."""
         del dataset
         try:
-            with (self.folder / "refs" / ref).open("rb") as file:
+            with open_file(self.folder / "refs" / ref) as file:
                 text = file.read(REF_LIMIT)
         except FileNotFoundError:
             return None
@@ -53,7 +53,7 @@ class FolderStore:
 
     def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
         """Return its bytes, unchecked; raises `NotFound`."""
-        return self.local_path(dataset, kind, name).read_bytes()
+        return read_file(self.local_path(dataset, kind, name))
 
     def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
         """Open it for reading; raises `NotFound`."""

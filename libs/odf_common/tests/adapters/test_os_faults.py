@@ -232,13 +232,15 @@ def _in_place(file: Path, odd: str) -> None:
     match odd:
         case "folder":
             file.mkdir()
+        case "fifo":
+            os.mkfifo(file)
         case "file":
             file.write_bytes(b"odd \xff")
         case _:
             file.symlink_to(file)
 
 
-@pytest.mark.parametrize("odd", ["folder", "file", "loop"])
+@pytest.mark.parametrize("odd", ["folder", "file", "loop", "fifo"])
 @pytest.mark.parametrize("store", STORES)
 def test_no_os_error_leaves_a_store_that_holds_odd_files(
     store: str, odd: str, template: Path, tmp_path: Path
@@ -252,6 +254,22 @@ def test_no_os_error_leaves_a_store_that_holds_odd_files(
             _in_place(home.path / place, odd)
             with contextlib.suppress(OdfError):
                 action()
+
+
+def test_a_pipe_in_the_place_of_an_object_is_damage_and_keeps_no_reader_waiting(tmp_path: Path) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    file = layout.object_file(tmp_path, a_dataset(), BLOCK, NAME)
+    file.parent.mkdir(parents=True)
+    os.mkfifo(file)
+    for action in (
+        lambda: blobs.read(a_dataset(), BLOCK, NAME),
+        lambda: blobs.open(a_dataset(), BLOCK, NAME),
+        lambda: blobs.put(a_dataset(), BLOCK, NAME, CONTENT),
+    ):
+        with pytest.raises(
+            Damaged, match=rf"^datasets/.*/blocks/{NAME} cannot be used: it is not a regular file$"
+        ):
+            action()
 
 
 def test_an_object_whose_place_is_taken_by_a_folder_is_not_taken_as_stored(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import structlog
 
 from odf_common.adapters.local import durable, layout
-from odf_common.adapters.local.faults import guarded_methods, open_to_read, size_of
+from odf_common.adapters.local.faults import guarded_methods, open_to_read, read_file, size_of
 from odf_common.adapters.local.scratch import Scratch
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
@@ -44,7 +44,7 @@ class LocalBlobStore(BlobStore):
     def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
         """Return its bytes as they are stored, unchecked; raises `NotFound`."""
         with _missing(kind, name):
-            return self._file(dataset, kind, name).read_bytes()
+            return read_file(self._file(dataset, kind, name))
 
     def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
         """Open it for reading; raises `NotFound`."""
@@ -89,7 +89,7 @@ class LocalBlobStore(BlobStore):
     def note(self, dataset: DatasetId, name: str) -> str | None:
         """Return what was noted, None where nothing was."""
         try:
-            return layout.note_file(self._home, dataset, name).read_text(errors="replace")
+            return read_file(layout.note_file(self._home, dataset, name)).decode(errors="replace")
         except FileNotFoundError:
             return None
 

@@ -21,7 +21,14 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from odf_common.adapters.local import claims, durable, layout
-from odf_common.adapters.local.faults import LASTING, fault, fault_text, guarded_methods, translated
+from odf_common.adapters.local.faults import (
+    LASTING,
+    fault,
+    fault_text,
+    guarded_methods,
+    read_file,
+    translated,
+)
 from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound, StorageUnavailable
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import Catalog, CatalogEntry, Claim
@@ -232,7 +239,8 @@ class LocalCatalog(Catalog):
     def _told(self, dataset: DatasetId) -> str:
         """Return the name that a dataset's folder tells to other nodes, empty where it tells none."""
         try:
-            return (layout.dataset_folder(self._home, dataset) / "info" / "alias").read_text(errors="replace")
+            file = layout.dataset_folder(self._home, dataset) / "info" / "alias"
+            return read_file(file).decode(errors="replace")
         except OSError:
             return ""
 
@@ -346,7 +354,7 @@ def _parse(file: Path, name: str | None = None) -> CatalogEntry:
     """Read the entry of a file that is, or repeats, the one of this name; raises `CorruptName`, `FileNotFoundError`."""
     name = name or file.name
     try:
-        plain = json.loads(file.read_bytes())
+        plain = json.loads(read_file(file))
         alias, formerly = str(plain["alias"]), str(plain.get("formerly", ""))
         return CatalogEntry(
             # A rename that did not come to its second step has not happened.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.faults import guarded_methods
+from odf_common.adapters.local.faults import guarded_methods, read_file
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import CatalogEntry, Claim
@@ -90,7 +90,7 @@ def records(folder: Path) -> Iterator[CatalogEntry]:
     for file in files:
         try:
             dataset = _dataset(file.name)
-            raw = file.read_bytes()
+            raw = read_file(file)
         except (InvalidInput, OSError):  # not ours; settled meanwhile, or not readable now
             continue
         yield _parse(raw, dataset) or CatalogEntry(alias="", dataset_id=dataset)

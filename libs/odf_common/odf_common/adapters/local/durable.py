@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odf_common.adapters.local.faults import naming, translated
+from odf_common.adapters.local.faults import naming, open_file, translated
 from odf_common.errors import Unavailable
 
 LOCK_SECONDS: Final = 5.0  # a holder needs milliseconds; one that is stopped must not stop its neighbours
@@ -82,7 +82,7 @@ def remove(file: Path) -> None:
 def move(source: Path, target: Path) -> None:
     """Move a finished file in; over a border between file systems it is copied."""
     make_folder(target.parent)
-    with source.open("rb") as file, naming(source):
+    with open_file(source) as file, naming(source):
         os.fsync(file.fileno())
     try:
         source.replace(target)
@@ -96,7 +96,7 @@ def move(source: Path, target: Path) -> None:
 def _copy(source: Path, target: Path) -> None:
     pending = pending_beside(target)
     with _removed_on_failure(pending), naming(target):
-        with source.open("rb") as old, pending.open("xb") as new:
+        with open_file(source) as old, pending.open("xb") as new:
             shutil.copyfileobj(old, new, 1 << 20)
             new.flush()
             os.fsync(new.fileno())

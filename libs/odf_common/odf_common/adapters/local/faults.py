@@ -53,8 +53,13 @@ _PASSING: Final[Mapping[int, tuple[str, str]]] = {
     errno.EROFS: ("the file system is read-only", "mount it writable; the kernel's log says why it is not"),
 }
 
+NOT_REGULAR: Final = "it is not a regular file"
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+class _NotRegular(OSError):
+    """A pipe, a device or a socket lies where a file should."""
 
 
 def fault(error: OSError, file: str | Path | None = None) -> OdfError:
@@ -75,6 +80,8 @@ def fault(error: OSError, file: str | Path | None = None) -> OdfError:
 
 def fault_text(error: OSError) -> str:
     """Return why, without the file."""
+    if isinstance(error, _NotRegular):
+        return NOT_REGULAR
     return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
 
 
@@ -146,8 +153,28 @@ class _Raw(io.FileIO):
 
 
 def open_to_read(file: Path) -> BinaryIO:
-    """Open a file; what goes wrong later, in reading, is translated too."""
-    return io.BufferedReader(_Raw(file))
+    """Open a regular file; what goes wrong later, in reading, is translated too."""
+    return io.BufferedReader(_Raw(file, opener=_regular))
+
+
+def open_file(file: Path) -> BinaryIO:
+    """Open a regular file; raises `OSError` for a pipe or a device, which might keep its reader waiting for ever."""
+    return io.BufferedReader(io.FileIO(file, opener=_regular))
+
+
+def read_file(file: Path) -> bytes:
+    """Return what a regular file holds; raises `OSError` as `open_file` does."""
+    with open_file(file) as opened:
+        return opened.read()
+
+
+def _regular(name: str, flags: int) -> int:
+    handle = os.open(name, flags | os.O_NONBLOCK)  # a pipe opens at once, also without a writer
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # opening a folder is refused by our caller
+        return handle
+    os.close(handle)
+    raise _NotRegular(errno.EINVAL, NOT_REGULAR, name)
 
 
 def size_of(file: Path) -> int | None:
@@ -157,7 +184,7 @@ def size_of(file: Path) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(found.st_mode):
-        raise Damaged(file=_relative(file), why="it is not a regular file")
+        raise Damaged(file=_relative(file), why=NOT_REGULAR)
     return found.st_size
 
 

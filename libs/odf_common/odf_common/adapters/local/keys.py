@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import guarded, open_file
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity import keys
 from odf_common.identity.did import KEY_SIZE, DatasetId
@@ -85,7 +85,7 @@ def _keep(file: Path, key: PrivateKey) -> None:
 
 
 def _read(file: Path) -> PrivateKey:
-    with file.open("rb") as opened:
+    with open_file(file) as opened:
         raw = opened.read(KEY_SIZE + 1)
     if len(raw) != KEY_SIZE:
         raise InvalidInput(

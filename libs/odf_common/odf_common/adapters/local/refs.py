@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odf_common.adapters.local import durable, layout
-from odf_common.adapters.local.faults import guarded_methods
+from odf_common.adapters.local.faults import guarded_methods, read_file
 from odf_common.errors import Damaged, InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -33,7 +33,7 @@ class LocalRefStore(RefStore):
         """Return the hash, None while there is none; raises `CorruptRef`."""
         file = self._file(dataset, ref)
         try:
-            text = file.read_bytes().decode("ascii")
+            text = read_file(file).decode("ascii")
             return Multihash.parse(text.strip())
         except FileNotFoundError:
             return None
