@@ -62,7 +62,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         self._spark = spark
         self._identity = identity_of(spark)
         self._transforms = Transforms(spark, is_signed=is_signed)
-        self._requests = requests()
+        # A line for each kind: transforms that take long hold up neither preprocessing nor what people ask.
+        self._steps, self._batches, self._queries = requests(), requests(), requests()
         # What only reads SQL does not wait behind what runs it.
         self._questions = requests()
 
@@ -85,7 +86,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
                     message=str(error), backtrace=_noted("transform", error, reports)
                 )
 
-        for each in self._requests.reports(context, work):
+        for each in self._steps.reports(context, work):
             value = TransformResponseProgress() if each.done is None else each.done.result()
             raw = encode_message(TransformResponseRoot(value=value))
             yield engine_pb2.TransformResponse(flatbuffer=raw, progress=progress(each.now))
@@ -109,7 +110,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
                     message=str(error), backtrace=_noted("raw query", error, reports)
                 )
 
-        for each in self._requests.reports(context, work):
+        for each in self._batches.reports(context, work):
             value = RawQueryResponseProgress() if each.done is None else each.done.result()
             raw = encode_message(RawQueryResponseRoot(value=value))
             yield engine_pb2.RawQueryResponse(flatbuffer=raw, progress=progress(each.now))
@@ -126,14 +127,14 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         """Carry a checkpoint over to a query's next version; raises `InvalidQuery`."""
         asked = migration_of(request)
         self._identity.require(asked.new.transform)
-        return migrated(self._requests.result(context, lambda _: migrate(self._transforms, asked)))
+        return migrated(self._queries.result(context, lambda _: migrate(self._transforms, asked)))
 
     def Query(  # noqa: N802 - gRPC's name
         self, request: engine_pb2.QueryRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.ArrowChunk]:
         """Answer an ad-hoc query as an Arrow IPC stream in chunks; raises `InvalidQuery`."""
         asked = tables_of(request)
-        for each in self._requests.reports(context, lambda _: run_query(self._spark, request.sql, asked)):
+        for each in self._queries.reports(context, lambda _: run_query(self._spark, request.sql, asked)):
             if each.done is None:
                 yield engine_pb2.ArrowChunk()
                 continue

@@ -17,7 +17,7 @@ from odf_engine_spark.transform import Transforms
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Spark]:
-    session = start("local[4]")
+    session = start("local[12]")
     yield session
     session.session.stop()
 

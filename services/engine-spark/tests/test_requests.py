@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -16,6 +18,7 @@ from odf_common.adapters.grpc_server import serve
 from odf_common.codec.flatbuffers import decode_message, encode_message
 from odf_common.errors import Unavailable
 from odf_common.metadata.engine import (
+    RawQueryRequest,
     TransformRequest,
     TransformResponseProgress,
     TransformResponseRoot,
@@ -151,6 +154,27 @@ def test_a_small_request_does_not_wait_for_large_ones(
     (tmp_path / "small").mkdir()
     engine.execute_transform(asked(derive, tmp_path / "small", sql(LATE)))
     assert tasks(spark) == THREADS - 1
+    for call in calls:
+        call.cancel()
+    until(lambda: not jobs(spark) and not tasks(spark))
+
+
+def test_what_waits_for_transforms_holds_up_no_preprocessing_and_no_question(
+    derive: Make, stub: Any, engine: EngineClient, spark: Spark, tmp_path: Path
+) -> None:
+    request = wired(asked(derive, tmp_path, LONG, FLIGHTS))
+    calls = [stub.ExecuteTransform(request) for _ in range(THREADS + 1)]
+    until(lambda: tasks(spark) == THREADS)
+    given, made = tmp_path / "given", tmp_path / "made"
+    pq.write_table(pa.table({"id": [1, 2]}), given)
+    preprocess = RawQueryRequest(
+        input_data_paths=(str(given),),
+        transform=sql("SELECT id + 1 AS id FROM input"),
+        output_data_path=str(made),
+    )
+    assert engine.execute_raw_query(preprocess).num_records == 2
+    assert engine.query("SELECT 1 AS one", ()).to_pylist() == [{"one": 1}]
+    assert tasks(spark) == THREADS
     for call in calls:
         call.cancel()
     until(lambda: not jobs(spark) and not tasks(spark))

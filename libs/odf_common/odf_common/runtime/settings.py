@@ -111,7 +111,7 @@ class Settings:
     session_timeout_ms: int = _option(_number(1000, 300_000), 6000, "silence after which a consumer is dead")
     log_level: str = _option(_one_of(*LEVELS), "info", "debug, info, warning or error")
     # As many threads as the engine takes requests: each is one task, and none waits behind a long one.
-    spark_master: str = _option(str, "local[4]", "Spark master, or sc://… for Spark Connect")
+    spark_master: str = _option(str, "local[12]", "Spark master, or sc://… for Spark Connect")
     engine_spare: bool = _option(
         _switch, default=False, about="keep a second engine warm, which takes over at once"
     )
