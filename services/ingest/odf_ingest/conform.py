@@ -1,6 +1,7 @@
 """New records beside those that a dataset has: its columns in its order, whichever source they come from."""
 
 import pyarrow as pa
+import pyarrow.types as kind
 
 from odf_common.data.continuing import continued
 from odf_common.errors import InvalidInput
@@ -37,3 +38,12 @@ def conformed(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> 
     # Event times that are null yet are filled after merging; what merging compares are moments as they are kept.
     moments = [pa.field(c.name, c.type) for c in known if c.name == vocab.event_time_column]
     return continued(ordered, pa.schema([*data, *moments]), vocab)
+
+
+def without_dictionaries(records: pa.Table) -> pa.Table:
+    """Return the records with each value in its place, as values are compared and sorted."""
+    for place, column in enumerate(records.schema):
+        if kind.is_dictionary(column.type):
+            plain = records.column(place).cast(column.type.value_type)
+            records = records.set_column(place, column.with_type(plain.type), plain)
+    return records

@@ -21,6 +21,7 @@ from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddData, ExecuteTransform
 from odf_common.metadata.steps import Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_ingest.conform import without_dictionaries
 from odf_ingest.current_rows import CurrentRows
 from odf_ingest.merge_keys import KeyIndex, Keys, key_array, with_keys
 
@@ -91,12 +92,13 @@ class DatasetHistory:
     def written(self, name: Multihash, written: SliceRecords) -> None:
         """Keep in memory what the next batch would have to read of a slice that was just written."""
         if self._rows:
-            self._kept = _Kept(name, written, None)
+            records = without_dictionaries(written.records)
+            self._kept = _Kept(name, replace(written, records=records), None)
         elif self._seen:
             wanted = frozenset(column for key in self._seen for column in key)
             records = written.records
             records = records.select([column for column in records.column_names if column in wanted])
-            self._kept = _Kept(name, replace(written, records=records), wanted)
+            self._kept = _Kept(name, replace(written, records=without_dictionaries(records)), wanted)
 
     def seen(self, state: ChainState, key: Strings) -> KeyIndex:
         """Return all keys up to a state of the chain."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import pyarrow as pa
-import pyarrow.types as kind
 
 from odf_common.chain.build import build_blocks
 from odf_common.data.columns import normalize_timestamps, with_system_columns
@@ -28,7 +27,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind
-from odf_ingest.conform import conformed, data_columns
+from odf_ingest.conform import conformed, data_columns, without_dictionaries
 from odf_ingest.event_time import filled, greatest
 from odf_ingest.history import SliceRecords
 from odf_ingest.merge import History, Merged, key_columns, merge
@@ -90,7 +89,7 @@ class Drafter:
         # Before merging: what is compared, indexed and retracted are whole records of the dataset as it stores them.
         records = _in_stored_types(records)
         if key_columns(prepared.source.merge):
-            records = _without_dictionaries(records)
+            records = without_dictionaries(records)
         if state.schema is not None:
             records = conformed(records, schema_of_event(state.schema), vocab)
         merged = merge(prepared.source.merge, records, history, vocab, settings)
@@ -165,15 +164,6 @@ def _in_stored_types(records: pa.Table) -> pa.Table:
         return as_stored(normalize_timestamps(records))
     except pa.ArrowException as error:
         raise InvalidInput(text=f"a time is out of the range that can be stored: {error}") from error
-
-
-def _without_dictionaries(records: pa.Table) -> pa.Table:
-    """Return the records with each value in its place, as values are compared and sorted."""
-    for place, column in enumerate(records.schema):
-        if kind.is_dictionary(column.type):
-            plain = records.column(place).cast(column.type.value_type)
-            records = records.set_column(place, column.with_type(plain.type), plain)
-    return records
 
 
 def _no_records(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:

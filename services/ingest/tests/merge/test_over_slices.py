@@ -380,6 +380,20 @@ def test_a_ledger_goes_on_beside_a_source_without_its_key(make_bench: Any) -> No
     assert push(bench, a_table(a=[1, 2, 3], b=[4, 4, 4])) == 1
 
 
+@pytest.mark.parametrize("strategy", [MergeStrategyLedger, MergeStrategyUpsertStream, MergeStrategySnapshot])
+@pytest.mark.parametrize("key", ["a", "b"])
+def test_dictionaries_that_another_source_appends_are_known_as_their_values(
+    make_bench: Any, strategy: Callable[..., MergeStrategy], key: str
+) -> None:
+    bench = two_sources(make_bench, strategy(primary_key=(key,)), MergeStrategyAppend())
+    plain = a_table(a=["x"], b=["y"])
+    encoded = plain.set_column(0, "a", plain.column("a").dictionary_encode())
+    assert [push(bench, plain) for _ in range(2)] == [1, 0]
+    assert push(bench, encoded, "other") == 1
+    assert push(bench, plain) == 0
+    assert push(bench, encoded) == 0
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC"])
 def test_a_key_of_inferred_times_is_known_again(make_bench: Any, unit: str, zone: str | None) -> None:
