@@ -31,7 +31,8 @@ def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
         raise InvalidInput(text=f"is not a Parquet file: {error}") from error
     if schema is None:
         # A column that has only nulls has no type yet: it is left out until a value comes.
-        return with_known_years(table.select([c.name for c in table.schema if not kind.is_null(c.type)]))
+        columns = [column.name for column in table.schema if not kind.is_null(column.type)]
+        return with_known_years(_without_views(table.select(columns)))
     missing = [column for column in schema if column.name not in table.column_names]
     for column in missing:
         if not column.nullable or len(missing) == len(schema):
@@ -41,3 +42,11 @@ def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
         return with_known_years(table.select(schema.names).cast(schema))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise InvalidInput(text=f"the Parquet file has other types: {error}") from error
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Return the same values in layouts that Arrow can take rows of."""
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return table.cast(
+        pa.schema([column.with_type(plain.get(column.type, column.type)) for column in table.schema])
+    )

@@ -44,3 +44,10 @@ def test_a_missing_column_that_is_optional_is_null() -> None:
     wanted = pa.schema([("z", pa.int64()), ("a", pa.int64())])
     table = read_batch(ReadStepParquet(), file_of(pa.table({"a": [1]})), wanted)
     assert table.to_pylist() == [{"z": None, "a": 1}]
+
+
+@pytest.mark.parametrize("type_", [pa.string_view(), pa.binary_view()])
+def test_texts_and_binary_values_of_any_layout_can_be_ordered(type_: pa.DataType) -> None:
+    table = pa.table({"a": pa.array([b"x", None, b"y" * 100]).cast(type_)})
+    found = read_batch(ReadStepParquet(), file_of(table), None)
+    assert found.take([2, 1, 0]).to_pylist() == table.to_pylist()[::-1]
