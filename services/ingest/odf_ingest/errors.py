@@ -115,12 +115,17 @@ class HalfMissing(OdfError):
     tries: int
     why: str
 
+    def __str__(self) -> str:
+        """Return which half is missing."""
+        return self.why
+
 
 @dataclass(eq=False, kw_only=True)
 class SourceWaits(Refused):
     """The push source waits for a message that has not come; `reason` and `text` are those of what lacks it."""
 
     source: str
+    dataset: str
 
     def __str__(self) -> str:
         """Return the source and what it waits for."""
@@ -130,7 +135,7 @@ class SourceWaits(Refused):
         """Return what to do."""
         return (
             "Nothing was skipped; it continues by itself as soon as the other half is in the topic. "
-            "If that never comes, leave this half out: odf source skip DATASET --source NAME."
+            f"If that never comes, leave this half out: odf source skip {self.dataset} --source {self.source}."
         )
 
 
@@ -280,6 +285,11 @@ class RecordRejected(OdfError):
     offset: int
     why: str
 
+    def __str__(self) -> str:
+        """Return the message and why it is no record."""
+        where = f"message {self.partition}/{self.offset} of topic {self.topic}"
+        return f"{where} is not a record: {self.why}; the source stops there (badRecords=stop)"
+
 
 @dataclass(eq=False, kw_only=True)
 class TooManyRejected(OdfError):
@@ -290,6 +300,13 @@ class TooManyRejected(OdfError):
     messages: int
     limit: float
     why: str
+
+    def __str__(self) -> str:
+        """Return both counts, and why the first message is no record."""
+        return (
+            f"{self.rejected} of {self.messages} messages of topic {self.topic} are not records, "
+            f"more than maxRejectedShare={self.limit:g} allows; the first: {self.why}"
+        )
 
 
 # Why the topic is not the one that the chain knows: accepting it as it is, is a person's decision.

@@ -75,6 +75,10 @@ class Timestamp:
         """Return whole milliseconds since the epoch, rounded down."""
         return self.ns // 1_000_000
 
+    def whole_ms(self) -> Self:
+        """Return the moment rounded down to milliseconds."""
+        return self.from_ms(self.ms)
+
     def datetime(self) -> datetime:
         """Return the moment rounded down to microseconds; raises `OverflowError` outside years 1–9999."""
         return _EPOCH + timedelta(microseconds=self.ns // 1000)

@@ -78,7 +78,7 @@ def _stuck(sources: Sequence[StuckReply.Source]) -> Stuck:
     times = [one.since for one in sources if one.HasField("since")]
     return Stuck(
         problem="; ".join(one.why for one in sources),
-        since=Timestamp(min(times)) if times else None,
+        since=Timestamp(min(times)).whole_ms() if times else None,
         remedy="; ".join(dict.fromkeys(one.advice for one in sources if one.advice)) or None,
     )
 

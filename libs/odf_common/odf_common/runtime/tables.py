@@ -47,7 +47,7 @@ def problem_of(summary: DatasetSummary) -> dict[str, object]:
     """Return what is wrong with a dataset, since when, and what to do; None where there is nothing, or not known."""
     return {
         "problem": summary.problem or None,
-        "since": Timestamp(summary.since) if summary.HasField("since") else None,
+        "since": Timestamp(summary.since).whole_ms() if summary.HasField("since") else None,
         "remedy": summary.remedy or None,
     }
 

@@ -43,3 +43,8 @@ def test_years_before_the_first_are_expanded() -> None:
     first = Timestamp.parse("0001-01-01T00:00:00Z")
     assert str(Timestamp(first.ns - 1)) == "0000-12-31T23:59:59.999999999Z"
     assert str(Timestamp(first.ns - 367 * 86_400 * 1_000_000_000)) == "-0001-12-31T00:00:00Z"
+
+
+def test_a_moment_is_rounded_down_to_milliseconds() -> None:
+    moment = Timestamp.parse("1969-12-31T23:59:59.999999999Z")
+    assert str(moment.whole_ms()) == "1969-12-31T23:59:59.999Z"

@@ -5,15 +5,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.chain_state import ChainState
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit import position_of
-from odf_ingest.errors import SourceGone, SourceQueries, SourceRetries, SourceStopped, TopicReplaced
+from odf_ingest.errors import (
+    SourceGone,
+    SourceQueries,
+    SourceRetries,
+    SourceStopped,
+    TopicGone,
+    TopicReplaced,
+)
 from odf_ingest.push.lanes import Lanes
+from odf_ingest.push.opening import require_same
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.reader import PushReader
 
@@ -52,9 +59,7 @@ class Drains:
         dataset = entry.dataset_id
         state = self._lanes.state(dataset)
         topics = {name: topic for name, topic in entry.push_topics.items() if name in state.push_sources}
-        described = self._described(topics)
-        ends = self._ends(topics, described)
-        self._require_topics(entry, state, topics, described)
+        ends = self._ends(topics, self._described(entry, state, topics))
         told = moved = time.monotonic()
         try:
             while True:
@@ -89,28 +94,22 @@ class Drains:
             for number, end in described[topic].high.items()
         }
 
-    def _require_topics(
-        self,
-        entry: CatalogEntry,
-        state: ChainState,
-        topics: Mapping[str, str],
-        described: Mapping[str, TopicInfo],
-    ) -> None:
-        """Raise `SourceStopped` for a topic that was replaced since it was read last."""
+    def _described(
+        self, entry: CatalogEntry, state: ChainState, topics: Mapping[str, str]
+    ) -> Mapping[str, TopicInfo]:
+        """Return the topics as they are.
+
+        Raises `SourceStopped` for one that was removed or replaced since it was read last, `NotFound` or `Unavailable`
+        for another that cannot be described.
+        """
+        found = self._topics.describe(topics.values())
+        described = {}
         for name, topic in topics.items():
             known = position_of(state, name).topics.get(topic)
-            actual = described[topic].topic_id
-            if known is not None and known.topic_id != actual:
-                why = TopicReplaced(topic=topic, expected=known.topic_id, actual=actual)
-                raise SourceStopped(dataset=entry.alias, source=name, reason=why.code, text=str(why))
-
-    def _described(self, topics: Mapping[str, str]) -> Mapping[str, TopicInfo]:
-        """Return the topics as they are; raises `NotFound` or `Unavailable` for one that cannot be described."""
-        described = {}
-        for name, found in self._topics.describe(topics.values()).items():
-            if isinstance(found, OdfError):
-                raise found
-            described[name] = found
+            try:
+                described[topic] = require_same(topic, found[topic], known)
+            except (TopicGone, TopicReplaced) as why:
+                raise SourceStopped(dataset=entry.alias, source=name, reason=why.code, text=str(why)) from why
         return described
 
     def _waiting(self, state: ChainState, topics: Mapping[str, str], ends: Ends) -> int:

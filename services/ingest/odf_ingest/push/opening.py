@@ -39,11 +39,7 @@ def open_source(
     """
     topic = entry.push_topics[source.source_name]
     known = position_of(state, source.source_name).topics.get(topic)
-    if isinstance(described, NotFound) and known is not None:
-        raise TopicGone(topic=topic) from described
-    if isinstance(described, OdfError):
-        raise described
-    place = _place(described, topic, known)
+    place = _place(require_same(topic, described, known), topic, known)
     return PushSource(
         dataset=state.dataset_id,
         alias=entry.alias,
@@ -58,9 +54,21 @@ def open_source(
     )
 
 
-def _place(described: TopicInfo, topic: str, known: TopicPosition | None) -> _Place:
+def require_same(topic: str, described: TopicInfo | OdfError, known: TopicPosition | None) -> TopicInfo:
+    """Return a topic's description; raises `TopicGone` or `TopicReplaced` unless it is the one that was read before.
+
+    What it was described as is raised if it is an error.
+    """
+    if isinstance(described, NotFound) and known is not None:
+        raise TopicGone(topic=topic) from described
+    if isinstance(described, OdfError):
+        raise described
     if known is not None and known.topic_id != described.topic_id:
         raise TopicReplaced(topic=topic, expected=known.topic_id, actual=described.topic_id)
+    return described
+
+
+def _place(described: TopicInfo, topic: str, known: TopicPosition | None) -> _Place:
     positions = {}
     for number, low in described.low.items():
         high = described.high[number]

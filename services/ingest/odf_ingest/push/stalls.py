@@ -28,7 +28,7 @@ def of_source(record: SourceRecord) -> Refused | None:
         return record.stop.why
     name, source = record.key[1], record.source
     if source is not None and source.is_waiting and source.wait is not None:
-        return SourceWaits(source=name, reason="HalfMissing", text=source.wait.why)
+        return SourceWaits(source=name, dataset=source.alias, reason="HalfMissing", text=source.wait.why)
     trouble = record.trouble
     if trouble is not None and time.time() - trouble.since > PATIENCE:
         return _retries(name, "TopicUnreadable", trouble)

@@ -23,7 +23,9 @@ from odf_ingest.commit import Outcome
 from odf_ingest.errors import (
     HalfMissing,
     PositionMoved,
+    RecordRejected,
     SourceGone,
+    TooManyRejected,
     TopicGone,
     TopicReplaced,
     is_storage_fault,
@@ -163,7 +165,7 @@ class Work:
             partition=part.partition,
             offset=part.offsets[0],
             value=part.values[0],
-            reason=f"skipped by command: {why}",
+            reason=f"skipped by command: {why.why if isinstance(why, RecordRejected | TooManyRejected) else why}",
         )
         nothing = Prepared(
             source=source.plan.source, records=None, moment=Timestamp(0), bad=(bad,), greatest={}

@@ -224,6 +224,8 @@ def test_a_half_that_is_waited_for_is_left_out_when_nobody_wants_to_wait(
         assert skip(node) == ("default", (0, 1))
         node.drain()
         assert bench.values("op", "id") == [(0, 1), (2, 2), (3, 2)]
+    (letter,) = bench.coordinator.letters
+    assert letter.reason == "skipped by command: record 1: a -C without its +C behind it"
 
 
 def test_a_search_finds_nothing_when_the_cause_was_mended(make_bench: Any, broker: Broker) -> None:

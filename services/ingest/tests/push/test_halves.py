@@ -9,6 +9,7 @@ import pytest
 
 from odf_common.metadata.events import DisablePushSource
 from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson, Transform
+from odf_common.ports.engine import IsWanted
 from odf_common.testing.builders import a_query
 from odf_ingest.commit import position_of
 from odf_ingest.errors import SourceStopped, SourceWaits
@@ -56,8 +57,9 @@ def test_a_half_waits_for_the_other_one_and_the_rest_with_it(make_bench: Any, br
         broker.logs[TOPIC, 0] += [message(ADD, 1), message(FROM, 1)]
         node.wait(lambda: waits(node) and len(bench.rows()) == 1)
         node.drains.patience = 0.0
-        with pytest.raises(SourceWaits, match="a -C without its"):
+        with pytest.raises(SourceWaits, match="a -C without its") as waiting:
             node.drain()
+        assert "odf source skip a --source default." in waiting.value.advice()
         assert [str(why) for why in node.owned.stuck().values()] == [
             "push source default waits for more: record 1: a -C without its +C behind it"
         ]
@@ -125,7 +127,7 @@ def test_a_backlog_of_pairs_gets_through_small_batches(
 class Doubling:
     """Port `Preprocessor`: gives each record twice where it is no half of a correction."""
 
-    def run(self, transform: Transform, records: pa.Table) -> pa.Table | None:
+    def run(self, transform: Transform, records: pa.Table, is_wanted: IsWanted) -> pa.Table | None:
         twice = records.filter(pc.less(records.column("op"), FROM))
         return pa.concat_tables([records, twice]) if len(records) else None
 

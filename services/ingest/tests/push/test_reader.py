@@ -289,6 +289,19 @@ def test_a_topic_made_anew_stops_the_source_and_nothing_of_it_is_taken(
         assert node.ids == [1, 2]
 
 
+def test_a_topic_that_is_gone_stops_the_source_with_the_command_that_helps(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        broker.drop(TOPIC)
+        with pytest.raises(SourceStopped, match=f"its topic is gone: {TOPIC}") as stopped:
+            node.drain()
+        assert "odf source resume" in stopped.value.advice()
+
+
 def test_records_lost_before_they_were_read_stop_the_source(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     broker.logs[TOPIC, 0] += [message(1), message(2), message(3)]
@@ -418,7 +431,7 @@ def test_a_source_that_stops_at_bad_records_commits_what_comes_before(
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
     broker.logs[TOPIC, 0] += [message(1), message(2), b"junk", message(3)]
     with running(bench, broker) as node:
-        with pytest.raises(SourceStopped, match=r"offset=2, why=is not one JSON object"):
+        with pytest.raises(SourceStopped, match=r"message 0/2 of .*: is not one JSON object"):
             node.drain()
         assert node.ids == [1, 2]
         assert bench.coordinator.letters == []
