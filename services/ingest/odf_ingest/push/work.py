@@ -118,6 +118,11 @@ class Work:
             if not source.is_stale:
                 source.committing_since = time.time()
                 self._commit(source, batch, self._work(source, batch, reading, partial(self._read, source)))
+        except Exception as error:
+            # Nobody asks what became of the task: without this the error would be lost.
+            log.exception("a bug stops this source", dataset=str(source.dataset), source=source.name)
+            source.is_stale = True
+            self._fail(source, batch, error)
         finally:
             source.committing_since = source.trouble = None
             source.settled += 1
@@ -178,7 +183,7 @@ class Work:
         try:
             outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=StorageUnavailable)
         except OdfError as error:
-            self._failed(source, error, alone)
+            self._fail(source, batch, error)
             return
         if outcome is not None:
             log.warning("message skipped", dataset=source.alias, source=source.name, offset=bad.offset)
@@ -186,6 +191,12 @@ class Work:
                 batch.search.ended((bad.partition, bad.offset))
             self._tell(source, work, outcome)
         self._failed(source, PositionMoved(source=source.name), alone)
+
+    def _fail(self, source: PushSource, batch: MessageBatch, error: Exception) -> None:
+        """Stop the source, and end the wait of whoever wants the message left out."""
+        if batch.search is not None:
+            batch.search.ended(error)
+        self._failed(source, error, replace(batch, search=None))
 
     def _committed(self, source: PushSource, work: KafkaBatch) -> Outcome:
         try:

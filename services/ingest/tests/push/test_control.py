@@ -8,6 +8,7 @@ from odf_common.codec.bus import Envelope, envelope
 from odf_common.errors import InvalidInput, Refused, Unavailable
 from odf_common.metadata.events import AddData
 from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson
+from odf_common.ports.bus import DeadLetter
 from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
 from odf_common.runtime.replies import Replies
 from odf_ingest.commit import position_of
@@ -18,6 +19,7 @@ from odf_ingest.push.control import SourceControl
 from odf_ingest.push.machine import Phase
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.source import Limits
+from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 from .test_reader import TOPIC, Broker, Running, message, running
 
@@ -245,6 +247,49 @@ def test_a_search_finds_nothing_when_the_cause_was_mended(make_bench: Any, broke
         assert skip(node) == ("default", None)
         node.wait(lambda: node.ids == list(range(20)))
     assert bench.coordinator.letters == []
+
+
+def test_a_message_that_cannot_be_left_out_either_is_reported_at_once(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    bench.blobs.set_note(bench.dataset, "sources", "junk")
+    broker.logs[TOPIC, 0] += [message(1)]
+    with running(bench, broker) as node:
+        assert stop(node).reason == "InvalidInput"
+        with pytest.raises(InvalidInput, match="settings of the sources"):
+            skip(node)
+        assert stop(node).reason == "InvalidInput"
+        bench.blobs.set_note(bench.dataset, "sources", None)
+        resume(node)
+        node.drain()
+        assert node.ids == [1]
+
+
+def test_a_bug_in_leaving_a_message_out_stops_the_source_and_is_reported(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    settings = SourceSettings(bad_records=BadRecords.STOP)
+    save_settings(bench.blobs, bench.dataset, "default", settings)
+    usual, is_broken = bench.coordinator.send_dead_letter, [True]
+
+    def send(letter: DeadLetter) -> None:
+        if is_broken:
+            raise TypeError("broken")
+        usual(letter)
+
+    bench.coordinator.send_dead_letter = send
+    broker.logs[TOPIC, 0] += [b"junk", message(1)]
+    with running(bench, broker) as node:
+        stop(node)
+        with pytest.raises(TypeError, match="broken"):
+            skip(node)
+        assert stop(node).reason == "TypeError"
+        is_broken.clear()
+        assert skip(node) == ("default", (0, 0))
+        node.drain()
+        assert node.ids == [1]
 
 
 def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None:
