@@ -64,3 +64,16 @@ def test_a_store_in_one_process_does_not_sweep_that_of_another_store(tmp_path: P
     time.sleep(0.01)
     Scratch(tmp_path).folder()
     assert first.is_dir()
+
+
+def test_what_cannot_be_removed_now_is_found_again_at_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / "1-dead.lock").touch()
+    stubborn = tmp_path / "1-dead"
+    stubborn.touch()  # no folder, so removing it as one fails
+    Scratch(tmp_path).folder()
+    assert stubborn.exists()
+    stubborn.unlink()
+    stubborn.mkdir()
+    Scratch(tmp_path).folder()
+    assert not stubborn.exists()
+    assert not (tmp_path / "1-dead.lock").exists()

@@ -50,9 +50,10 @@ class Scratch:
             handle = locked_by_name(lock)
             if handle is None:
                 continue
-            # The folder first: without its lock nobody would find it again.
-            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-            lock.unlink(missing_ok=True)
+            folder = lock.with_suffix("")
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():  # without its lock nobody would find it again
+                lock.unlink(missing_ok=True)
             os.close(handle)
 
 
