@@ -57,6 +57,8 @@ REPLAYS: Final[tuple[tuple[str, tuple[Operation | Step, ...]], ...]] = (
     ),
     ("snapshot", (("push", 0, 2), ("resume", 0, "keep"))),
     ("c", (Step("replace_topic", {"pick": 0, "is_lost": False}), ("publish", 0, 3), ("read", 8))),
+    # The new topic ends where the old one was read to: nothing but its id says that it is another.
+    ("c", (Step("replace_topic", {"pick": 0, "is_lost": False}), ("publish", 0, 1), ("read", 8))),
     (
         "several",
         (Step("replace_topic", {"pick": 0, "is_lost": True}), ("publish", 0, 3), ("resume", 0, "latest")),
