@@ -1,6 +1,7 @@
 """From prepared records to the events of one proposal, and the slice they name (wire-facts §5.1, §5.4)."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -10,7 +11,7 @@ from odf_common.chain.build import build_blocks
 from odf_common.data.columns import normalize_timestamps, with_system_columns
 from odf_common.data.continuing import continued
 from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
-from odf_common.data.slices import write_slice
+from odf_common.data.slices import SliceFile, write_slice
 from odf_common.data.types import as_stored, stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
@@ -51,7 +52,7 @@ class Draft:
     after: ChainState
     events: tuple[KnownEvent, ...]
     system_time: Timestamp
-    slice: tuple[Multihash, SliceRecords] | None
+    slice: tuple[Multihash, SliceRecords] | None = None
 
     @property
     def count(self) -> int:
@@ -104,28 +105,37 @@ class Drafter:
         position: SourcePosition,
         watermark: Reached,
     ) -> Draft:
-        """Write the slice, durably, and return the proposal; `watermark` is the one that the source has reached."""
+        """Write the slice, durably, and return the proposal; `watermark` is the one that the source has reached.
+
+        What the chain's rules refuse leaves no slice behind: it is moved into the dataset last.
+        """
         system_time = Timestamp.from_ms(max(self._clock.now().ms, state.system_time.ms + 1))
-        events: list[KnownEvent] = []
-        data: DataSlice | None = None
-        written: tuple[Multihash, SliceRecords] | None = None
-        if len(merged.records):
-            table = self._table(state, merged, system_time)
-            events += _schema_change(state, table)
-            data = self._write(state, table)
-            written = data.physical_hash, SliceRecords(records=table, keys=merged.keys)
-            if watermark is None:
-                watermark = greatest(merged.records, state.vocabulary.event_time_column)
+        if watermark is None and len(merged.records):
+            watermark = greatest(merged.records, state.vocabulary.event_time_column)
         added = AddData(
             prev_checkpoint=None if state.checkpoint is None else state.checkpoint.physical_hash,
             prev_offset=state.last_offset,
-            new_data=data,
             new_watermark=state.watermark if watermark == HELD else _latest(state.watermark, watermark),
             new_source_state=SourceState(source_name=source, kind=KIND, value=position.text()),
         )
-        events.append(added)
+        if not len(merged.records):
+            return self._proposal(state, (added,), system_time)
+        table = self._table(state, merged, system_time)
+        folder = self._blobs.scratch()
+        try:
+            file = folder / "slice.parquet"
+            data = _slice_of(state, table, write_slice(table, file))
+            events: list[KnownEvent] = [*_schema_change(state, table), replace(added, new_data=data)]
+            draft = self._proposal(state, events, system_time)
+            self._blobs.put_file(state.dataset_id, ObjectKind.DATA, data.physical_hash, file)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return replace(draft, slice=(data.physical_hash, SliceRecords(records=table, keys=merged.keys)))
+
+    def _proposal(self, state: ChainState, events: Sequence[KnownEvent], system_time: Timestamp) -> Draft:
+        """Return a proposal without its slice; raises what the chain's rules refuse."""
         _, after = build_blocks(state, events, system_time=system_time, version=self._block_version)
-        return Draft(before=state, after=after, events=tuple(events), system_time=system_time, slice=written)
+        return Draft(before=state, after=after, events=tuple(events), system_time=system_time)
 
     def _table(self, state: ChainState, merged: Merged, system_time: Timestamp) -> pa.Table:
         """Return what is written, in the types that it is read back in."""
@@ -141,21 +151,15 @@ class Drafter:
             table = continued(table, schema_of_event(state.schema), state.vocabulary)
         return _in_stored_types(table)
 
-    def _write(self, state: ChainState, table: pa.Table) -> DataSlice:
-        folder = self._blobs.scratch()
-        try:
-            file = folder / "slice.parquet"
-            written = write_slice(table, file)
-            self._blobs.put_file(state.dataset_id, ObjectKind.DATA, written.physical_hash, file)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        first = state.next_offset
-        return DataSlice(
-            logical_hash=written.logical_hash,
-            physical_hash=written.physical_hash,
-            offset_interval=OffsetInterval(start=first, end=first + len(table) - 1),
-            size=written.size,
-        )
+
+def _slice_of(state: ChainState, table: pa.Table, written: SliceFile) -> DataSlice:
+    first = state.next_offset
+    return DataSlice(
+        logical_hash=written.logical_hash,
+        physical_hash=written.physical_hash,
+        offset_interval=OffsetInterval(start=first, end=first + len(table) - 1),
+        size=written.size,
+    )
 
 
 def _in_stored_types(records: pa.Table) -> pa.Table:

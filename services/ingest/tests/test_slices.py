@@ -1,0 +1,28 @@
+"""What a draft that is refused leaves behind: nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_common.ports.store import ObjectKind
+from odf_ingest.merge import Merged
+from odf_ingest.position import SourcePosition
+from odf_ingest.slices import Drafter
+
+
+def test_a_draft_whose_watermark_is_refused_leaves_no_slice(make_bench: Callable[..., Any]) -> None:
+    bench = make_bench()
+    drafter = Drafter(bench.blobs, bench.clock, block_version=3, is_signed=False)
+    moment = pa.array([1_600_000_000_000], pa.timestamp("ms", "UTC"))
+    merged = Merged(records=pa.table({"event_time": moment, "id": pa.array([1], pa.int64())}))
+    with pytest.raises(InvalidInput):
+        drafter.draft(bench.state, merged, source="default", position=SourcePosition(), watermark=-(10**18))
+    assert list(bench.blobs.names(bench.dataset, ObjectKind.DATA)) == []
+    draft = drafter.draft(
+        bench.state, merged, source="default", position=SourcePosition(), watermark=1_600_000_000_000
+    )
+    assert draft.slice is not None
+    assert list(bench.blobs.names(bench.dataset, ObjectKind.DATA)) == [draft.slice[0]]
