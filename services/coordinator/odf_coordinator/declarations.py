@@ -125,6 +125,7 @@ def _require_source(source: Source, vocabulary: DatasetVocabulary) -> None:
         if column.field.name == vocabulary.event_time_column:
             _require_time(column)
     _require_keys(source.merge, {*kept, vocabulary.event_time_column})
+    _require_flat_keys(source.merge, columns)
 
 
 def _require_flat(columns: Iterable[Column]) -> None:
@@ -272,6 +273,17 @@ def _require_keys(merge: MergeStrategy, names: set[str] | None) -> None:
     _require_declared(merge.primary_key, names, "primary key", PRIMARY)
     if isinstance(merge, MergeStrategySnapshot) and merge.compare_columns:
         _require_declared(merge.compare_columns, names, "column to compare", COMPARED)
+
+
+def _require_flat_keys(merge: MergeStrategy, columns: Iterable[Column]) -> None:
+    """Return unless a list or a struct is part of the key: keys are sorted, and those have no order."""
+    keys = () if isinstance(merge, MergeStrategyAppend) else merge.primary_key
+    nested = {one.field.name: one.field.type for one in columns if kind.is_nested(one.field.type)}
+    for number, name in enumerate(keys):
+        if name in nested:
+            what = "struct" if kind.is_struct(nested[name]) else "list"
+            text = f"primary key {name} is a {what}; a key needs columns of single values"
+            raise InvalidInput(text=text, where=f"{PRIMARY}[{number}]")
 
 
 def _require_declared(given: Strings, names: set[str] | None, role: str, where: str) -> None:

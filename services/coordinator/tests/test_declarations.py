@@ -153,6 +153,19 @@ def test_merging_needs_columns_that_are_declared(
         node.add(root.replace("kind: Append", f"kind: {merge}"))
 
 
+@pytest.mark.parametrize("type_", ["ARRAY<INT>", "STRUCT<a: INT, b: STRING>"])
+@pytest.mark.parametrize("merge", ["Ledger", "UpsertStream", "Snapshot", "ChangelogStream"])
+def test_a_key_has_values_that_can_be_sorted(node: Coordinator, root: str, merge: str, type_: str) -> None:
+    operations = ", op INT" if merge in {"UpsertStream", "ChangelogStream"} else ""
+    text = root.replace("city STRING", f'city STRING{operations}, "tags {type_}"')
+    key = f"kind: {merge}, primaryKey: [city, tags]"
+    with pytest.raises(
+        InvalidInput, match=r"merge\.primaryKey\[1\]: source default: primary key tags is a (list|struct)"
+    ):
+        node.add(text.replace("kind: Append", key))
+    assert node.add(text.replace("kind: Append", key.replace(", tags", "")))[0].outcome == "added"
+
+
 def test_a_changelog_declares_its_operations(node: Coordinator, root: str) -> None:
     text = root.replace("city STRING", "city STRING, op INT").replace(
         "kind: Append", "kind: ChangelogStream, primaryKey: [city, event_time]"
