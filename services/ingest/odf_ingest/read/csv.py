@@ -49,6 +49,9 @@ def _file(step: ReadStepCsv, file: Path, schema: pa.Schema | None) -> pa.Table:
 def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Table:
     text = to_utf8(value, step.encoding)
     if not text or text.isspace():
+        if step.header:
+            # What was cut off at its beginning is no empty snapshot.
+            raise InvalidInput(text="has no header")
         return (schema or pa.schema([])).empty_table()
     wanted = infer_batch(step, value, None) if schema is None else schema
     assert wanted is not None

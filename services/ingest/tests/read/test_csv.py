@@ -51,6 +51,16 @@ def test_unknown_and_missing_columns_of_a_header_are_listed(header: str, reason:
         read_file(ReadStepCsv(header=True), file, SCHEMA)
 
 
+@pytest.mark.parametrize("text", [b"", b"\n", b" \r\n"])
+def test_a_file_that_lacks_even_its_header_is_refused(text: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.write_bytes(text)
+    for schema in (SCHEMA, None):
+        with pytest.raises(InvalidInput, match="has no header"):
+            read_file(ReadStepCsv(header=True), file, schema)
+    assert len(read_file(ReadStepCsv(), file, SCHEMA)) == 0
+
+
 def test_a_header_without_a_record_is_refused() -> None:
     with pytest.raises(InvalidInput, match="is the header, without a record"):
         rows(b"1,a,", b"id,name,day", header=True)
