@@ -7,7 +7,7 @@ so that adding n keys one batch at a time costs O(n log n) in all.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -40,7 +40,7 @@ def key_array(table: pa.Table, columns: Sequence[str]) -> Keys:
             raise InvalidInput(where=f"column {name}", text="is a primary key and must not be null")
     if len(key) == 1 and (numbers := _whole_numbers(key[0])) is not None:
         return numbers
-    return _sortable(_as_bytes(key))
+    return _sortable(_as_bytes(dict(zip(columns, key, strict=True))))
 
 
 def with_keys(table: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -70,15 +70,15 @@ def _whole_numbers(column: pa.Array) -> Keys | None:
     return numbers
 
 
-def _as_bytes(key: list[pa.Array]) -> pa.Array:
+def _as_bytes(key: Mapping[str, pa.Array]) -> pa.Array:
     """Return the concatenation of each column's bytes, variable ones led by their length."""
     parts = []
-    for column in key:
+    for name, column in key.items():
         numbers = _whole_numbers(column)
         if numbers is not None:
             parts.append(_fixed(numbers.astype(">i8" if numbers.dtype.kind == "i" else ">u8")))
         else:
-            text = _variable(column)
+            text = _variable(name, column)
             if len(key) > 1:
                 lengths = pc.binary_length(text).to_numpy(zero_copy_only=False).astype(">i8")
                 parts.append(_fixed(lengths))
@@ -87,14 +87,16 @@ def _as_bytes(key: list[pa.Array]) -> pa.Array:
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, empty)
 
 
-def _variable(column: pa.Array) -> pa.Array:
+def _variable(name: str, column: pa.Array) -> pa.Array:
     if kind.is_fixed_size_binary(column.type):
         column = column.cast(pa.binary())
     if not (kind.is_binary(column.type) or kind.is_large_binary(column.type)):
         try:
             column = column.cast(pa.large_string())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidInput(text=f"{column.type} cannot be a primary key") from error
+            raise InvalidInput(
+                where=f"column {name}", text=f"{column.type} cannot be a primary key"
+            ) from error
     return column.cast(pa.large_binary())
 
 

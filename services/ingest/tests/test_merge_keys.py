@@ -42,6 +42,12 @@ def test_a_key_that_is_missing_or_null_is_refused(columns: list[str]) -> None:
         key_array(pa.table({"a": [1, None]}), columns)
 
 
+@pytest.mark.parametrize("columns", [["a"], ["b", "a"]])
+def test_a_key_that_cannot_be_one_is_refused_by_its_name(columns: list[str]) -> None:
+    with pytest.raises(InvalidInput, match=r"column a: list<.*> cannot be a primary key"):
+        key_array(pa.table({"a": [[1]], "b": [1]}), columns)
+
+
 @pytest.mark.parametrize("is_text", [False, True])
 def test_the_index_knows_every_key_ever_added_and_no_other(is_text: bool) -> None:
     source = random.Random(7)

@@ -125,7 +125,13 @@ def _faults(
         return {}
     known = pa.array([int(op) for op in Operation]).cast(new.column(name).type)
     wrong = np.flatnonzero(~pc.is_in(new.column(name), value_set=known).to_numpy())
-    return {int(row): f"has no operation in {name}" for row in wrong}
+    return {int(row): _fault(name, new.column(name)[row].as_py()) for row in wrong}
+
+
+def _fault(name: str, found: int | None) -> str:
+    if found is None:
+        return f"has no operation in {name}"
+    return f"column {name}: {found} is no operation; 0 is +A, 1 is -R, 2 is -C, 3 is +C"
 
 
 def operations(table: pa.Table, name: str) -> pa.Array:
