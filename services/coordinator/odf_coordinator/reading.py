@@ -1,5 +1,6 @@
 """Answering questions about data: the last records, and ad-hoc SQL."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from odf_coordinator.schemas import schema_of
 from odf_coordinator.slices import Slices
 
 CHUNK: Final = 1 << 20  # bytes of one message
+_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -46,7 +48,7 @@ class Reading:
 
     def query(self, sql: str) -> pa.Table:
         """Return the answer to SQL over dataset names."""
-        if not sql.strip():
+        if not _COMMENT.sub("", sql).strip("; \t\r\n"):
             raise InvalidQuery(text="the query is empty")
         names = self.engine.tables_of(sql)
         tables = tuple(self._table(name) for name in names)

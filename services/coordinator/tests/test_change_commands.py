@@ -149,7 +149,7 @@ def _no(question: str, **_: object) -> None:
     raise click.Abort
 
 
-@pytest.mark.parametrize("query", ["", " \n "])
+@pytest.mark.parametrize("query", ["", " \n ", ";", "-- nothing", "/* a\nb */ ; -- c"])
 def test_a_query_of_nothing_is_said_to_be_empty(
     odf: Odf, capsys: pytest.CaptureFixture[str], query: str
 ) -> None:

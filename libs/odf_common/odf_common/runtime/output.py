@@ -30,7 +30,9 @@ FORMATS: Final = ("table", "json", "yaml")
 WIDE: Final = 60  # characters of a text in a table
 COLOURED: Final = ("verdict", "state")
 COLOURS: Final = {
-    **dict.fromkeys(("valid", "ready", "updated", "rebuilt", "restored", "up-to-date", "committed"), "green"),
+    **dict.fromkeys(
+        ("valid", "ready", "reading", "updated", "rebuilt", "restored", "up-to-date", "committed"), "green"
+    ),
     **dict.fromkeys(("invalid", "failed", "stopped", "stuck"), "red"),
 }  # anything else is yellow
 _UNSAFE: Final = re.compile(r"[\x7f-\x9f\u2028\u2029]")  # JSON allows them as they are, terminals obey some

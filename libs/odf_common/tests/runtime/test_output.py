@@ -93,6 +93,8 @@ def test_verdicts_have_colours_on_a_terminal_only(
     shown = capsys.readouterr().out
     assert click.style("valid", fg="green") in shown
     assert click.style("invalid", fg="red") in shown
+    print_rows([{"source": "default", "state": "reading"}], "table")
+    assert click.style("reading", fg="green") in capsys.readouterr().out
     monkeypatch.setenv("NO_COLOR", "1")
     print_rows(rows, "table")
     assert "\x1b" not in capsys.readouterr().out
