@@ -193,9 +193,8 @@ class Work:
         self._failed(source, PositionMoved(source=source.name), alone)
 
     def _fail(self, source: PushSource, batch: MessageBatch, error: Exception) -> None:
-        """Stop the source, and end the wait of whoever wants the message left out."""
-        if batch.search is not None:
-            batch.search.ended(error)
+        """Stop the source; whoever wants the message left out is told why."""
+        source.search = batch.search
         self._failed(source, error, replace(batch, search=None))
 
     def _committed(self, source: PushSource, work: KafkaBatch) -> Outcome:
