@@ -77,7 +77,7 @@ class Claims:
 
     @contextmanager
     def importing(self, dataset: DatasetId, alias: str) -> Iterator[None]:
-        """Claim a copy that is new here; objects stay where it comes to nothing, the next attempt needs them.
+        """Claim a copy that is new here; objects stay if it fails, since the next attempt needs them.
 
         Raises `AlreadyExists` if the name is taken, and `DatasetBusy`.
         """
@@ -107,7 +107,7 @@ class Claims:
             return entry
 
     def settle(self, dataset: DatasetId, is_due: Callable[[CatalogEntry], bool]) -> bool:
-        """Remove what a killed operation left of a dataset; False if another one is at it, or its record is not due."""
+        """Remove what a killed operation left of a dataset; False if the claim is held, or its record is not due."""
         claim = self._catalog.claim(dataset)
         if claim is None:
             return False

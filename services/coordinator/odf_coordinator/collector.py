@@ -21,7 +21,7 @@ INTERVAL_SECONDS: Final = 60.0
 UNFINISHED_SECONDS: Final = (
     600.0  # no single write takes so long; a copy between file systems touches its file
 )
-# Copies that are being downloaded have no name yet, and one that was cut off goes on from the objects it has.
+# Copies that are being downloaded have no name yet, and one that was cut off continues from the objects it has.
 GRACE_SECONDS: Final = 24 * 3600.0
 
 

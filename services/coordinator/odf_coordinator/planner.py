@@ -90,7 +90,7 @@ class JobEvent(Enum):
 
 
 _S, _E = JobState, JobEvent
-# An end that is told of a job that is not running is of a look at a dataset that was removed meanwhile: passed over.
+# The end of a look at a dataset that was removed meanwhile: ignored, as its job is not running.
 _ENDS: Final = (_E.FINISH, _E.FAIL, _E.POSTPONE)
 TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = {
     (_S.IDLE, _E.MARK): _S.QUEUED,
@@ -192,7 +192,7 @@ class Line:
         return dataset, is_forced
 
     def finish(self, dataset: DatasetId, result: Result, *, again_at: float | None = None) -> None:
-        """End a look; with `again_at` the failure is told, and another look follows then."""
+        """End a look; with `again_at` the failure is reported, and another look follows then."""
         job = self._jobs.get(dataset)
         if job is None or job.state not in RUNNING:
             return

@@ -12,7 +12,7 @@ from odf_common.metadata.scalars import Timestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why a dataset does not go on."""
+    """Why a dataset makes no progress."""
 
     text: str
     remedy: str = ""

@@ -1,6 +1,6 @@
-"""Committing a batch: draft, propose, and again when somebody else was first.
+"""Committing a batch: draft, propose, and again when another commit was first.
 
-Whether a batch is in the chain is told by the chain alone: by the position, or the receipt, in its source state.
+Whether a batch is in the chain, the chain alone says: by the position, or the receipt, in its source state.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Batch(Protocol):
         """Tell whether it is committed for its position's sake when it appends nothing."""
 
     def check(self, position: SourcePosition) -> None:
-        """Return if the batch follows on a position; raises `AlreadyCommitted`, or what forbids to go on."""
+        """Return if the batch follows on a position; raises `AlreadyCommitted`, or why it cannot be committed."""
 
     def prepare(self, state: ChainState) -> Prepared:
         """Return the records as a state of the chain wants them."""
@@ -111,7 +111,7 @@ class BatchCommitter:
                 prepared = batch.left_of(error)
 
     def _is_committed(self, draft: Draft, current: Current) -> bool:
-        """Propose until there is an answer; False when the batch has to be drafted anew."""
+        """Propose until there is an answer; False when the batch has to be drafted again."""
         while True:
             answer = self._proposals.propose(draft)
             match answer:

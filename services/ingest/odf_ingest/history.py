@@ -27,7 +27,7 @@ from odf_ingest.merge_keys import KeyIndex, Keys, key_array, with_keys
 
 log = structlog.stdlib.get_logger(__name__)
 
-MANY: Final = 1000  # slices that take so long to read that somebody may ask what is going on
+MANY: Final = 1000  # slices; reading that many takes seconds, which the log should explain
 RUN: Final = 1 << 17  # records that are taken in at once while many slices are read
 
 ReadBlock = Callable[[Multihash], bytes]

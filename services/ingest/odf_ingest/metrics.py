@@ -12,7 +12,7 @@ BAD: Final = Counter(
     ("dataset", "source"),
 )
 LAG: Final = Gauge("odf_ingest_lag", "Messages waiting in the push topic.", ("dataset", "source"))
-STOPPED: Final = Gauge("odf_ingest_stopped", "1 while the source stands still.", ("dataset", "source"))
+STOPPED: Final = Gauge("odf_ingest_stopped", "1 while the source is stopped.", ("dataset", "source"))
 SECONDS: Final = Histogram(
     "odf_ingest_seconds",
     "Time from a batch's first message to its commit.",

@@ -1,6 +1,6 @@
 """From a batch to records: read, preprocess, event time (spec: phases of ingestion). The dataset's past is not asked.
 
-Messages that are no records are told apart here; a file is taken as a whole or refused as a whole.
+Messages that are not records are set aside here; a file is taken as a whole or refused as a whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ from odf_ingest.values import Places
 class Plan:
     """How a source's batches are read: the source, the names of columns, and the schema that it declares.
 
-    A source that declares none goes on with the columns `known` in the dataset, and may add to them.
+    A source that declares none continues with the columns `known` in the dataset, and may add to them.
     `also_required` are columns that the dataset requires and the source does not. What the source's query gives is
     needed while `is_wanted` holds.
     """

@@ -67,7 +67,7 @@ class RejectedMessages:
     """Lists and settles the rejected messages of datasets."""
 
     def __init__(self, *, lanes: Lanes, blobs: BlobStore, letters: DeadLetters, bus: Bus) -> None:
-        """Read `letters`; what is settled is told over `bus`."""
+        """Read `letters`; what is settled is announced over `bus`."""
         self._lanes = lanes
         self._blobs = blobs
         self._letters = letters

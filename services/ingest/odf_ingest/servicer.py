@@ -104,7 +104,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Stuck(  # noqa: N802 - gRPC's name
         self, request: ingest_pb2.StuckRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.StuckReply:
-        """Return which sources stand still or wait, and why."""
+        """Return which sources are stopped or wait, and why."""
         sources = [
             ingest_pb2.StuckReply.Source(
                 dataset_id=str(dataset),

@@ -1,8 +1,8 @@
 """The messages of one subscription that are in hand: each key has a lane of its own.
 
 Within a key messages are handled in order, one at a time. A message that cannot be handled yet (its dataset is locked,
-say) waits in its lane and is tried again, while other keys go on. The position of a partition moves over a message once
-it and all before it are done, so what was in hand when a process ended comes again.
+say) waits in its lane and is tried again, while other keys continue. The position of a partition moves over a message
+once it and all before it are done, so what was in hand when a process ended comes again.
 """
 
 import threading

@@ -102,7 +102,7 @@ def _one_by_one(columns: Sequence[Column], width: int) -> Layout:
 
 
 def fields_of(pairs: Mapping[str, str], width: int | None) -> tuple[str, ...]:
-    """Return one line for each field; a value that is too long goes on below, broken between words only.
+    """Return one line for each field; a value that is too long continues below, broken between words only.
 
     A word that is longer than a line stays whole, so that it can be copied.
     """

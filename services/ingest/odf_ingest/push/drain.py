@@ -52,7 +52,7 @@ class Drains:
         self._reader = reader
 
     def wait(self, entry: CatalogEntry) -> Iterator[Progress]:
-        """Yield progress until nothing waits; raises `SourceStopped` if a source stands still before.
+        """Yield progress until nothing waits; raises `SourceStopped` if a source stops before.
 
         Raises `SourceWaits` when one of them has waited for a message that does not lie there.
         """

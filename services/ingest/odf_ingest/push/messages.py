@@ -38,7 +38,7 @@ class KafkaBatch:
         read: Read,
         rejecting: Rejecting,
     ) -> None:
-        """Read anew with `read` if that has failed for a moment, or the source has changed meanwhile."""
+        """Read again with `read` if that has failed for now, or the source has changed meanwhile."""
         self.source = source
         self.batch = batch  # shorter than at first where only its beginning can be committed
         self._whole_batch = batch
@@ -65,7 +65,7 @@ class KafkaBatch:
             raise PositionMoved(source=self.source)
 
     def prepare(self, state: ChainState) -> Prepared:
-        """Return the records; read anew if the source has changed."""
+        """Return the records; read again if the source has changed."""
         source = state.push_sources.get(self.source)
         if source is None:
             raise SourceGone(source=self.source)

@@ -1,6 +1,6 @@
 """Reading push topics: one thread takes messages for all sources that are owned here, others take them through.
 
-Positions come from the chain alone. A source that cannot go on stops by itself; the others go on.
+Positions come from the chain alone. A source that cannot continue stops alone; the others continue.
 """
 
 import threading

@@ -57,7 +57,7 @@ class _Buffer:
 class PushSource:
     """A source of a dataset that is owned here. Its buffers belong to the reader's thread.
 
-    `next` is where each partition goes on, `ends` where it was found to end, `high` where it ended when last
+    `next` is where each partition continues, `ends` where it was found to end, `high` where it ended when last
     something came; `begun` and `settled` count batches.
     `is_stale` says that what is at work is to be dropped, `is_hurried` that a batch is cut as soon as nothing more
     waits; `last_mean` is the mean size in bytes of the messages that came last. With a `wait` its first batch is

@@ -43,7 +43,7 @@ Failed = Callable[[PushSource, Exception, MessageBatch], None]
 
 
 class Work:
-    """Takes batches through; `failed` is told what did not work."""
+    """Takes batches through; `failed` is called with what did not work."""
 
     def __init__(  # noqa: PLR0913 - all by name
         self,
@@ -109,7 +109,7 @@ class Work:
         except NotFound as error:
             raise TopicGone(topic=batch.topic) from error
         if actual != batch.topic_id:
-            # Made anew while it was being read: offsets alone would not tell.
+            # Created again while it was being read; its offsets do not show that.
             raise TopicReplaced(topic=batch.topic, expected=batch.topic_id, actual=actual)
         return self._preparer.messages(replace(plan, is_wanted=lambda: not source.is_stale), batch)
 

@@ -1,6 +1,6 @@
 """Where a process puts aside what it has not finished: a folder of its own, which goes when the process has ended.
 
-A lock that the system gives back at a process's end says whose folder is nobody's: several processes share a home.
+Several processes share a home. The system releases a process's lock when it ends: then its folder is left over.
 """
 
 import fcntl
