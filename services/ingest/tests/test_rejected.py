@@ -60,7 +60,13 @@ def rejected(make_bench: Any) -> Any:
 
 
 def bury(
-    bench: Any, offset: int, reason: str, topic_id: str = "one", position: SourcePosition | None = None
+    bench: Any,
+    offset: int,
+    reason: str,
+    topic_id: str = "one",
+    position: SourcePosition | None = None,
+    *,
+    start: int = 0,
 ) -> None:
 
     batch = MessageBatch(
@@ -68,7 +74,7 @@ def bury(
         topic_id=topic_id,
         partitions=1,
         parts=(),
-        start={},
+        start={0: start},
         end={},
         beginning={},
         begun=0,
@@ -160,7 +166,7 @@ def test_what_is_rejected_again_after_a_reset_is_open_again(rejected: Any) -> No
     before = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 2})}).with_rejected(1)
     commit(bench, before)  # as a reset would leave it
     assert made.count(bench.dataset) == 0
-    bury(bench, 5, "again", position=before)
+    bury(bench, 5, "again", position=before, start=2)
     topic = TopicPosition(topic_id="one", next={0: 8})
     commit(bench, SourcePosition(topics={"topic": topic}).with_rejected(2))
     assert made.count(bench.dataset) == 1
@@ -174,7 +180,19 @@ def test_a_new_message_is_not_hidden_by_decisions_about_what_a_reset_took_back(r
     commit(bench, start)
     later = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 20})})
     commit(bench, later)  # read again, this time without a fault
-    bury(bench, 20, "new", position=later)
+    bury(bench, 20, "new", position=later, start=20)
     after = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 21})})
     commit(bench, after.with_rejected(1))
     assert made.count(bench.dataset) == 1
+
+
+def test_what_is_rejected_again_after_a_reset_to_the_beginning_is_open_again(rejected: Any) -> None:
+    made, _, bench = rejected
+    made.drop(bench.dataset, [])
+    commit(bench, SourcePosition())  # as a reset to before the first batch would leave it
+    for offset in (1, 2, 5):
+        bury(bench, offset, "again")
+    topic = TopicPosition(topic_id="one", next={0: 8})
+    commit(bench, SourcePosition(topics={"topic": topic}).with_rejected(3))
+    assert made.count(bench.dataset) == 3
+    assert offsets(made.open(bench.dataset)) == [1, 2, 5]

@@ -89,7 +89,7 @@ class Rejecting:
         """
         if not bad:
             return
-        self._forget_what_was_reset(dataset, source, position)
+        self._forget_what_was_reset(dataset, source, batch, position)
         facts = {"dataset": str(dataset), "source": source, "topic-id": batch.topic_id}
         for number, record in enumerate(bad, start=1):
             self._bus.send_dead_letter(
@@ -109,13 +109,17 @@ class Rejecting:
         if source not in load_reasons(self._blobs, dataset):
             note_reason(self._blobs, dataset, source, bad[0].reason)
 
-    def _forget_what_was_reset(self, dataset: DatasetId, source: str, position: SourcePosition) -> None:
+    def _forget_what_was_reset(
+        self, dataset: DatasetId, source: str, batch: MessageBatch, position: SourcePosition
+    ) -> None:
         """Keep only decisions that hold at a position: a message that is rejected again after a reset is open."""
         handled = load_handled(self._blobs, dataset)
         if source not in handled.counts:
             return
         topics = position.topics.values()
-        ends = {(one.topic_id, number): at for one in topics for number, at in one.next.items()}
+        # A position from before the first batch does not say where the batch begins.
+        ends = {(batch.topic_id, number): at for number, at in batch.start.items()}
+        ends |= {(one.topic_id, number): at for one in topics for number, at in one.next.items()}
         now = handled.as_of(source, Passed(rejected=position.rejected, ends=ends))
         if now != handled:
             save_handled(self._blobs, dataset, now)
