@@ -22,7 +22,7 @@ from odf_ingest.read import (
 )
 from odf_ingest.read.csv_parse import header_names, in_order_of, inferred_types, parse, require_distinct
 from odf_ingest.read.csv_records import Grammar, UnclosedQuote, grammar_of, usual_width
-from odf_ingest.read.encoding import decodable, require_utf8, to_utf8
+from odf_ingest.read.encoding import decodable, require_utf8, require_utf8_lines, to_utf8
 from odf_ingest.read.lines import read_lines
 
 _Message = tuple[bytes | None, bytes]  # header, if it carries one, and record
@@ -55,7 +55,7 @@ def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Tabl
         return (schema or pa.schema([])).empty_table()
     wanted = infer_batch(step, value, None) if schema is None else schema
     assert wanted is not None
-    require_utf8(text)
+    require_utf8_lines(text)
     names, body = wanted.names, text
     if step.header:
         header, body = _header_of(grammar_of(step), text)
@@ -110,7 +110,7 @@ def _infer(step: ReadStepCsv, values: Sequence[bytes], known: pa.Schema | None) 
 def _infer_batch(step: ReadStepCsv, value: bytes, known: pa.Schema | None) -> pa.Schema:
     grammar = grammar_of(step)
     text = to_utf8(value, step.encoding)
-    require_utf8(text)
+    require_utf8_lines(text)
     if not text or text.isspace():
         return pa.schema([])
     if step.header:

@@ -47,3 +47,21 @@ def require_utf8(raw: bytes | pa.Buffer) -> None:
         text.validate(full=True)
     except pa.ArrowInvalid as error:
         raise InvalidInput(text="is not UTF-8 text") from error
+
+
+def require_utf8_lines(text: bytes) -> None:
+    """Raise `InvalidInput` naming the first line that is not UTF-8."""
+    try:
+        require_utf8(text)
+    except InvalidInput as error:
+        lines = enumerate(text.split(b"\n"), start=1)
+        first = next(number for number, line in lines if not _is_utf8(line))
+        raise InvalidInput(where=f"line {first}", text=error.text) from error
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

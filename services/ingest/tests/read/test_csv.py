@@ -156,6 +156,17 @@ def test_columns_are_named_and_not_counted(line: str, reason: str, tmp_path: Pat
         read_file(ReadStepCsv(header=True), file, SCHEMA)
 
 
+@pytest.mark.parametrize("schema", [SCHEMA, None])
+@pytest.mark.parametrize("step", [ReadStepCsv(header=True), ReadStepCsv(header=True, infer_schema=True)])
+def test_a_line_that_is_not_utf8_is_named(
+    tmp_path: Path, step: ReadStepCsv, schema: pa.Schema | None
+) -> None:
+    file = tmp_path / "data.csv"
+    file.write_bytes(b'id,name,day\n1,"\n",\n1,\xff,\n')
+    with pytest.raises(InvalidInput, match=r"^line 4: is not UTF-8 text"):
+        read_file(step, file, schema)
+
+
 def test_without_a_schema_columns_are_text_unless_types_are_to_be_found(tmp_path: Path) -> None:
     file = tmp_path / "data.csv"
     file.write_bytes(b"a,b\n1,x\n")
