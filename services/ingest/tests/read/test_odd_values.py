@@ -2,6 +2,7 @@
 
 import json
 import math
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from datetime import date
 from decimal import Decimal
@@ -17,6 +18,7 @@ from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import infer_records, read_batch, read_inferred, read_records, suspects
+from odf_ingest.read.csv_records import grammar_of
 from odf_ingest.sift import sift
 
 JSON_STEPS: Final = [ReadStepNdJson(), ReadStepJson()]
@@ -298,6 +300,34 @@ def reason_alone(step: ReadStep, one: bytes, schema: pa.Schema) -> str:
     with pytest.raises(InvalidInput) as refused:
         read_inferred(step, [one], schema)
     return str(refused.value)
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("step", [ReadStepNdJson(), *(ReadStepCsv(**some) for some in OPTIONS)])  # type: ignore[arg-type]
+def test_a_file_has_the_records_of_its_lines_or_is_refused_for_one_of_them(
+    step: ReadStep, data: st.DataObject
+) -> None:
+    types = TYPES if isinstance(step, ReadStepCsv) else [*TYPES, *NESTED]
+    schema = declared(step, data.draw(st.sampled_from(types)))
+    lines = data.draw(st.lists(odd_messages(step).filter(partial(is_line, step)), min_size=1, max_size=8))
+    alone = [table_or_reason(partial(read_records, step, [line], schema)) for line in lines]
+    found = table_or_reason(partial(read_batch, step, b"\n".join(lines), schema))
+    reasons = [f"line {number}: {one}" for number, one in enumerate(alone, 1) if isinstance(one, str)]
+    if reasons:
+        assert found in reasons
+    else:
+        assert isinstance(found, pa.Table)
+        assert found.to_string() == pa.concat_tables(alone).combine_chunks().to_string()
+
+
+def is_line(step: ReadStep, text: bytes) -> bool:
+    """Return whether a message is one line of a file."""
+    if text.strip() != text or not text or set(b"\n\r").intersection(text) or text.startswith(BOM_UTF8):
+        return False
+    try:
+        return not isinstance(step, ReadStepCsv) or len(grammar_of(step).split(text)) == 1
+    except InvalidInput:
+        return False
 
 
 def table_or_reason(read: Callable[[], pa.Table]) -> pa.Table | str:
