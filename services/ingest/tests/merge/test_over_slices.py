@@ -35,6 +35,7 @@ from odf_common.metadata.steps import (
 from odf_common.ports.store import ObjectKind
 from odf_common.testing.profiles import examples
 from odf_ingest.errors import SnapshotRetractsTooMuch
+from odf_ingest.merge import takes_whole_batches
 from odf_ingest.position import SourcePosition
 from odf_ingest.prepare import Prepared
 from odf_ingest.slices import Reached
@@ -86,7 +87,13 @@ class TableBatch:
 
     def prepare(self, state: ChainState) -> Prepared:
         source = state.push_sources[self.source]
-        return Prepared(source=source, records=self.records, moment=Timestamp.from_ms(0), greatest={})
+        return Prepared(
+            source=source,
+            records=self.records,
+            moment=Timestamp.from_ms(0),
+            greatest={},
+            is_state=takes_whole_batches(source.merge),
+        )
 
     def left_of(self, error: InvalidInput) -> Prepared:
         raise error
