@@ -136,7 +136,7 @@ class RejectedMessages:
 
     def _mark(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
         """Note, durably, that these messages were handled."""
-        with self._lanes.lane(dataset).lock:
+        with self._lanes.lane(dataset).lock, self._blobs.noting(dataset):
             handled = self._handled(self._lanes.state(dataset))
             for source in {letter.source for letter in letters}:
                 places = [place_of(letter) for letter in letters if letter.source == source]
@@ -145,7 +145,7 @@ class RejectedMessages:
 
     def _mark_all(self, dataset: DatasetId, state: ChainState) -> None:
         """Note, durably, that all messages were handled that are rejected as of a state of the chain."""
-        with self._lanes.lane(dataset).lock:
+        with self._lanes.lane(dataset).lock, self._blobs.noting(dataset):
             handled = self._handled(state)
             for source, passed in rejected_by_source(state, state.push_sources).items():
                 handled = handled.with_all(source, passed)

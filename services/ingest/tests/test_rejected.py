@@ -1,17 +1,20 @@
 """Rejected messages: found among the dead letters, retried, dropped."""
 
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from odf_common.errors import NotFound
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
 from odf_common.ports.bus import DeadLetter, StoredLetter
-from odf_common.runtime.rejects import load_reasons
+from odf_common.runtime.rejects import HANDLED, load_reasons
 from odf_ingest.batch import BadRecord, MessageBatch
 from odf_ingest.position import KIND, SourcePosition, TopicPosition
+from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.rejects import Rejecting
 from odf_ingest.rejected import RejectedMessages, Wanted
 
@@ -196,3 +199,26 @@ def test_what_is_rejected_again_after_a_reset_to_the_beginning_is_open_again(rej
     commit(bench, SourcePosition(topics={"topic": topic}).with_rejected(3))
     assert made.count(bench.dataset) == 3
     assert offsets(made.open(bench.dataset)) == [1, 2, 5]
+
+
+def test_what_two_instances_decide_at_the_same_time_is_kept(rejected: Any, monkeypatch: Any) -> None:
+    made, letters, bench = rejected
+    lanes = Lanes(bench.blobs, bench.states, cast("Any", None), bench.pool)
+    other = RejectedMessages(lanes=lanes, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
+    usual, others = bench.blobs.note, list[threading.Thread]()
+
+    def note(dataset: DatasetId, name: str) -> str | None:
+        """Have the other instance decide while this one does: between reading what was decided and writing it."""
+        found: str | None = usual(dataset, name)
+        if not others and name == HANDLED and bench.lanes.lane(dataset).lock.locked():
+            wanted = [Wanted(source="", partition=0, offset=2)]
+            others.append(threading.Thread(target=other.drop, args=(dataset, wanted)))
+            others[0].start()
+            others[0].join(0.5)
+        return found
+
+    monkeypatch.setattr(bench.blobs, "note", note)
+    made.drop(bench.dataset, [Wanted(source="", partition=0, offset=1)])
+    others[0].join()
+    assert offsets(made.open(bench.dataset)) == [5]
+    assert made.count(bench.dataset) == 1

@@ -5,7 +5,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -74,6 +74,7 @@ class MemoryBlobStore(BlobStore):
         """Start empty; deleting a dataset also drops its heads in `refs`."""
         self._objects: dict[DatasetId, dict[_Key, bytes]] = {}
         self._notes: dict[tuple[DatasetId, str], str] = {}
+        self._noting = threading.Lock()
         self._refs = refs
         self._folder = Path(tempfile.mkdtemp(prefix="odf-memory-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -126,6 +127,10 @@ class MemoryBlobStore(BlobStore):
             self._notes.pop((dataset, name), None)
         else:
             self._notes[dataset, name] = text
+
+    def noting(self, dataset: DatasetId) -> AbstractContextManager[object]:
+        """Exclude other threads that change notes."""
+        return self._noting
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a copy in the temporary folder; raises `NotFound`."""

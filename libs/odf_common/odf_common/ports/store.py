@@ -66,6 +66,12 @@ class BlobStore(BlobReader, Protocol):
     def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
         """Note something, durably, or with None take it away; it is no part of the dataset, and goes with it."""
 
+    def noting(self, dataset: DatasetId) -> AbstractContextManager[object]:
+        """Exclude other threads and processes that change notes of the dataset so, each from reading them to writing.
+
+        It must not be entered again inside. Raises `Unavailable` when it takes too long.
+        """
+
     def scratch(self) -> Path:
         """Return a new empty folder from which `put_file` is a rename; the caller removes it."""
 

@@ -139,9 +139,10 @@ def load_reasons(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, str]:
 
 def note_reason(blobs: BlobStore, dataset: DatasetId, source: str, reason: str | None) -> None:
     """Keep why a source's first open message was rejected; None when no message is open."""
-    others = {name: text for name, text in load_reasons(blobs, dataset).items() if name != source}
-    reasons = others if reason is None else {**others, source: reason[:REASON_CHARACTERS]}
-    blobs.set_note(dataset, REASONS, json.dumps(reasons, sort_keys=True) if reasons else None)
+    with blobs.noting(dataset):
+        others = {name: text for name, text in load_reasons(blobs, dataset).items() if name != source}
+        reasons = others if reason is None else {**others, source: reason[:REASON_CHARACTERS]}
+        blobs.set_note(dataset, REASONS, json.dumps(reasons, sort_keys=True) if reasons else None)
 
 
 def load_handled(blobs: BlobStore, dataset: DatasetId) -> Handled:

@@ -5,6 +5,7 @@ A blob store is three lines: a class that inherits `BlobStoreContract` with a fi
 
 import contextlib
 import shutil
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -108,6 +109,21 @@ class BlobStoreContract:
             blobs.local_path(a_dataset(), ObjectKind.DATA, a_hash(1))
         blobs.put(a_dataset(), ObjectKind.DATA, a_hash(1), CONTENT)
         assert blobs.read(a_dataset(), ObjectKind.DATA, a_hash(1)) == CONTENT
+
+    def test_who_changes_notes_excludes_others(self, blobs: BlobStore) -> None:
+        def count() -> None:
+            for _ in range(20):
+                with blobs.noting(a_dataset(1)):
+                    blobs.set_note(
+                        a_dataset(1), "count", str(int(blobs.note(a_dataset(1), "count") or 0) + 1)
+                    )
+
+        threads = [threading.Thread(target=count) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert blobs.note(a_dataset(1), "count") == "60"
 
     def test_notes_are_kept_until_they_are_taken_away(self, blobs: BlobStore) -> None:
         """They belong to one dataset, and go with it."""

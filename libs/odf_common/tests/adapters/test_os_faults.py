@@ -78,6 +78,7 @@ def blob_calls(home: Home) -> dict[str, Callable[[], object]]:
         "remove": lambda: blobs.remove(one, BLOCK, (NAME,)),
         "note": lambda: blobs.note(one, "late"),
         "set_note": lambda: blobs.set_note(one, "late", "2"),
+        "noting": lambda: _note(blobs),
         "local_path": lambda: blobs.local_path(one, BLOCK, NAME),
         "scratch": blobs.scratch,
         "datasets": lambda: list(blobs.datasets()),
@@ -85,6 +86,11 @@ def blob_calls(home: Home) -> dict[str, Callable[[], object]]:
         "finish_deletions": blobs.finish_deletions,
         "delete_dataset": lambda: blobs.delete_dataset(one),
     }
+
+
+def _note(blobs: LocalBlobStore) -> None:
+    with blobs.noting(a_dataset()):
+        pass
 
 
 def ref_calls(home: Home) -> dict[str, Callable[[], object]]:

@@ -113,13 +113,14 @@ class Rejecting:
         self, dataset: DatasetId, source: str, batch: MessageBatch, position: SourcePosition
     ) -> None:
         """Keep only decisions that hold at a position: a message that is rejected again after a reset is open."""
-        handled = load_handled(self._blobs, dataset)
-        if source not in handled.counts:
-            return
         topics = position.topics.values()
         # A position from before the first batch does not say where the batch begins.
         ends = {(batch.topic_id, number): at for number, at in batch.start.items()}
         ends |= {(one.topic_id, number): at for one in topics for number, at in one.next.items()}
-        now = handled.as_of(source, Passed(rejected=position.rejected, ends=ends))
-        if now != handled:
-            save_handled(self._blobs, dataset, now)
+        with self._blobs.noting(dataset):
+            handled = load_handled(self._blobs, dataset)
+            if source not in handled.counts:
+                return
+            now = handled.as_of(source, Passed(rejected=position.rejected, ends=ends))
+            if now != handled:
+                save_handled(self._blobs, dataset, now)

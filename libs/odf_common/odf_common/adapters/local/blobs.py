@@ -5,6 +5,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -100,6 +101,10 @@ class LocalBlobStore(BlobStore):
             durable.write(file, text.encode())
         elif durable.exists(file):
             durable.remove(file)
+
+    def noting(self, dataset: DatasetId) -> AbstractContextManager[None]:
+        """Hold the dataset's lock, as who moves its head or deletes it does."""
+        return durable.locked(layout.lock_file(self._home, dataset))
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return the file itself; raises `NotFound`."""
