@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -38,6 +38,7 @@ from odf_ingest.errors import SnapshotRetractsTooMuch
 from odf_ingest.merge import takes_whole_batches
 from odf_ingest.position import SourcePosition
 from odf_ingest.prepare import Prepared
+from odf_ingest.push.lanes import Lanes
 from odf_ingest.slices import Reached
 from odf_ingest.source_settings import SourceSettings, save_settings
 
@@ -468,3 +469,18 @@ def test_a_restart_reads_each_slice_once_and_a_batch_after_a_batch_reads_none(
     assert len(read) == len(set(read)) == 6
     push(bench, a_table(a=list(range(8))))
     assert len(read) == 6
+
+
+@pytest.mark.parametrize("strategy", [MergeStrategyLedger, MergeStrategyUpsertStream])
+def test_the_slice_in_memory_is_not_taken_for_that_of_another_process(
+    make_bench: Any, strategy: Callable[..., MergeStrategy]
+) -> None:
+    bench = make_bench(strategy(primary_key=("a",)), ReadStepNdJson())
+    other = replace(bench, lanes=Lanes(bench.blobs, bench.states, bench.lanes._committer, bench.pool))
+    push(bench, a_table(a=[1]))
+    before = bench.state.head
+    push(bench, a_table(a=[2]))
+    bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
+    push(other, a_table(a=[3]))
+    push(bench, a_table(a=[2, 3]))
+    assert [row["a"] for row in bench.rows()] == [1, 3, 2]
