@@ -11,8 +11,6 @@ from odf_common.adapters.kafka.letters import KafkaLetters
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.local.staging import Staging
-from odf_common.errors import OdfError
-from odf_common.ports.store import Catalog
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
 from odf_common.runtime.service import Service
@@ -83,7 +81,6 @@ def _reader(env: Environment) -> PushReader:
     records = KafkaRecords(
         env.settings.required("kafka"),
         prefix=env.settings.kafka_prefix,
-        partitions=_topics_of(env.catalog),
     )
     return PushReader(records, env.settings.slice_max_bytes)
 
@@ -130,14 +127,6 @@ def _servicer(
         staging=Staging(env.settings.home),
         scratch=env.blobs.scratch,
     )
-
-
-def _topics_of(catalog: Catalog) -> int:
-    """Return about how many topics there are to read; 0 while the catalog cannot be read."""
-    try:
-        return sum(len(one.push_topics) for one in catalog.entries())
-    except OdfError:
-        return 0
 
 
 def _warm(_: threading.Event) -> None:

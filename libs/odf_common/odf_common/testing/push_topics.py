@@ -4,7 +4,8 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from odf_common.adapters.kafka.records import Chunk, Partition, Taken
+from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.records import Chunk, Taken
 from odf_common.errors import NotFound, OdfError
 from odf_common.ports.bus import TopicInfo
 

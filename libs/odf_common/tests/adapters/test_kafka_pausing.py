@@ -8,7 +8,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from odf_common.adapters.kafka.records import KafkaRecords, Partition
+from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.kafka.settings import LOGGER
 
 COUNT = 50

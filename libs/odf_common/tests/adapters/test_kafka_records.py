@@ -115,15 +115,6 @@ def test_positions_of_a_group_are_never_used(reader: tuple[KafkaRecords, Client]
     assert client.config["auto.offset.reset"] == "error"
 
 
-@pytest.mark.parametrize(("partitions", "wait_ms"), [(0, 100), (500, 100), (2000, 400), (50_000, 1000)])
-def test_many_idle_partitions_are_fetched_less_often(
-    monkeypatch: pytest.MonkeyPatch, partitions: int, wait_ms: int
-) -> None:
-    monkeypatch.setattr(records, "Consumer", Client)
-    client: Any = KafkaRecords("localhost:1", partitions=partitions)._consumer
-    assert client.config["fetch.wait.max.ms"] == wait_ms
-
-
 def test_a_client_that_fails_is_unavailable(reader: tuple[KafkaRecords, Client]) -> None:
     made, client = reader
     client.failure = KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))

@@ -11,7 +11,8 @@ from typing import Final
 
 import structlog
 
-from odf_common.adapters.kafka.records import Partition, Taken
+from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.records import Taken
 from odf_common.errors import Unavailable
 from odf_common.runtime.retry import keep_trying
 from odf_ingest.batch import MessageBatch

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from odf_common.adapters.kafka.records import Partition, Taken
+from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.records import Taken
 
 
 class Records(Protocol):

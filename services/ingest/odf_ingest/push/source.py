@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from odf_common.adapters.kafka.records import Chunk, Partition
+from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.records import Chunk
 from odf_common.identity.did import DatasetId
 from odf_ingest.batch import MessageBatch, Part
 from odf_ingest.prepare import Plan

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from odf_common.adapters.kafka import records
-from odf_common.adapters.kafka.records import KafkaRecords, Partition
+from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.memory import MemoryCatalog
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from odf_common.adapters.kafka.records import Chunk, Partition, Taken
+from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.records import Chunk, Taken
 from odf_common.adapters.memory import MemoryCatalog
 from odf_common.errors import Damaged, NotFound, OdfError, Refused, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId

@@ -1,25 +1,31 @@
 """Records: many messages of assigned partitions at a time, at positions that the caller keeps.
 
 The group's own offsets are never read or written. One Python object a message is what librdkafka's binding
-costs; nothing here adds another one for each field.
+costs; nothing here adds another one for each field. Where there are many partitions, those in which nothing comes are
+handed over to a client that only watches them.
 """
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from odf_common.adapters.kafka.quiet import Partition, QuietPartitions
 from odf_common.adapters.kafka.settings import LOGGER, Config, consuming, unavailable
 from odf_common.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
 MIB: Final = 1024 * 1024
-Partition = tuple[str, int]  # topic and number
+FEW: Final = 32  # partitions that one client fetches without noticeable cost
+QUIET_SECONDS: Final = 10.0  # after which a partition that was read to its end counts as quiet
+LOOK_SECONDS: Final = 1.0  # between two looks for quiet partitions
 # librdkafka's local errors are named with an underscore; they are public all the same.
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 _FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - such a message says of itself that it is not fatal
@@ -59,35 +65,45 @@ class Taken:
 
 
 class KafkaRecords:
-    """One consumer of records; used by one thread."""
+    """A reader of records; used by one thread."""
 
-    def __init__(self, bootstrap: str, *, prefix: str = "", partitions: int = 0) -> None:
+    def __init__(self, bootstrap: str, *, prefix: str = "") -> None:
         """Prepare; nothing is read before partitions are assigned."""
-        self._consumer = Consumer({**_settings(bootstrap, prefix, partitions)}, logger=LOGGER)
-        self._assigned: set[Partition] = set()
+        self._settings = _settings(bootstrap, prefix)
+        self._consumer = Consumer({**self._settings}, logger=LOGGER)
+        self._next: dict[Partition, int] = {}  # of all that are assigned
         self._paused: set[Partition] = set()
+        self._ended: dict[Partition, float] = {}  # when their end was reached, the earliest first
+        self._trying: set[Partition] = (
+            set()
+        )  # watched, and still fetched until the watch has seen their end, too
+        self._quiet: set[Partition] = set()  # watched, and not fetched
+        self._watch: QuietPartitions | None = None
+        self._look_at = 0.0
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets on, beside those that are read already."""
-        self.unassign(self._assigned & positions.keys())
+        self.unassign(self._next.keys() & positions.keys())
         if positions:
-            at = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
-            _checked(lambda: self._consumer.incremental_assign(at))
-            self._assigned |= positions.keys()
+            self._fetch(positions)
+            self._next |= positions
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
         """Read these partitions no longer; nothing of them comes after this."""
-        gone = self._assigned & set(partitions)
+        gone = self._next.keys() & set(partitions)
         if gone:
             # librdkafka keeps its paused flag for a partition that is unassigned and assigned again later.
             self.resume(gone)
-            _checked(lambda: self._consumer.incremental_unassign(_places(gone)))
-            self._assigned -= gone
+            self._fetch_no_more(gone - self._quiet)
+            self._watch_no_more(gone)
+            for partition in gone:
+                del self._next[partition]
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Take no more messages of these partitions; what was fetched of them is dropped."""
-        wanted = (self._assigned & set(partitions)) - self._paused
+        wanted = (self._next.keys() & set(partitions)) - self._paused
         if wanted:
+            self._wake(wanted)
             # Noted first: resuming a partition whose pausing failed does no harm.
             self._paused |= wanted
             _checked(lambda: self._consumer.pause(_places(wanted)))
@@ -101,6 +117,7 @@ class KafkaRecords:
 
     def take(self, count: int, timeout: float) -> Taken:
         """Return up to `count` messages, waiting `timeout` seconds at most for that many."""
+        self._look_after_quiet()
         try:
             messages = self._consumer.consume(count, timeout)
         except KafkaException as error:
@@ -109,7 +126,9 @@ class KafkaRecords:
         faults: dict[Partition, str] = {}
         if any(map(Message.error, messages)):
             messages = [message for message in messages if not _noted(message, ends, faults)]
-        return Taken(chunks=self._chunks(messages), ends=ends, faults=faults)
+        chunks = self._chunks(messages)
+        self._note(chunks, ends)
+        return Taken(chunks=chunks, ends=ends, faults=faults)
 
     def high(self, partition: Partition) -> int | None:
         """Return the offset of the next message to come as of the last fetch, None when none was made.
@@ -124,21 +143,94 @@ class KafkaRecords:
 
     def close(self) -> None:
         """Let go."""
+        if self._watch is not None:
+            self._watch.close()
         self._consumer.close()
+
+    def _fetch(self, positions: Mapping[Partition, int]) -> None:
+        at = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
+        _checked(lambda: self._consumer.incremental_assign(at))
+
+    def _fetch_no_more(self, partitions: AbstractSet[Partition]) -> None:
+        if partitions:
+            _checked(lambda: self._consumer.incremental_unassign(_places(partitions)))
+
+    def _note(self, chunks: Iterable[Chunk], ends: Mapping[Partition, int]) -> None:
+        """Note up to where partitions have been taken."""
+        for chunk in chunks:
+            self._next[chunk.partition] = chunk.offsets[-1] + 1
+        self._watch_no_more({chunk.partition for chunk in chunks})
+        now = time.monotonic()
+        for partition, offset in ends.items():
+            if partition in self._next:
+                # Behind the last message there may be markers of transactions.
+                self._next[partition] = max(offset, self._next[partition])
+                self._ended.pop(partition, None)
+                if partition not in self._trying:
+                    self._ended[partition] = now
+
+    def _look_after_quiet(self) -> None:
+        """Hand over what has become quiet, and fetch again where something has come."""
+        if self._watch is not None:
+            ends, changed = self._watch.news()
+            self._wake(changed)
+            self._hand_over({place for place in self._trying if ends.get(place) == self._next[place]})
+        now = time.monotonic()
+        if now >= self._look_at and len(self._next) > FEW:
+            self._look_at = now + LOOK_SECONDS
+            self._try(now - QUIET_SECONDS)
+
+    def _try(self, before: float) -> None:
+        """Watch the partitions whose end was reached before then, until both clients have seen it."""
+        found: dict[Partition, int] = {}
+        for partition, moment in self._ended.items():
+            if moment > before:
+                break
+            if partition not in self._paused:
+                found[partition] = self._next[partition]
+        if found:
+            watch = self._watch = self._watch or QuietPartitions(self._settings)
+            _checked(lambda: watch.watch(found))
+            self._trying |= found.keys()
+            for partition in found:
+                del self._ended[partition]
+
+    def _hand_over(self, partitions: set[Partition]) -> None:
+        """Fetch no more what is watched: whatever comes now comes behind the position that is watched."""
+        self._fetch_no_more(partitions)
+        self._trying -= partitions
+        self._quiet |= partitions
+
+    def _wake(self, partitions: AbstractSet[Partition]) -> None:
+        """Fetch partitions again from where they were taken to."""
+        quiet = self._quiet & partitions
+        if quiet:
+            self._fetch({partition: self._next[partition] for partition in quiet})
+        self._watch_no_more(partitions)
+
+    def _watch_no_more(self, partitions: AbstractSet[Partition]) -> None:
+        watched = (self._trying | self._quiet) & partitions
+        for partition in partitions:
+            self._ended.pop(partition, None)
+        if self._watch is not None and watched:
+            watch = self._watch
+            _checked(lambda: watch.drop(watched))
+            self._trying -= watched
+            self._quiet -= watched
 
     def _chunks(self, messages: list[Message]) -> tuple[Chunk, ...]:
         if not messages:
             return ()
         if len(set(map(Message.partition, messages))) == 1 and len(set(map(Message.topic, messages))) == 1:
-            return (_chunk(messages),) if _place(messages[0]) in self._assigned else ()
+            return (_chunk(messages),) if _place(messages[0]) in self._next else ()
         runs: dict[Partition, list[Message]] = {}
         for place, run in groupby(messages, key=_place):
-            if place in self._assigned:
+            if place in self._next:
                 runs.setdefault(place, []).extend(run)
         return tuple(_chunk(run) for run in runs.values())
 
 
-def _settings(bootstrap: str, prefix: str, partitions: int) -> Config:
+def _settings(bootstrap: str, prefix: str) -> Config:
     common = consuming(
         bootstrap, group=f"{prefix}odf.records.{uuid.uuid4().hex}", session_timeout_ms=6000, instance=None
     )
@@ -146,9 +238,8 @@ def _settings(bootstrap: str, prefix: str, partitions: int) -> Config:
         **common,
         "auto.offset.reset": "error",
         "enable.partition.eof": True,
-        # Each fetch names every partition, so a node with thousands of idle ones fetches less often. Messages are
-        # not held up by that; a partition that is assigned meanwhile is, until the fetch under way returns.
-        "fetch.wait.max.ms": min(max(partitions // 5, 100), 1000),
+        # A partition that is assigned is first fetched when the fetch under way returns.
+        "fetch.wait.max.ms": 100,
         # What is fetched far ahead has left the processor's caches by its turn.
         "fetch.max.bytes": 4 * MIB,
         "max.partition.fetch.bytes": 4 * MIB,

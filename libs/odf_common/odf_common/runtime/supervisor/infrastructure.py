@@ -130,7 +130,7 @@ def kafka_part(
 
     return PartSpec(
         name="kafka",
-        command=(run[0], "-Xms256m", "-Xmx512m", *run[1:], "kafka.Kafka", str(properties)),
+        command=(run[0], "-Xms256m", "-Xmx1g", *run[1:], "kafka.Kafka", str(properties)),
         environment=environment,
         probe=kafka_has_topics(Settings(home=home, kafka=f"127.0.0.1:{ports['kafka']}", kafka_prefix=prefix)),
         prepare=format_once,

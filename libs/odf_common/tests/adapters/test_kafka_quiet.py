@@ -1,0 +1,147 @@
+"""Partitions that are handed over to the watch and taken back, against the broker that librdkafka carries for tests."""
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from odf_common.adapters.kafka import records as product
+from odf_common.adapters.kafka.quiet import SETTINGS, Partition
+from odf_common.adapters.kafka.records import KafkaRecords
+from odf_common.adapters.kafka.settings import LOGGER
+
+PATIENCE = 60.0
+WAIT_MS = 200  # of the watch's fetches
+
+
+class Topics:
+    """Partitions that grow, a reader of them, and what it has taken."""
+
+    def __init__(self, address: str, count: int, name: str) -> None:
+        """Write one message to each of `count` topics."""
+        self._producer = Producer({"bootstrap.servers": address}, logger=LOGGER)
+        self.places: list[Partition] = [(f"{name}-{number}", 0) for number in range(count)]
+        self.written = dict.fromkeys(self.places, 0)
+        self.taken: dict[Partition, list[int]] = {place: [] for place in self.places}
+        for place in self.places:
+            self.write(place)
+        self.records = KafkaRecords(address)
+        self.records.assign(dict.fromkeys(self.places, 0))
+
+    def write(self, place: Partition) -> None:
+        """Publish a message."""
+        self._producer.produce(place[0], b"", partition=0)
+        assert self._producer.flush(PATIENCE) == 0
+        self.written[place] += 1
+
+    def take(self) -> None:
+        """Take what there is at the moment."""
+        for chunk in self.records.take(100, 0.02).chunks:
+            self.taken[chunk.partition] += chunk.offsets
+
+    def take_all(self) -> None:
+        """Take until all that was written has come."""
+        deadline = time.monotonic() + PATIENCE
+        while any(len(self.taken[place]) < self.written[place] for place in self.places):
+            assert time.monotonic() < deadline, self.taken
+            self.take()
+
+    def rest(self) -> None:
+        """Return once all partitions are quiet."""
+        deadline = time.monotonic() + PATIENCE
+        while self.records._quiet != set(self.places):
+            assert time.monotonic() < deadline, self.records._quiet
+            self.take()
+
+    def require_each_once_in_order(self) -> None:
+        """Raise unless everything came exactly once."""
+        assert self.taken == {place: list(range(count)) for place, count in self.written.items()}
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    owner = AdminClient({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1}, logger=LOGGER)
+    (one,) = owner.list_topics(timeout=10).brokers.values()
+    yield f"{one.host}:{one.port}"
+    del owner  # the broker ends with the client that began it
+
+
+@pytest.fixture
+def topics(address: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Topics]:
+    monkeypatch.setattr(product, "FEW", 1)
+    monkeypatch.setattr(product, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(product, "LOOK_SECONDS", 0.0)
+    monkeypatch.setitem(SETTINGS, "fetch.wait.max.ms", WAIT_MS)
+    made = Topics(address, 4, f"t{abs(hash(request.node.name))}")
+    yield made
+    made.records.close()
+
+
+def test_a_partition_in_which_nothing_comes_is_fetched_no_more_until_something_comes(topics: Topics) -> None:
+    for _ in range(3):
+        topics.take_all()
+        topics.rest()
+        topics.write(topics.places[0])
+        topics.take_all()
+        assert topics.places[0] not in topics.records._quiet
+    topics.require_each_once_in_order()
+
+
+def test_few_partitions_need_no_watch(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "FEW", 4)
+    topics.take_all()
+    for _ in range(20):
+        topics.take()
+    assert topics.records._watch is None
+
+
+def test_a_quiet_partition_is_unassigned_and_assigned_again(topics: Topics) -> None:
+    topics.take_all()
+    topics.rest()
+    place = topics.places[1]
+    topics.records.unassign([place])
+    topics.write(place)
+    topics.records.assign({place: 0})
+    topics.taken[place] = []
+    topics.take_all()
+    topics.require_each_once_in_order()
+
+
+def test_a_quiet_partition_that_is_paused_rests_until_it_is_resumed(topics: Topics) -> None:
+    topics.take_all()
+    topics.rest()
+    place = topics.places[2]
+    topics.records.pause([place])
+    topics.write(place)
+    for _ in range(20):
+        topics.take()
+    assert topics.taken[place] == [0]
+    topics.records.resume([place])
+    topics.take_all()
+    topics.require_each_once_in_order()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_each_message_comes_once_and_in_order(topics: Topics, seed: int) -> None:
+    choice = random.Random(seed)
+    for _ in range(120):
+        place = choice.choice(topics.places)
+        match choice.choice(("write", "write", "assign", "pause", "resume", "take", "take", "wait")):
+            case "write":
+                topics.write(place)
+            case "assign":
+                topics.records.assign({place: len(topics.taken[place])})
+            case "pause":
+                topics.records.pause([place])
+            case "resume":
+                topics.records.resume([place])
+            case "wait":
+                time.sleep(WAIT_MS / 1000 * choice.random())
+            case _:
+                topics.take()
+    topics.records.resume(topics.places)
+    topics.take_all()
+    topics.require_each_once_in_order()
