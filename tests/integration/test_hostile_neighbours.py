@@ -1,175 +1,39 @@
-"""One node, ten datasets that stream, and beside them everything odd: nothing odd stops more than itself.
-
-A neighbour is a generator: it makes its trouble, yields the dataset that `odf status` has to name with a remedy
-(or None where nobody is in trouble), and then applies the remedy and shows that the dataset continues.
-"""
+"""One node, ten datasets that stream, and beside them everything odd: nothing odd stops more than itself."""
 
 import contextlib
 import fcntl
-import json
 import os
 import signal
-import threading
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, Self
+from collections.abc import Generator, Iterator
+from typing import Final
 
 import grpc
 import pytest
 import redis
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from tests.integration.hostile_commands import (
+    COMMANDS,
+    queried_root,
+    renamed_added_again_and_reset_while_they_stream,
+)
+from tests.integration.street import COLUMNS, Neighbour, Street, as_messages, opened, rows
 
-from odf_common.adapters.local import LocalBlobStore, LocalRefStore
 from odf_common.errors import NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullRequest
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
-from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import Manifest, as_text, derivative, ledger, root
-from odf_common.testing.story import QUIET, Sender, Story
+from odf_common.testing.manifests import Manifest, derivative, root
 
-COLUMNS: Final = ("id BIGINT", "amount DOUBLE", "at TIMESTAMP(3)")
-HEALTHY: Final = tuple(f"healthy.{number}" for number in range(10))
 UPSERT: Final = {"kind": "UpsertStream", "primaryKey": ["id"]}
 SNAPSHOT: Final = {"kind": "Snapshot", "primaryKey": ["id"]}
-STRATEGIES: Final[tuple[Mapping[str, Any], ...]] = ({"kind": "Append"}, ledger("id"), {"kind": "Append"})
-BURST: Final = 50  # records to each dataset, once in `EVERY`
-EVERY: Final = 1.0  # seconds
-MEASURED: Final = 4.0  # seconds
-KEPT: Final = 0.8  # share of the undisturbed rate
-SERVICES: Final = ("ingest", "coordinator", "verifier", "sync")
-
-
-def rows(first: int, count: int, at: str = "2026-01-01T00:00:00Z") -> list[dict[str, object]]:
-    return [{"id": id_, "amount": id_ / 4, "at": at} for id_ in range(first, first + count)]
-
-
-def as_messages(records: list[dict[str, object]]) -> list[bytes]:
-    return [json.dumps(record).encode() for record in records]
-
-
-def plain_root(name: str) -> Manifest:
-    return root(name, COLUMNS, event_time="at")
-
-
-class Stream:
-    """Publishes to the healthy datasets at a steady rate that leaves the machine room, one after the other."""
-
-    def __init__(self, story: Story) -> None:
-        self.topics = [story.topic(name) for name in HEALTHY]
-        self.sent = [0] * len(HEALTHY)
-        self._producer = Producer({"bootstrap.servers": story.node.kafka}, logger=QUIET)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        assert self._producer.flush(60) == 0
-
-    def _run(self) -> None:
-        turn = 0
-        while not self._stop.wait(EVERY / len(HEALTHY)):
-            number = turn % len(HEALTHY)
-            for message in as_messages(rows(self.sent[number], BURST)):
-                self._producer.produce(self.topics[number], message, partition=0)
-            self._producer.poll(0)
-            self.sent[number] += BURST
-            turn += 1
-
-
-@dataclass(slots=True)
-class Street:
-    """A node on which healthy datasets stream."""
-
-    story: Story
-    stream: Stream
-    pids: Mapping[str, int | None]
-    committed: Callable[[str], int]
-    made: dict[str, str] = field(default_factory=dict)
-    prefix: str = ""
-
-    @property
-    def node(self) -> EmbeddedNode:
-        return self.story.node
-
-    def add(self, name: str, manifest: Callable[[str], Manifest] = plain_root) -> str:
-        """Make a dataset, whose name is made unlike those of other tests; returns that name."""
-        name = f"{self.prefix}.{name}"
-        (added,) = self.node.run("add - --output json", stdin=as_text(manifest(name)))
-        self.made[name] = added["id"]
-        return name
-
-    def publish(self, name: str, records: list[dict[str, object]] | list[bytes]) -> None:
-        messages = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
-        Sender(self.node).send(self.story.topic(name), messages)
-
-    def await_committed(self, name: str, count: int) -> None:
-        self.node.eventually(lambda: self.committed(name) == count)
-
-    def folder(self, name: str) -> Path:
-        return self.story.folder(name)
-
-    def trouble(self, name: str) -> tuple[str, str]:
-        """Return what `odf status` says is wrong with a dataset, and what to do."""
-        status = self.node.run("status --output json")
-        found = [one for one in status["problems"] if one["of"] == name]
-        return (found[0]["problem"], found[0]["remedy"] or "") if found else ("", "")
-
-    def rate(self) -> float:
-        """Return the share of what was published in a while that was committed in the same while."""
-        sent, committed = list(self.stream.sent), [self.committed(name) for name in HEALTHY]
-        time.sleep(MEASURED)
-        offered = [after - before for before, after in zip(sent, self.stream.sent, strict=True)]
-        grown = [self.committed(name) - before for name, before in zip(HEALTHY, committed, strict=True)]
-        standing = [name for name, count in zip(HEALTHY, grown, strict=True) if count == 0]
-        assert standing == [], f"healthy datasets stand still: {standing}"
-        return sum(grown) / sum(offered)
-
-    def require_healthy(self) -> None:
-        """Nothing was restarted, and the healthy datasets keep their rate."""
-        share = max(self.rate(), self.rate()) if (first := self.rate()) < KEPT else first
-        assert share >= KEPT, f"{share:.0%} of the undisturbed rate"
-        assert {name: self.node.pid(name) for name in self.pids} == self.pids
 
 
 @pytest.fixture(scope="module")
 def street(own: EmbeddedNode) -> Iterator[Street]:
-    story = Story(own)
-    story.add(
-        *(
-            root(name, COLUMNS, merge=STRATEGIES[number % len(STRATEGIES)], event_time="at")
-            for number, name in enumerate(HEALTHY)
-        )
-    )
-    blobs, refs = LocalBlobStore(own.home), LocalRefStore(own.home)
-    states = ChainStates(blobs, refs, NoStateCache())
-    with Stream(story) as stream:
-        street = Street(story, stream, {name: own.pid(name) for name in SERVICES}, lambda _: 0)
-
-        def committed(name: str) -> int:
-            if name not in street.made:
-                street.made[name] = story.summary(name)["id"]
-            state = states.current(DatasetId.parse(street.made[name]))
-            return 0 if state is None else state.next_offset
-
-        street.committed = committed
-        own.eventually(lambda: all(committed(name) > 0 for name in HEALTHY))
+    with opened(own) as street:
         yield street
-    for number, name in enumerate(HEALTHY):
-        street.await_committed(name, stream.sent[number])
-        assert story.chain(name).column("id") == list(range(stream.sent[number]))
-
-
-Neighbour = Callable[[Street], Generator[str | None, None, None]]
 
 
 def head_is_a_folder(street: Street) -> Generator[str | None, None, None]:
@@ -317,13 +181,6 @@ def frozen_engine(street: Street) -> Generator[str | None, None, None]:
         street.await_committed(name, 5)
 
 
-def queried_root(name: str) -> Manifest:
-    manifest = plain_root(name)
-    preprocess = {"kind": "Sql", "engine": "spark", "query": "SELECT id, amount, at FROM input"}
-    manifest["content"]["metadata"][0]["preprocess"] = preprocess
-    return manifest
-
-
 def sentinel_times(street: Street) -> Generator[str | None, None, None]:
     name = street.add("times.sentinel")
     street.publish(name, rows(0, 1, "0001-01-01T00:00:00Z") + rows(1, 1, "9999-12-31T23:59:59.999Z"))
@@ -439,7 +296,7 @@ def require_named(street: Street, name: str) -> None:
     assert remedy, f"{name}: {problem}: nothing says what to do"
 
 
-@pytest.mark.parametrize("neighbour", [*NEIGHBOURS, records_expired], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("neighbour", [*NEIGHBOURS, *COMMANDS, records_expired], ids=lambda one: one.__name__)
 def test_an_odd_neighbour_stops_nothing_but_itself(street: Street, neighbour: Neighbour) -> None:
     street.prefix = "alone"
     with contextlib.closing(neighbour(street)) as one:
@@ -453,7 +310,10 @@ def test_an_odd_neighbour_stops_nothing_but_itself(street: Street, neighbour: Ne
 def test_all_odd_neighbours_together_stop_nothing_but_themselves(street: Street) -> None:
     street.prefix = "together"
     with contextlib.ExitStack() as stack:
-        met = [stack.enter_context(contextlib.closing(neighbour(street))) for neighbour in NEIGHBOURS]
+        met = [
+            stack.enter_context(contextlib.closing(neighbour(street)))
+            for neighbour in (renamed_added_again_and_reset_while_they_stream, *NEIGHBOURS)
+        ]
         named = [next(one) for one in met]
         street.require_healthy()
         for name in named:

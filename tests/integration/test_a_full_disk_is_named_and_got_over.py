@@ -1,0 +1,170 @@
+"""Datasets on a disk that is really full: nothing crashes, all is named, reading continues, and nothing is lost."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Self
+
+import pytest
+
+from odf_common.testing.chains import assert_objects_are_whole
+from odf_common.testing.embedded import EmbeddedNode
+from odf_common.testing.manifests import derivative, ledger, root
+from odf_common.testing.story import Row, Sender, Story
+
+COLUMNS: Final = ("id BIGINT", "amount DOUBLE", "at TIMESTAMP(3)")
+ROOTS: Final = ("full.append", "full.ledger")
+DERIVED: Final = "full.derived"
+ALL: Final = (*ROOTS, DERIVED)
+SIZE: Final = "8m"
+PIECES: Final = (65_536, 4_096, 1)  # bytes: whatever is left is filled too
+BATCH: Final = 20  # records
+PAUSE: Final = 0.2  # seconds between two batches
+SERVICES: Final = ("ingest", "coordinator", "engine-spark", "verifier", "sync")
+FULL: Final = "the disk is full (No space left on device)"
+
+
+def record(id_: int) -> Row:
+    return {"id": id_, "amount": id_ / 4, "at": "2026-01-01T00:00:00Z"}
+
+
+@contextmanager
+def mounted(folder: Path) -> Iterator[None]:
+    """Have a small file system of its own at a folder, for which the tests need to be root."""
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "odf-test", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
+    """A node whose datasets lie on a small file system."""
+    node = EmbeddedNode(tmp_path_factory.mktemp("full"))
+    with mounted(node.home / "datasets"):
+        node.up()
+        try:
+            yield node
+        finally:
+            node.down()
+
+
+class Stream:
+    """Publishes the records 0, 1, … to all roots, batch after batch; `sent` is how many each has."""
+
+    def __init__(self, story: Story) -> None:
+        self.sent = 0
+        self._topics = [story.topic(name) for name in ROOTS]
+        self._sender = Sender(story.node)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(PAUSE):
+            messages = [json.dumps(record(id_)).encode() for id_ in range(self.sent, self.sent + BATCH)]
+            for topic in self._topics:
+                self._sender.send(topic, messages)
+            self.sent += BATCH
+
+
+def fill(folder: Path) -> Path:
+    """Take all free space; returns the file that has it."""
+    file = folder / "filler"
+    with file.open("wb", buffering=0) as filler:
+        for size in PIECES:
+            with contextlib.suppress(OSError):
+                while True:
+                    filler.write(bytes(size))
+    assert shutil.disk_usage(folder).free == 0
+    return file
+
+
+def pids(node: EmbeddedNode) -> dict[str, int | None]:
+    return {name: node.pid(name) for name in SERVICES}
+
+
+def require_named(node: EmbeddedNode) -> None:
+    """`odf status` says of each dataset that the disk is full and what to do, and counts what waits."""
+
+    def is_named() -> bool:
+        status = node.run("status --output json")
+        named = {one["of"] for one in status["problems"] if FULL in one["problem"] and one["remedy"]}
+        waiting = {one["alias"]: one["lag"] for one in status["datasets"]}
+        return named == set(ALL) and all(waiting[name] > 0 for name in ROOTS)
+
+    node.eventually(is_named)
+    (problem,) = {one["remedy"] for one in node.run("status --output json")["problems"]}
+    assert problem.startswith("free space on the disk that holds the node's home")
+
+
+def require_refused(story: Story, tmp_path: Path) -> None:
+    """What would write is refused in so many words, and nothing of it is left."""
+    file = tmp_path / "one.ndjson"
+    file.write_text(json.dumps(record(999_999)))
+    license_ = tmp_path / "license.yaml"
+    license_.write_text("{kind: SetLicense, shortName: x, name: x, websiteUrl: 'http://example.org'}")
+    (row,) = story.node.run(f"ingest {ROOTS[0]} {file} --output json", code=1)
+    assert row["outcome"] == "refused"
+    assert FULL in row["error"]
+    assert row["error"].endswith("nothing was committed")
+    assert FULL in story.refused(root("full.new", COLUMNS))
+    assert FULL in story.node.fails(f"commit {ROOTS[0]} {license_}")
+    assert FULL in story.node.fails(f"rename {ROOTS[0]} full.other")
+
+
+def require_read(story: Story) -> None:
+    """What is committed is listed, shown, queried and verified."""
+    counts = dict(zip(ALL, story.records(*ALL), strict=True))
+    for name, count in counts.items():
+        assert [row["id"] for row in story.tail(name)] == list(range(count))
+    (answer,) = story.node.run(f"sql -c 'SELECT count(*) AS n FROM `{DERIVED}`' --output json")
+    assert answer["n"] == counts[DERIVED]
+    assert {row["verdict"] for row in story.verify("--all")} == {"valid"}
+
+
+def test_a_full_disk_stops_commits_only_and_they_continue_when_there_is_room(
+    node: EmbeddedNode, tmp_path: Path
+) -> None:
+    story = Story(node)
+    story.add(
+        root(ROOTS[0], COLUMNS, event_time="at"), root(ROOTS[1], COLUMNS, merge=ledger("id"), event_time="at")
+    )
+    story.add(derivative(DERIVED, {"i": ROOTS[0]}, "SELECT at AS event_time, id FROM i"))
+    with Stream(story) as stream:
+        node.eventually(lambda: all(count > 0 for count in story.records(*ALL)))
+        before = pids(node)
+        filler = fill(node.home / "datasets")
+        require_named(node)
+        require_refused(story, tmp_path)
+        require_read(story)
+        assert pids(node) == before
+        old = {name: node.kill(name) for name in ("coordinator", "ingest")}
+        for name, pid in old.items():
+            node.await_restart(name, pid)
+        require_named(node)  # a start on a full disk comes up, and says the same
+        filler.unlink()
+        published = stream.sent
+        node.eventually(lambda: min(story.records(*ALL)) >= published)
+    story.await_records(dict.fromkeys(ALL, stream.sent))
+    node.eventually(lambda: node.run("status --output json")["problems"] == [])
+    for name in ALL:
+        assert story.chain(name).column("id") == list(range(stream.sent))
+        assert_objects_are_whole(story.folder(name))
+    assert {row["verdict"] for row in story.verify("--all")} == {"valid"}
+    assert list(node.home.rglob(".pending-*")) == []
+    assert story.find("full.new") is None
