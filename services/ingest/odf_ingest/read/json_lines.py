@@ -70,7 +70,9 @@ def parse_text(text: bytes, schema: pa.Schema | None, formats: TimeFormats) -> p
         table = _parsed(text, schema, formats, threads=True) if _is_parsable(text) else None
     except InvalidInput:
         table = None
-    if table is not None and not _rows_of_nulls(table).any():
+    # Arrow takes several objects on a line for as many records; a message with such a line is refused.
+    is_one_a_line = table is not None and len(table) == _objects_begun(text)
+    if is_one_a_line and not _rows_of_nulls(table).any():
         return table
     lines, numbers = _lines_of(text)
     names = [f"line {number}" for number in numbers]
@@ -208,9 +210,13 @@ def _is_parsable(text: bytes) -> bool:
 
     It takes a NUL for the end of its input, and a block that begins with a null ends the process.
     """
-    begins_like_objects = text.count(b"\n{") + text.endswith(b"\n") + text.startswith(b"{")
-    is_usual = begins_like_objects == text.count(b"\n") + 1
+    is_usual = _objects_begun(text) + text.endswith(b"\n") == text.count(b"\n") + 1
     return b"\0" not in text and (is_usual or _NULL_LINE.search(text) is None)
+
+
+def _objects_begun(text: bytes) -> int:
+    """Return how many lines begin as an object does."""
+    return text.count(b"\n{") + text.startswith(b"{")
 
 
 def _lines_of(text: bytes) -> tuple[list[bytes], list[int]]:

@@ -117,3 +117,8 @@ def test_another_encoding_is_read_as_such() -> None:
 def test_a_message_longer_than_a_block_is_read() -> None:
     (row,) = rows(b'{"id":1,"city":"' + b"x" * 6_000_000 + b'"}')
     assert len(str(row["city"])) == 6_000_000
+
+
+def test_a_line_of_several_objects_is_refused_in_a_file_as_in_a_message() -> None:
+    with pytest.raises(InvalidInput, match=r"^line 2: is not JSON: Extra data"):
+        read_batch(ReadStepNdJson(), b'{"c":1}\n{"c":2}{"c":3}\n', pa.schema([("c", pa.int64())]))
