@@ -12,7 +12,7 @@ from typing import Final
 from tests.integration.street import Neighbour, Street, plain_root, rows
 
 from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import Manifest
+from odf_common.testing.manifests import Manifest, as_text
 from odf_common.testing.story import Row, Sender
 
 BATCH: Final = 20  # records
@@ -20,6 +20,11 @@ PAUSE: Final = 0.4  # seconds between two batches
 LARGE: Final = 100_000  # records of a file
 ENDLESS: Final = (
     "SELECT id, amount, at FROM input WHERE (SELECT sum(r.id % 7) FROM range(9000000000000) r) > 0"
+)
+
+SLOW: Final = (  # minutes, for 2,000 records
+    "SELECT id, amount, at FROM (SELECT *, explode(sequence(1, 3000)) AS b FROM "
+    "(SELECT *, explode(sequence(1, 3000)) AS a FROM input)) WHERE a + b < 0"
 )
 
 
@@ -110,6 +115,19 @@ def query_that_never_ends(street: Street) -> Generator[str | None, None, None]:
     file.unlink()
 
 
+def queries_that_take_minutes(street: Street) -> Generator[str | None, None, None]:
+    slow = [street.add(f"query.slow.{number}", lambda name: queried_root(name, SLOW)) for number in range(2)]
+    quick = street.add("query.quick", queried_root)
+    for name in (*slow, quick):
+        street.publish(name, rows(0, 2000))
+    require_each_once(street, quick, 2000)
+    yield slow[0]
+    for name in slow:
+        street.node.run(f"commit {name} -", stdin=as_text(queried_root(name)["content"]["metadata"][0]))
+    for name in slow:
+        require_each_once(street, name, 2000)
+
+
 def ingest_that_is_interrupted(street: Street) -> Generator[str | None, None, None]:
     name = street.add("ingest.interrupted")
     file = street.node.home / f"{name}.ndjson"
@@ -160,6 +178,7 @@ COMMANDS: Final[tuple[Neighbour, ...]] = (
     renamed_added_again_and_reset_while_they_stream,
     moved_by_its_key,
     query_that_never_ends,
+    queries_that_take_minutes,
     ingest_that_is_interrupted,
     second_node_with_the_same_topics,
 )
