@@ -15,7 +15,7 @@ Partition = tuple[str, int]  # topic and number
 COUNT: Final = 1000  # events taken at once
 SETTINGS: Final[dict[str, str | int | bool]] = {
     # An answer comes at once when there is a message.
-    "fetch.wait.max.ms": 10_000,
+    "fetch.wait.max.ms": 30_000,
     "max.partition.fetch.bytes": 1024,
     "queued.min.messages": 1,
 }

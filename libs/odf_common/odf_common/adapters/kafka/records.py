@@ -209,7 +209,7 @@ class KafkaRecords:
         self._watch_no_more(partitions)
 
     def _watch_no_more(self, partitions: AbstractSet[Partition]) -> None:
-        watched = (self._trying | self._quiet) & partitions
+        watched = (partitions & self._trying) | (partitions & self._quiet)
         for partition in partitions:
             self._ended.pop(partition, None)
         if self._watch is not None and watched:
