@@ -37,7 +37,11 @@ def record(id_: int) -> Row:
 def mounted(folder: Path) -> Iterator[None]:
     """Have a small file system of its own at a folder, for which the tests need to be root."""
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "odf-test", str(folder)], check=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "odf-test", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        # In some containers not even root may.
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,16 +40,23 @@ class Collector:
         self._attempt("names are not repaired for now", self.catalog.mend)
         swept_at = -math.inf
         while not stop.is_set():
-            self._attempt("leftovers are not collected for now", self.collect)
+            self.collect()
             if self.now() - swept_at >= UNFINISHED_SECONDS:
                 swept_at = self.now()
                 self._attempt("unfinished writes are not removed for now", self.sweep)
             stop.wait(INTERVAL_SECONDS)
 
     def collect(self) -> None:
-        """Settle abandoned claims, and remove killed commands' files and strays older than the grace period."""
-        self.staging.sweep()
-        self.claims.datasets.blobs.finish_deletions()
+        """Settle abandoned claims, and remove killed commands' files and strays older than the grace period.
+
+        What cannot be collected now is logged, and keeps nothing else from it.
+        """
+        deletions = self.claims.datasets.blobs.finish_deletions
+        self._attempt("files of killed commands are not removed for now", self.staging.sweep)
+        self._attempt("deletions are not finished for now", deletions)
+        self._attempt("leftovers are not collected for now", self._collect)
+
+    def _collect(self) -> None:
         unreadable = self.catalog.unreadable()
         for entry in self.catalog.claims():
             if unreadable and self.catalog.by_id(entry.dataset_id) is None:
@@ -60,14 +67,14 @@ class Collector:
         if unreadable:
             return
         for dataset in self._strays():
-            self._settle(dataset, "", lambda record: record.dataset_id in self._strays())
+            self._settle(dataset, "", lambda record: any(self._strays((record.dataset_id,))))
 
     def sweep(self) -> None:
         """Remove what killed processes have left of unfinished writes."""
         self.claims.datasets.blobs.sweep(self.now() - UNFINISHED_SECONDS)
 
-    def _strays(self) -> tuple[DatasetId, ...]:
-        return tuple(self.catalog.strays(self.now() - self.grace_seconds))
+    def _strays(self, among: Iterable[DatasetId] | None = None) -> tuple[DatasetId, ...]:
+        return tuple(self.catalog.strays(self.now() - self.grace_seconds, among))
 
     def _settle(self, dataset: DatasetId, alias: str, is_due: Callable[[CatalogEntry], bool]) -> None:
         try:

@@ -241,9 +241,9 @@ class MemoryCatalog(Catalog):
         """Return nothing: no file is damaged."""
         return ()
 
-    def strays(self, untouched_since: float) -> Iterator[DatasetId]:
+    def strays(self, untouched_since: float, among: Iterable[DatasetId] | None = None) -> Iterator[DatasetId]:
         """Iterate over nothing: this catalog knows of no objects."""
-        del untouched_since
+        del untouched_since, among
         return iter(())
 
     def mend(self) -> None:

@@ -196,8 +196,11 @@ class Catalog(Protocol):
     def unreadable(self) -> tuple[str, ...]:
         """Return the names that are taken by what cannot be read: which dataset they name is unknown."""
 
-    def strays(self, untouched_since: float) -> Iterator[DatasetId]:
-        """Iterate over datasets that hold objects, never had a name, and were last written before (epoch seconds)."""
+    def strays(self, untouched_since: float, among: Iterable[DatasetId] | None = None) -> Iterator[DatasetId]:
+        """Iterate over datasets that hold objects, never had a name, and were last written before (epoch seconds).
+
+        Of all datasets, or only of those `among`.
+        """
 
     def mend(self) -> None:
         """Repair what damage, or a process killed by an earlier release, left of names."""

@@ -67,6 +67,9 @@ class Inspector:
         while some := self._next():
             try:
                 self._deliver(self._inspected(some))
+            except Exception:
+                # The patrol asks for them again.
+                log.exception("datasets cannot be inspected", count=len(some))
             finally:
                 with self._lock:
                     self._busy.difference_update(some)

@@ -269,8 +269,9 @@ class OwnedSources:
                 entries = {one.dataset_id: one for one in self._catalog.entries() if one.push_topics}
                 changed = {dataset for dataset, one in entries.items() if known.get(dataset) != one}
                 self._reading.request(lambda: self._scanned(changed | (known.keys() - entries.keys())))
-            except OdfError as error:
-                log.error("the catalog cannot be read", why=str(error))  # noqa: TRY400 - no traceback is needed
+            except Exception as error:
+                # Whatever is wrong with the catalog, it is looked at again.
+                log.exception("the catalog cannot be read", why=str(error))
                 self._reading.request(lambda: self._scanned(()))
 
         self._pool.submit(scan)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from odf_common.ports.engine import QueryNotWanted, QueryTooSlow
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.testing.builders import a_dataset, a_push_source, a_query, a_source_state, some_data
-from odf_ingest.push import stalls
+from odf_ingest.push import owned, stalls
 from odf_ingest.push.inspector import Inspection, Inspector
 from odf_ingest.push.machine import Phase
 from odf_ingest.push.record import Search
@@ -273,6 +273,53 @@ def test_a_dataset_that_cannot_be_read_hides_no_other() -> None:
             time.sleep(0.005)
     assert sorted(str(one.dataset) for one in found) == sorted(map(str, names))
     assert {one.dataset for one in found if one.error is not None} == set(faults)
+
+
+def test_a_bug_in_the_inspection_of_some_keeps_others_from_nothing() -> None:
+    names = [a_dataset(number) for number in range(2)]
+    found: list[DatasetId] = []
+
+    def deliver(inspections: Sequence[Inspection]) -> None:
+        if names[0] in {one.dataset for one in inspections}:
+            raise ValueError("a bug")
+        found.extend(one.dataset for one in inspections)
+
+    with ThreadPoolExecutor(1) as pool:
+        inspector = Inspector(
+            catalog=MemoryCatalog(),
+            current=lambda _: None,
+            topics=Broker(),  # type: ignore[arg-type]
+            pool=pool,
+            deliver=deliver,
+        )
+        with capture_logs() as logs:
+            inspector.ask(names[:1])
+            while not logs:
+                time.sleep(0.005)
+            inspector.ask(names[1:])
+            while not found:
+                time.sleep(0.005)
+    assert found == names[1:]
+    assert [line["event"] for line in logs] == ["datasets cannot be inspected"]
+
+
+def test_a_catalog_that_fails_once_is_looked_through_again(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owned, "RESCAN", 0.05)
+    with running(make_bench(), broker) as node:
+        entries = node.catalog.entries
+        failures: list[Exception] = [ValueError("a bug"), StorageUnavailable(what="names", why="EIO")]
+        looks = []
+
+        def failing() -> Iterator[CatalogEntry]:
+            if failures:
+                raise failures.pop()
+            looks.append(1)
+            return entries()
+
+        monkeypatch.setattr(node.catalog, "entries", failing)
+        node.wait(lambda: bool(looks))
 
 
 def test_a_slow_dataset_holds_up_only_itself() -> None:

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,10 +167,10 @@ class LocalCatalog(Catalog):
         """Return the names that are taken by what cannot be read: which dataset they name is unknown."""
         return tuple(sorted(self._read().unreadable))
 
-    def strays(self, untouched_since: float) -> Iterator[DatasetId]:
+    def strays(self, untouched_since: float, among: Iterable[DatasetId] | None = None) -> Iterator[DatasetId]:
         """Iterate over datasets that hold objects, never had a name, and were last written before (epoch seconds)."""
         known = self._read().by_id
-        for dataset in self._folders():
+        for dataset in self._folders() if among is None else among:
             folder = layout.dataset_folder(self._home, dataset)
             records = folder / "info" / "alias", layout.note_file(self._home, dataset, RECORD)
             if (
