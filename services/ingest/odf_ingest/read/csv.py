@@ -222,7 +222,8 @@ def _message(step: ReadStepCsv, grammar: Grammar, value: bytes) -> _Message:
         return None, records[0]
     if step.header and len(records) == 2:
         return records[0], records[1]
-    raise InvalidInput(text=f"holds {len(records)} records instead of one" if records else "is empty")
+    count = len(records) - 1 if step.header else len(records)
+    raise InvalidInput(text=f"holds {count} records instead of one" if records else "is empty")
 
 
 def _header_of(grammar: Grammar, text: bytes) -> tuple[bytes, bytes]:

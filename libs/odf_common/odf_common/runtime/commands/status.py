@@ -106,7 +106,8 @@ def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, ob
             )
         if one.get("rejected"):
             reason = one.get("rejected_reason")
-            text = f"{one['rejected']} messages were rejected{f'; the first: {reason}' if reason else ''}"
+            count = "1 message was" if one["rejected"] == 1 else f"{one['rejected']} messages were"
+            text = f"{count} rejected{f'; the first: {reason}' if reason else ''}"
             remedy = f"`odf rejected list {one['alias']}` shows them; retry or drop them with `odf rejected`"
             found.append({"of": one["alias"], "problem": text, "since": None, "remedy": remedy})
     return found
