@@ -1,45 +1,26 @@
 """Which engine this is: a version that is the same wherever the same results come out.
 
-Counted are the releases of what computes and of what it runs on, and the sources that decide on results: all of this
-package but its edges, and the model's records. Comments, docstrings and layout do not count, nor do tests, services or
-the JVM's build: since release 17 Java computes floating point the same everywhere.
+Counted are the releases of what computes and of what it runs on, and one number for what this package makes of them.
+The number is raised by hand, with each change of a result or of a checkpoint; `tests/golden.json` has both for queries
+of every kind. The JVM's build does not count: since release 17 Java computes floating point the same everywhere.
 """
 
-import ast
 import hashlib
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
-import odf_common.data
-import odf_engine_spark
 from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import EngineNotAvailable
 from odf_engine_spark.jvm import Spark
 
 ENGINE: Final = "spark"
 PACKAGES: Final = ("numpy", "pyarrow", "pyspark")
-EDGES: Final = frozenset(
-    {
-        "__main__",
-        "adhoc",
-        "archive",
-        "evolution",
-        "faults",
-        "identity",
-        "jobs",
-        "launching",
-        "messages",
-        "progress",
-        "pulse",
-        "requests",
-    }
-    | {"server", "service", "spare"}
-)  # modules that decide on no result of a transform; those for tests neither
-TESTING: Final = "testing"
+SEMANTICS: Final = 1
+# Before there was the number, the text of the sources counted; with the same releases this one did the same.
+FORMER: Final[Mapping[str, str]] = {"0.1.0+spark4.3.0.5bc3fbb2aaf3": "0.1.0+spark4.3.0.s1.bb71a90a73af"}
 DIGITS: Final = 12
 
 
@@ -51,7 +32,8 @@ class Identity:
 
     def require(self, transform: TransformSql) -> None:
         """Return if a transform may run here; raises `EngineNotAvailable` if it names another engine or version."""
-        if transform.engine.lower() != ENGINE or transform.version not in (None, self.version):
+        asked = transform.version and FORMER.get(transform.version, transform.version)
+        if transform.engine.lower() != ENGINE or asked not in (None, self.version):
             wanted = " ".join(part for part in (transform.engine, transform.version) if part)
             text = (
                 f"the transform is for {wanted}, the engine here is {ENGINE} {self.version}: use a node that has the "
@@ -65,39 +47,10 @@ def identity_of(spark: Spark) -> Identity:
     java = str(spark.jvm.java.lang.System.getProperty("java.specification.version"))
     releases = {name: version(name) for name in PACKAGES}
     runs_on = {"java": java, "python": ".".join(platform.python_version_tuple()[:2])}
-    counted = digest({**releases, **runs_on}, (meaning(file.read_text()) for file in sources()))
-    return Identity(version=f"{version('odf-engine-spark')}+spark{releases['pyspark']}.{counted}")
+    name = f"{version('odf-engine-spark')}+spark{releases['pyspark']}.s{SEMANTICS}"
+    return Identity(version=f"{name}.{digest({**releases, **runs_on})}")
 
 
-def sources() -> tuple[Path, ...]:
-    """Return the files that count, in order."""
-    package = _modules(odf_engine_spark.__path__)
-    return (
-        *(file for file in package if file.stem not in EDGES and not file.stem.startswith(TESTING)),
-        *_modules(odf_common.data.__path__),
-    )
-
-
-def meaning(source: str) -> str:
-    """Return what a module does, whatever its comments, docstrings and layout."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            and ast.get_docstring(node) is not None
-        ):
-            node.body = node.body[1:]
-    return ast.dump(tree)
-
-
-def digest(releases: Mapping[str, str], meanings: Iterable[str]) -> str:
-    """Return twelve hexadecimal digits for what counts; the sources' order counts too."""
-    total = hashlib.sha256(repr(sorted(releases.items())).encode())
-    for each in meanings:
-        total.update(hashlib.sha256(each.encode()).digest())
-    return total.hexdigest()[:DIGITS]
-
-
-def _modules(folders: Iterable[str]) -> Iterator[Path]:
-    for folder in folders:
-        yield from sorted(Path(folder).glob("*.py"))
+def digest(releases: Mapping[str, str]) -> str:
+    """Return twelve hexadecimal digits for releases."""
+    return hashlib.sha256(repr(sorted(releases.items())).encode()).hexdigest()[:DIGITS]

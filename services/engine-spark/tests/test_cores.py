@@ -1,55 +1,82 @@
-"""The same requests in another process, cold and with other cores, give the same bytes (design: law 2)."""
+"""The same requests give the same bytes: as ever before, and in a cold process with other cores (design: law 2).
+
+`golden.json` has what every kind of query writes, and which engine wrote it. To write it anew after `SEMANTICS` or a
+release was raised: `python services/engine-spark/tests/test_cores.py 'local[2]' > services/engine-spark/tests/golden.json`.
+"""
 
 import hashlib
 import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+from odf_engine_spark.identity import identity_of
 from odf_engine_spark.jvm import Spark
 from odf_engine_spark.session import start
 from odf_engine_spark.testing import FLIGHTS, MINUTE, VOCAB, WEATHER, Chain, Derivative, sql
 from odf_engine_spark.testing_kinds import KINDS, chains
 from odf_engine_spark.transform import Transforms
 
+GOLDEN: Final = Path(__file__).with_name("golden.json")
+SAMPLE: Final = tuple(KINDS)[::5]
 
-def digests(spark: Spark, folder: Path) -> dict[str, str]:
-    """Return what every kind of query writes, data and checkpoints, as one hash each."""
-    transforms, found = Transforms(spark, is_signed=False), {}
-    for number, (kind, steps) in enumerate(KINDS.items()):
-        place = folder / str(number)
-        place.mkdir()
-        inputs = []
-        for name, blocks in chains(steps, back=20 * MINUTE).items():
-            chain = Chain(
-                name=name, schema=WEATHER if name == "weather" else FLIGHTS, vocab=VOCAB, folder=place
-            )
-            for block in blocks:
-                chain.add(block)
-            inputs.append(chain)
-        derivative = Derivative(transforms=transforms, transform=sql(*steps), chains=inputs, folder=place)
-        derivative.pull(*(4 for _ in inputs))
-        derivative.pull()
-        written = [place / name for name in ("data-0", "checkpoint-0", "data-1", "checkpoint-1")]
-        found[kind] = hashlib.sha3_256(b"".join(file.read_bytes() for file in written)).hexdigest()
+
+def golden() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(GOLDEN.read_text())
     return found
 
 
-@pytest.mark.timeout(900)  # all kinds, twice, once in a cold JVM
-def test_neither_cores_nor_temperature_matter(spark: Spark, tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    here = digests(spark, tmp_path / "here")
-    there = subprocess.run(
-        [sys.executable, __file__, "local[1]"], check=True, capture_output=True, text=True, timeout=800
+def digest(transforms: Transforms, kind: str, folder: Path) -> str:
+    """Return what a kind of query writes in two requests, data and checkpoints, as one hash."""
+    inputs = []
+    for name, blocks in chains(KINDS[kind], back=20 * MINUTE).items():
+        schema = WEATHER if name == "weather" else FLIGHTS
+        chain = Chain(name=name, schema=schema, vocab=VOCAB, folder=folder)
+        for block in blocks:
+            chain.add(block)
+        inputs.append(chain)
+    transform = sql(*KINDS[kind])
+    derivative = Derivative(transforms=transforms, transform=transform, chains=inputs, folder=folder)
+    derivative.pull(*(4 for _ in inputs))
+    derivative.pull()
+    written = [folder / name for name in ("data-0", "checkpoint-0", "data-1", "checkpoint-1")]
+    return hashlib.sha3_256(b"".join(file.read_bytes() for file in written)).hexdigest()
+
+
+def digests(spark: Spark, kinds: Iterable[str]) -> dict[str, str]:
+    """Return the digests of kinds of queries."""
+    transforms, found = Transforms(spark, is_signed=False), {}
+    for kind in kinds:
+        with tempfile.TemporaryDirectory() as folder:
+            found[kind] = digest(transforms, kind, Path(folder))
+    return found
+
+
+def test_the_engine_is_the_one_that_wrote_them(spark: Spark) -> None:
+    assert identity_of(spark).version == golden()["engine"], (
+        "write golden.json anew, and look at what has changed"
     )
-    assert json.loads(there.stdout.splitlines()[-1]) == here
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_writes_what_it_wrote_before(spark: Spark, kind: str) -> None:
+    assert digests(spark, [kind]) == {kind: golden()["digests"][kind]}, "raise the number or mend the change"
+
+
+@pytest.mark.timeout(900)  # a cold JVM
+def test_neither_cores_nor_temperature_matter() -> None:
+    command = [sys.executable, __file__, "local[1]", *SAMPLE]
+    cold = subprocess.run(command, check=True, capture_output=True, text=True, timeout=800)
+    assert json.loads(cold.stdout)["digests"] == {kind: golden()["digests"][kind] for kind in SAMPLE}
 
 
 if __name__ == "__main__":
     session = start(sys.argv[1])
-    with tempfile.TemporaryDirectory() as scratch:
-        print(json.dumps(digests(session, Path(scratch))))
+    written = digests(session, sys.argv[2:] or KINDS)
+    print(json.dumps({"engine": identity_of(session).version, "digests": written}, indent=2))
     session.session.stop()
