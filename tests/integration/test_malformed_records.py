@@ -192,7 +192,7 @@ def test_ctrl_c_while_a_file_is_ingested_waits_for_what_became_of_it(story: Stor
     name = "malformed.interrupted"
     story.add(root(name, COLUMNS, event_time="at"))
     file = tmp_path / "large"
-    file.write_bytes(b"\n".join(good(number) for number in range(86_400)) * 10)
+    file.write_bytes(b"".join(good(number) + b"\n" for number in range(86_400)) * 10)
     command = story.node.start(f"ingest {name} {file} --output json")
     story.node.eventually(story.is_handed_over)
     command.send_signal(signal.SIGINT)

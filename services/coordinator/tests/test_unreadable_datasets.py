@@ -110,8 +110,8 @@ def test_a_full_disk_refuses_commits_leaves_nothing_behind_and_needs_no_restart(
     with monkeypatch.context() as patch, capture_logs():
         patch.setattr(os, "fsync", full)
         refused = [next(iter(commands.handle(message))).envelope.refused for _ in range(2)]
-    assert {(one.code, one.text.rpartition(": ")[2]) for one in refused} == {
-        ("StorageUnavailable", "No space left on device")
+    assert {(one.code, one.text.partition(": ")[0]) for one in refused} == {
+        ("StorageUnavailable", "the disk is full (No space left on device)")
     }
     assert {file for file in tmp_path.rglob("*") if file.is_file() and "locks" not in file.parts} <= before
     assert next(iter(commands.handle(message))).envelope.WhichOneof("body") == "committed"

@@ -28,6 +28,14 @@ _MISSING: Final = frozenset(
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
     }
 )
+_OUTDATED: Final = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
 AT_ONCE: Final = 500  # topics described by one request
 T = TypeVar("T")
 _Answers = dict[int, "Future[ListOffsetsResultInfo]"]  # by partition
@@ -128,6 +136,8 @@ class KafkaTopics:
                 found[name] = TopicInfo(topic_id=str(topic.topic_id), low=low, high=high)
             except OdfError as error:
                 found[name] = error
+        if any(isinstance(one, _OutdatedError) for one in found.values()):
+            self._refresh()  # for the next time
         return found
 
     def _offsets_of(self, places: Iterable[tuple[str, int]], spec: OffsetSpec) -> Mapping[str, _Answers]:
@@ -141,8 +151,20 @@ class KafkaTopics:
 
     def _offsets(self, name: str, partitions: Iterable[int], spec: OffsetSpec) -> Mapping[int, int]:
         wanted = {TopicPartition(name, partition): spec for partition in partitions}
-        answers = self._admin.list_offsets(wanted, request_timeout=TIMEOUT)
-        return {at.partition: _outcome(answer, name).offset for at, answer in answers.items()}
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            answers = self._admin.list_offsets(wanted, request_timeout=TIMEOUT)
+            try:
+                return {at.partition: _outcome(answer, name).offset for at, answer in answers.items()}
+            except _OutdatedError:
+                if time.monotonic() > deadline:
+                    raise
+            self._refresh()
+            time.sleep(PAUSE)
+
+    def _refresh(self) -> None:
+        """Have the client learn anew which broker leads what: it asks by itself only every few minutes."""
+        self._described()
 
     def _described(self) -> Collection[str]:
         """Return the names of all topics."""
@@ -189,6 +211,10 @@ class _AlreadyThereError(OdfError):
     """The topic is there already."""
 
 
+class _OutdatedError(Unavailable):
+    """The client does not know yet that a partition has another leader, or the same one once more."""
+
+
 class _FencedError(Unavailable):
     """There are not enough brokers for the topic's replicas at the moment."""
 
@@ -226,4 +252,6 @@ def _outcome(answer: "Future[T]", name: str) -> T:
             raise _AlreadyThereError from error
         if code == KafkaError.INVALID_REPLICATION_FACTOR:
             raise _FencedError(what="Kafka", why=error.args[0].str()) from error
+        if code in _OUTDATED:
+            raise _OutdatedError(what="Kafka", why=error.args[0].str()) from error
         raise unavailable(error) from error
