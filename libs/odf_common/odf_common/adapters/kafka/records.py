@@ -174,7 +174,9 @@ class KafkaRecords:
         if self._watch is not None:
             ends, changed = self._watch.news()
             self._wake(changed)
-            self._hand_over({place for place in self._trying if ends.get(place) == self._next[place]})
+            self._hand_over(
+                {place for place in self._trying & ends.keys() if ends[place] == self._next[place]}
+            )
         now = time.monotonic()
         if now >= self._look_at and len(self._next) > FEW:
             self._look_at = now + LOOK_SECONDS
