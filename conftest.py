@@ -10,8 +10,7 @@ load_profile()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep what stands on one costly fixture together; everything else goes wherever there is room."""
     for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        if "node" in fixtures or "spark" in fixtures:
-            item.add_marker(pytest.mark.xdist_group("node" if "node" in fixtures else "spark"))
-        elif item.get_closest_marker("integration") or "tests/integration" in str(item.path):
+        if item.get_closest_marker("integration") or "tests/integration" in str(item.path):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        elif "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
