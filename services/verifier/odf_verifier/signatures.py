@@ -1,4 +1,4 @@
-"""Signatures that lie beside blocks hold for them; a block without one is as good (ARCHITECTURE: Signatures)."""
+"""Signatures that lie beside blocks hold for them; a block without one is as good (docs/formats/signature.md)."""
 
 from collections.abc import Iterable, Iterator
 

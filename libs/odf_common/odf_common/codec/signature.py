@@ -1,4 +1,4 @@
-"""A block's signature ⇄ the bytes of the object `signatures/<block hash>`, JSON (ARCHITECTURE: Signatures)."""
+"""A block's signature ⇄ the bytes of the object `signatures/<block hash>`, JSON (docs/formats/signature.md)."""
 
 import json
 from typing import Final

@@ -1,4 +1,4 @@
-"""Signatures: a node's under the blocks it commits, a dataset's owner's under a challenge (ARCHITECTURE: Signatures).
+"""Signatures: a node's under the blocks it commits, a dataset's owner's under a challenge (docs/formats/signature.md).
 
 What is signed begins with a text that names its purpose, so that no signature serves for another one. Blocks are
 signed by hash: the hash is that of the block's bytes, which hold the hash of the block before, down to the seed with
