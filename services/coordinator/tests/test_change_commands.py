@@ -45,7 +45,7 @@ def test_an_input_is_reset_by_force_and_what_was_derived_follows(
     assert odf("pull", "--reset-derivatives", "cities", "-o", "json") == 0
 
     said = capsys.readouterr()
-    assert "took cities.copy back" in said.err
+    assert "rolled back cities.copy" in said.err
     rows = {row["dataset"]: row["state"] for row in json.loads(said.out)}
     assert rows.keys() == {"cities", "cities.copy"}
     assert worked.reading.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo", "Rome"]
@@ -116,7 +116,7 @@ def test_a_block_to_reset_to_is_named_as_elsewhere(
     assert odf("reset", "cities.copy", "zzzzzzzz", "--yes") == 1
     assert "block zzzzzzzz in cities.copy does not exist" in capsys.readouterr().err
     assert odf("reset", "cities.copy", "f1620…", "--yes") == 2
-    assert "part of a hash has to have 8 characters" in capsys.readouterr().err
+    assert "part of a hash needs at least 8 characters" in capsys.readouterr().err
     number = worked.find("cities.copy").state.sequence_number
     for block in (head, head[:16], head[-8:], str(number)):
         assert odf("reset", "cities.copy", block, "--yes", "-o", "json") == 0

@@ -175,7 +175,7 @@ class NothingCovered(NotFound):
 
     def advice(self) -> str:
         """Return how to see what there is."""
-        return "`odf list` shows the datasets of this node; % stands for anything"
+        return "`odf list` shows the datasets of this node; % matches anything"
 
 
 def parse_alias(text: str) -> Alias:
@@ -237,7 +237,7 @@ def parse_pattern(text: str) -> Pattern:
     """Parse `[account/]dataset` where the dataset part may hold `%`; refused are those that no name can be like."""
     account, slash, dataset = text.rpartition("/")
     if not _WILD_NAME.fullmatch(dataset):
-        raise _invalid(text, "a name in which % stands for anything, such as flights.%")
+        raise _invalid(text, "a name in which % matches anything, such as flights.%")
     return Pattern(Name(account) if slash else None, dataset)
 
 

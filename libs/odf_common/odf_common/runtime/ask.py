@@ -1,4 +1,4 @@
-"""Questions of the `odf` command to its node: a stub for each service, refused calls as errors people can read."""
+"""The `odf` command's gRPC clients: a stub per service, with refused calls raised as `OdfError`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,40 +17,40 @@ from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
 from odf_common.runtime.node import Node, find_node
 from odf_common.runtime.settings import load
 
-ANSWER = 60.0  # seconds: deadline of a question that needs no long work
-LOOK = 1.0  # seconds: deadline of what is shown only if it is there at once
-WORK = 24 * 3600.0  # seconds: deadline of work that streams its progress
+ANSWER = 60.0  # seconds: deadline of a short call
+LOOK = 1.0  # seconds: deadline of optional information, shown only if it arrives at once
+WORK = 24 * 3600.0  # seconds: deadline of a call that streams its progress
 
 
 def this_node() -> Node:
-    """Return the node of $ODF_HOME; raises `Unavailable`, with how to start one."""
+    """Return the node of $ODF_HOME; raises `Unavailable`, with advice on how to start one."""
     return find_node(load())
 
 
 @contextmanager
 def coordinator(node: Node | None = None, *, patience: float = RESTART) -> Iterator[CoordinatorStub]:
-    """Open the coordinator; refusals inside come out as `OdfError`."""
+    """Connect to the coordinator; calls inside raise `OdfError`."""
     with _service(node, "coordinator", patience) as open_channel:
         yield CoordinatorStub(open_channel)
 
 
 @contextmanager
 def ingest(node: Node | None = None, *, patience: float = RESTART) -> Iterator[IngestStub]:
-    """Open ingest."""
+    """Connect to ingest; calls inside raise `OdfError`."""
     with _service(node, "ingest", patience) as open_channel:
         yield IngestStub(open_channel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """Why something does not get on, since when, and what to do; None where that is not known."""
+    """Why something is stalled, since when, and what to do; None if unknown."""
 
     problem: str
     since: Timestamp | None = None
     remedy: str | None = None
 
 
-OnSilence = Callable[[str, OdfError], None]  # is called with a service that does not answer, and why
+OnSilence = Callable[[str, OdfError], None]  # called with a service that does not answer, and why
 
 
 def ignore_silence(_service: str, _error: OdfError) -> None:
@@ -58,9 +58,9 @@ def ignore_silence(_service: str, _error: OdfError) -> None:
 
 
 def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, Stuck]:
-    """Return why datasets' push sources do not get on, by dataset id; nothing while ingest cannot be reached.
+    """Return why push sources are stalled, by dataset id; empty while ingest cannot be reached.
 
-    Of several sources all reasons and remedies are given, and the earliest time.
+    For several sources: all reasons and remedies, and the earliest time.
     """
     try:
         with ingest(node, patience=0) as service:
@@ -85,14 +85,14 @@ def _stuck(sources: Sequence[StuckReply.Source]) -> Stuck:
 
 @contextmanager
 def verifier(node: Node | None = None) -> Iterator[VerifierStub]:
-    """Open the verifier."""
+    """Connect to the verifier; calls inside raise `OdfError`."""
     with _service(node, "verifier") as open_channel:
         yield VerifierStub(open_channel)
 
 
 @contextmanager
 def sync(node: Node | None = None) -> Iterator[SyncStub]:
-    """Open sync."""
+    """Connect to sync; calls inside raise `OdfError`."""
     with _service(node, "sync") as open_channel:
         yield SyncStub(open_channel)
 

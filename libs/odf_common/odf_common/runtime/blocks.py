@@ -1,4 +1,4 @@
-"""Blocks as people name them: by sequence number, by hash, or by the beginning or end of one."""
+"""Find a block by what a user types: a sequence number, a hash, or the beginning or end of a hash."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -11,20 +11,20 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem
 
 PART: Final = 8  # characters of a hash
-SHOWN: Final = 5  # hashes, where several may be meant
+SHOWN: Final = 5  # hashes listed if the name is ambiguous
 
 
 def require_block_name(block: str) -> None:
-    """Return if the text may name a block; raises `BadParameter`."""
+    """Raise `BadParameter` unless the string may name a block."""
     if not (block.isascii() and block.isdecimal()) and len(block) < PART:
         raise click.BadParameter(
-            f"{block!r} is no sequence number, and part of a hash has to have {PART} characters",
+            f"{block!r} is not a sequence number; part of a hash needs at least {PART} characters",
             param_hint="BLOCK",
         )
 
 
 def find_block(items: Iterable[BlockItem], dataset: str, block: str) -> BlockItem:
-    """Return the block of this number, else that of this hash or part of one, if there is one only."""
+    """Return the block with this number, hash or unique part of a hash; raises `NotFound` or `InvalidInput`."""
     number, part = block.lstrip("0") or "0", canonical(block)
     found: list[BlockItem] = []
     for item in items:
@@ -41,7 +41,7 @@ def find_block(items: Iterable[BlockItem], dataset: str, block: str) -> BlockIte
 
 
 def canonical(block: str) -> str:
-    """Return a hash as it is shown, anything else in lower case as its part would be."""
+    """Return a full hash in its printed form, anything else in lower case, as part of a hash."""
     try:
         return str(Multihash.parse(block))
     except InvalidInput:

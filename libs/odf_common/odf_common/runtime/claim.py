@@ -1,4 +1,4 @@
-"""A node's claim on its topics, under the id that its home keeps."""
+"""A node's claim on its Kafka topics, under the id stored in its home."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ FILE: Final = "node-id"
 
 
 def node_id(home: Path) -> str:
-    """Return the id of the home's node, made once; all processes of a home have the same."""
+    """Return the id of the home's node, created on first use; all processes of a home share it."""
     file = home / FILE
     if not file.exists():
         pending = durable.write_pending(file, f"{uuid.uuid4().hex}\n".encode())
@@ -32,13 +32,13 @@ def node_id(home: Path) -> str:
 
 @dataclass(eq=False, kw_only=True)
 class HomeCopied(Conflict):
-    """This home was copied from that of a node on this machine, and both have one id."""
+    """This home was copied from another node's home on this machine; both have the same id."""
 
     home: Path
     original: Path
 
     def __str__(self) -> str:
-        """Return which home is a copy of which."""
+        """Return which home is a copy of which one."""
         return f"the home {self.home} is a copy of {self.original}, whose node has the same Kafka topics"
 
     def advice(self) -> str:
@@ -59,9 +59,9 @@ def require_original(home: Path, owner: Claim) -> None:
 
 
 def claim_topics(settings: Settings, now: Timestamp, *, is_taking_over: bool = False) -> Claim:
-    """Make the topics of the settings' prefix this node's, and return its claim.
+    """Claim the topics with the configured prefix for this node, and return the claim.
 
-    Raises `TopicsTaken` when they are another's.
+    Raises `TopicsTaken` if another node has claimed them.
     """
     mine = Claim(
         node_id=node_id(settings.home), home=str(settings.home), host=socket.gethostname(), at=str(now)

@@ -1,6 +1,6 @@
-"""The `odf` command: finds its subcommands by name, imports the one that is asked for, and says what went wrong.
+"""The `odf` command: finds its subcommands by name, imports only the one that is called, and prints errors.
 
-Exit codes: 0 done, 1 refused or failed, 2 misuse, 3 verification failed, 4 compared and not equal.
+Exit codes: 0 success, 1 refused or failed, 2 misuse, 3 verification failed, 4 compared and not equal.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from odf_common.errors import OdfError, VerificationFailed
 from odf_common.runtime.start import ABORTED, importing
 
 PACKAGE: Final = "odf_common.runtime.commands"
-# Their one-line descriptions stand here so that `odf --help` imports none of them.
+# The descriptions are here so that `odf --help` imports no command.
 COMMANDS: Final = {
     "up": "Start the node: Kafka, Redis and the services.",
     "down": "Stop the node.",
@@ -28,14 +28,14 @@ COMMANDS: Final = {
     "log": "Show a dataset's metadata chain.",
     "tail": "Show a dataset's last records.",
     "inspect": "Show a dataset's schema, lineage or query, or a block.",
-    "rename": "Give a dataset another name.",
+    "rename": "Rename a dataset.",
     "delete": "Delete a dataset.",
     "reset": "Move a dataset's head back.",
     "ref": "Keep references next to a dataset's head.",
     "compare": "Show which of two chains is ahead.",
     "ingest": "Append files to a dataset.",
-    "rejected": "Decide about messages that are not records.",
-    "source": "Look at push sources, and resume those that are stopped.",
+    "rejected": "List, retry or drop rejected messages.",
+    "source": "Show push sources, and resume stopped ones.",
     "pull": "Bring datasets up to date.",
     "push": "Copy a dataset to a repository.",
     "repo": "Name repositories.",
@@ -43,11 +43,11 @@ COMMANDS: Final = {
     "verify": "Check data against the chain, by hashes and replay.",
     "key": "Move a dataset's private key to another node.",
     "prove": "Prove that a dataset is ours, or check a proof.",
-    "sql": "Query datasets.",
+    "sql": "Query datasets with Spark SQL.",
     "hash": "Print logical or physical hashes of files.",
     "block": "Encode and decode metadata blocks.",
     "parse-ref": "Parse dataset references.",
-    "system": "Free space: drop data that can be computed again.",
+    "system": "Free space: drop data that can be recomputed.",
     "completion": "Print a completion script for your shell.",
     "schema": "Print the schema of manifests.",
 }
@@ -64,7 +64,7 @@ class Commands(click.Group):
     """A group whose commands are modules of `runtime/commands`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of those that are there."""
+        """Return the names of the commands that are installed."""
         del ctx
         return [name for name in COMMANDS if find_spec(_module(name)) is not None]
 
@@ -92,7 +92,7 @@ def _module(name: str) -> str:
 def odf() -> None:
     """Datasets that anyone can verify: publish records, derive datasets with SQL, replay and share them.
 
-    A command talks to the node whose data is in $ODF_HOME (default: ./.odf). `odf COMMAND --help` explains a command.
+    A command talks to the node whose data is in $ODF_HOME (default: ./.odf). See `odf COMMAND --help` for details.
     """
 
 
@@ -112,11 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _explain(error)
         return 3 if isinstance(error, VerificationFailed) else 1
     except BrokenPipeError:
-        # The reader, such as `head`, has seen enough.
+        # The reader, such as `head`, has closed the pipe. Keep the interpreter from failing when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        # A file that cannot be read or written; no command looks at more than its name.
+        # A file that cannot be read or written: its name and the reason say enough.
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"error: {where}{error.strerror or error}", err=True)
         return 1

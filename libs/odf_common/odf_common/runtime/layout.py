@@ -1,6 +1,7 @@
-"""Tables as lines of text that fit a terminal: what is too wide is cut with "…", moved below or left out, and named.
+"""Tables as lines that fit a terminal: wide cells are truncated with "…", columns are left out or split, and reported.
 
-Pure: cells are text, the width is given. Names are cut before columns are left out; numbers and times are never cut.
+Pure: cells are strings, the width is a parameter. Text is truncated before columns are left out; numbers and times
+are never truncated.
 """
 
 import re
@@ -11,20 +12,20 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 
 GAP: Final = "  "
-LEGIBLE: Final = 20  # characters of a text that say what it is
-SCANT: Final = 12  # characters below which no text is cut
-WIDEST: Final = 40  # characters of a text where columns are printed in parts
+LEGIBLE: Final = 20  # characters that keep truncated text legible
+SCANT: Final = 12  # text is never truncated below this many characters
+WIDEST: Final = 40  # characters of text when the columns are split into parts
 MARK: Final = "…"
 INDENT: Final = "  "
 _TIME: Final = re.compile(r"-?\d{4,}-\d\d-\d\d(T[\d:.]+Z?)?|\d\d:\d\d(:[\d.]+)?")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-Style = Callable[[str], str]  # adds what takes no room, such as a colour
+Style = Callable[[str], str]  # adds something of no width, such as a colour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column: its header, its cells, and how wide it is printed."""
+    """One column: its header, its cells, and its printed width."""
 
     name: str
     cells: tuple[str, ...]
@@ -34,12 +35,12 @@ class Column:
 
     @property
     def floor(self) -> int:
-        """Return the width below which the column is not cut: that of its header at least."""
+        """Return the width below which the column is not truncated."""
         is_whole = self.is_numeric or all(_TIME.fullmatch(cell) for cell in self.cells if cell)
         return self.width if is_whole else min(self.width, max(SCANT, cell_len(self.name)))
 
     def lines(self) -> Iterator[str]:
-        """Iterate over header and cells, each exactly as wide as the column."""
+        """Iterate over the header and the cells, each padded or truncated to the column's width."""
         yield self._fitted(self.name)
         for cell in self.cells:
             fitted = self._fitted(cell)
@@ -54,19 +55,19 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The lines of a table, and what a person should know of what they do not show.
-
-    `parts` is how many tables the columns are in, or 0 where each record is printed a line a field.
-    """
+    """The lines of a table, and what they do not show."""
 
     lines: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    """Names of columns."""
     is_cut: bool = False
+    """Whether any cell is truncated."""
     parts: int = 1
+    """Number of tables that the columns are split into; 0: one line per field of each record."""
 
 
 def column(name: str, cells: Sequence[str], *, is_numeric: bool, style: Style = str) -> Column:
-    """Return a column that is as wide as its widest cell; control characters are shown as escapes."""
+    """Return a column as wide as its widest cell; control characters are escaped."""
     name, cells = printable(name), tuple(printable(cell) for cell in cells)
     width = max(map(cell_len, (name, *cells)))
     return Column(name=name, cells=cells, is_numeric=is_numeric, width=width, style=style)
@@ -75,9 +76,9 @@ def column(name: str, cells: Sequence[str], *, is_numeric: bool, style: Style = 
 def laid_out(columns: Sequence[Column], width: int | None, extra: Sequence[str] = ()) -> Layout:
     """Return a table of at most `width` characters (None: any number).
 
-    Texts are cut to what is legible, then columns of `extra` are left out, then texts are cut to the bone. If that is
-    not enough, either the columns are printed in parts, the first column in each, or the records one by one with a
-    line for each field: whichever takes fewer lines.
+    First text is truncated to `LEGIBLE`, then columns in `extra` are left out, then text is truncated to `SCANT`.
+    If that is not enough, either the columns are split into several tables, each with the first column, or each
+    record is printed with one line per field, whichever takes fewer lines.
     """
     if width is None or _width(columns) <= width:
         return Layout(lines=tuple(_table(columns)))
@@ -93,7 +94,7 @@ def laid_out(columns: Sequence[Column], width: int | None, extra: Sequence[str] 
 
 
 def _one_by_one(columns: Sequence[Column], width: int) -> Layout:
-    """Return each record as a block of lines, a line a field."""
+    """Return each record as a block of lines, one line per field."""
     blocks = [
         (*fields_of(dict(zip((one.name for one in columns), row, strict=True)), width), "")
         for row in zip(*(one.cells for one in columns), strict=True)
@@ -102,9 +103,9 @@ def _one_by_one(columns: Sequence[Column], width: int) -> Layout:
 
 
 def fields_of(pairs: Mapping[str, str], width: int | None) -> tuple[str, ...]:
-    """Return one line for each field; a value that is too long continues below, broken between words only.
+    """Return one line per field; a long value is wrapped between words.
 
-    A word that is longer than a line stays whole, so that it can be copied.
+    A word longer than a line stays whole, so that it can be copied.
     """
     names = max((cell_len(printable(name)) for name in pairs), default=0)
     if width is not None:
@@ -127,7 +128,7 @@ def fields_of(pairs: Mapping[str, str], width: int | None) -> tuple[str, ...]:
 
 
 def paragraph(text: str, width: int | None) -> tuple[str, ...]:
-    """Return lines of at most `width` characters, each indented as the text is."""
+    """Return lines of at most `width` characters, each with the indent of the first."""
     indent = " " * (len(text) - len(text.lstrip(" ")))
     room = None if width is None else width - len(indent)
     lines = [printable(line) for line in text[len(indent) :].split("\n")]
@@ -135,9 +136,9 @@ def paragraph(text: str, width: int | None) -> tuple[str, ...]:
 
 
 def cut(text: str, width: int) -> str:
-    """Return at most `width` characters of a text: words lose their end, names and hashes their middle.
+    """Return at most `width` characters: sentences lose their end, names and hashes their middle.
 
-    Names often differ at their ends only, and a block can be named by the end of its hash.
+    Names often differ only at the end, and a block can be found by the end of its hash.
     """
     if " " in text:
         return set_cell_size(text, width - 1).rstrip() + MARK
@@ -149,7 +150,7 @@ def cut(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text without characters that move a cursor or end a line."""
+    """Return the string with control characters and line separators escaped."""
     return _CONTROL.sub(_escaped, text)
 
 
@@ -170,7 +171,7 @@ def _table(columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _without(columns: Sequence[Column], width: int, extra: Sequence[str], floor: int) -> tuple[Column, ...]:
-    """Return the columns without those of `extra` for which there is no room, the first of them first."""
+    """Return the columns that fit; those in `extra` are left out in their order."""
     shown = list(columns)
     left_out: list[Column] = []
     for name in extra:
@@ -186,7 +187,7 @@ def _without(columns: Sequence[Column], width: int, extra: Sequence[str], floor:
 
 
 def _shrunk(columns: Sequence[Column], width: int, floor: int) -> tuple[Column, ...] | None:
-    """Return the columns cut, the widest first, so that they fit; None if they would fall below the floor."""
+    """Return the columns shrunk to fit, the widest first; None if they would fall below the floor."""
     floors = [min(one.width, max(one.floor, floor)) for one in columns]
     widths = [one.width for one in columns]
     surplus = _width(columns) - width
@@ -200,7 +201,7 @@ def _shrunk(columns: Sequence[Column], width: int, floor: int) -> tuple[Column, 
 
 
 def _in_parts(columns: Sequence[Column], width: int) -> Layout:
-    """Return the columns in as many parts as it takes; the first column, which tells rows apart, is in each."""
+    """Return the columns split into tables; the first column, which identifies rows, is in each."""
     first = replace(columns[0], width=min(columns[0].width, width // 2))
     room = width - first.width - len(GAP)
     rest = [replace(one, width=min(one.width, max(WIDEST, one.floor), room)) for one in columns[1:]]
@@ -215,7 +216,7 @@ def _in_parts(columns: Sequence[Column], width: int) -> Layout:
 
 
 def _wrapped(lines: Sequence[str], room: int | None) -> tuple[str, ...]:
-    """Return the lines, each broken between words where it is longer than `room`."""
+    """Return the lines, wrapped between words to `room` characters."""
     if room is None:
         return tuple(lines) or ("",)
     found: list[str] = []

@@ -1,6 +1,6 @@
-"""Printing: results on stdout as table, JSON or YAML; progress, remarks and questions on stderr.
+"""Printing: results on stdout as table, JSON or YAML; progress, remarks and prompts on stderr.
 
-Tables fit the terminal (`layout`); a pipe gets them whole. Colours only on a terminal, and not with NO_COLOR.
+Tables fit the terminal (`layout`); a pipe gets them in full width. Colours only on a terminal, never with NO_COLOR.
 """
 
 import base64
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS: Final = ("table", "json", "yaml")
-WIDE: Final = 60  # characters of a text in a table
+WIDE: Final = 60  # characters of a truncated string in a table
 COLOURED: Final = ("verdict", "state")
 COLOURS: Final = {
     **dict.fromkeys(
@@ -35,20 +35,22 @@ COLOURS: Final = {
     ),
     **dict.fromkeys(("invalid", "failed", "stopped", "stuck"), "red"),
 }  # anything else is yellow
-_UNSAFE: Final = re.compile(r"[\x7f-\x9f\u2028\u2029]")  # JSON allows them as they are, terminals obey some
+_UNSAFE: Final = re.compile(
+    r"[\x7f-\x9f\u2028\u2029]"
+)  # JSON may contain them raw, but terminals interpret some
 _WIDE_KEY: Final = "odf_common.wide"
-_HASH: Final = re.compile(r"\b(f1620[0-9a-f]{8})[0-9a-f]{56}\b")  # enough of one to be told from others
+_HASH: Final = re.compile(r"\b(f1620[0-9a-f]{8})[0-9a-f]{56}\b")  # enough to tell hashes apart
 
 
 def output_option(command: F) -> F:
-    """Add `--output table|json|yaml` to a command, which arrives as the parameter `output`, and `--wide`."""
+    """Add `--output table|json|yaml` (the parameter `output`) and `--wide` to a command."""
     form = click.option(
         "-o",
         "--output",
         type=click.Choice(FORMATS),
         default="table",
         show_default=True,
-        help="Form of the result.",
+        help="Format of the result.",
     )
     wide = click.option(
         "-w",
@@ -56,13 +58,13 @@ def output_option(command: F) -> F:
         is_flag=True,
         expose_value=False,
         callback=_keep_wide,
-        help="Print tables in full width: nothing is cut short or left out.",
+        help="Print tables in full width, without truncating or leaving out anything.",
     )
     return form(wide(command))
 
 
 def is_wide() -> bool:
-    """Return whether the command that runs was given `--wide`."""
+    """Return whether `--wide` was given to the current command."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(_WIDE_KEY))
 
@@ -74,9 +76,9 @@ def print_rows(
     columns: Sequence[str] = (),
     extra: Sequence[str] = (),
 ) -> None:
-    """Print rows: one array of objects, or a table with these columns (all of the first row by default).
+    """Print rows: an array of objects, or a table with these columns (default: all of the first row).
 
-    Columns of `extra` are left out, with a remark, where the terminal has no room for them.
+    Columns in `extra` are left out, with a remark, if the terminal is too narrow.
     """
     if output == "table":
         _print_table(rows, columns or tuple(rows[0] if rows else ()), extra)
@@ -85,7 +87,7 @@ def print_rows(
 
 
 def print_object(value: Mapping[str, object], output: str) -> None:
-    """Print one object; as a table, a line for each field."""
+    """Print one object; as a table, one line per field."""
     if output == "table":
         from odf_common.runtime.layout import fields_of  # noqa: PLC0415 - only when there is something to show
 
@@ -96,20 +98,20 @@ def print_object(value: Mapping[str, object], output: str) -> None:
 
 
 def confirm(question: str) -> None:
-    """Ask a person; raises `Declined` unless the answer is yes, and `UsageError` where nobody can be asked."""
+    """Raise `Declined` unless the user confirms, and `UsageError` if there is no terminal to ask on."""
     try:
         is_agreed = click.confirm(question, err=True)
     except click.Abort as error:
         if not isinstance(error.__context__, EOFError):
             raise  # Ctrl-C
         click.echo(err=True)
-        raise click.UsageError("there is nobody to ask; give --yes") from error
+        raise click.UsageError("cannot ask for confirmation; give --yes") from error
     if not is_agreed:
         raise Declined("nothing was changed")
 
 
 class Declined(click.ClickException):
-    """A person answered no: nothing was done, and the exit code is 1."""
+    """The user answered no: nothing was done, and the exit code is 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Say that nothing was changed."""
@@ -117,14 +119,14 @@ class Declined(click.ClickException):
 
 
 def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[dict[str, object]]:
-    """Return rows for a table: the texts of one column end after `WIDE` characters, and hashes earlier."""
+    """Return rows for a table, with strings in one column truncated to `WIDE` characters and hashes shortened."""
     return [
         {**row, column: short(held)} if isinstance(held := row.get(column), str) else {**row} for row in rows
     ]
 
 
 def print_text(text: str) -> None:
-    """Print a paragraph, broken between words where the terminal ends; further lines are indented as the first."""
+    """Print a paragraph wrapped to the terminal; all lines have the indent of the first."""
     from odf_common.runtime.layout import paragraph  # noqa: PLC0415 - only when there is something to show
 
     for line in paragraph(text, _width()):
@@ -132,19 +134,19 @@ def print_text(text: str) -> None:
 
 
 def of_dataset(name: str, error: str) -> str:
-    """Return an error with the name of its dataset before it, unless it begins with that itself."""
+    """Return an error prefixed with its dataset, unless it already names it."""
     is_named = error.startswith((f"{name} ", f"{name}:", f"the data of {name} "))
     return error if is_named else f"{name}: {error}"
 
 
 def remark(text: str) -> None:
-    """Tell the person something that is not the result."""
+    """Print something that is not the result, on stderr."""
     click.echo(text, err=True)
 
 
 @contextmanager
 def progress() -> Iterator["Progress"]:
-    """Show progress bars on stderr while the block runs; nothing when that is not a terminal."""
+    """Show progress bars on stderr while the block runs; nothing if it is not a terminal."""
     from rich.console import Console  # noqa: PLC0415 - only when there is something to show
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
     from rich.table import Column  # noqa: PLC0415
@@ -163,7 +165,7 @@ def progress() -> Iterator["Progress"]:
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    """Return what JSON can hold: times as RFC 3339 in UTC, exact numbers and odd ones as text, bytes as base64."""
+    """Return a JSON value: times as RFC 3339 in UTC, decimals and non-finite numbers as strings, bytes as base64."""
     match value:
         case Mapping():
             return {str(key): plain(held) for key, held in value.items()}
@@ -190,7 +192,7 @@ def _scalar(value: object) -> Any:  # noqa: ANN401 - JSON
         case bytes():
             return base64.b64encode(value).decode()
         case _:
-            # Exact decimals, paths, our own types: as they print themselves.
+            # Decimals, paths and our own types.
             return str(value)
 
 
@@ -229,22 +231,22 @@ def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], e
 
 
 def _remark_on(found: "Layout", columns: Sequence[str]) -> None:
-    """Say what a table does not show, or shows in parts."""
+    """Report what a table leaves out, truncates or splits."""
     said = []
     if found.parts == 0:
-        said.append(f"{len(columns)} columns do not fit beside each other")
+        said.append(f"{len(columns)} columns do not fit side by side")
     if found.parts > 1:
-        said.append(f"{len(columns)} columns are shown in {found.parts} parts, {columns[0]} in each")
+        said.append(f"{len(columns)} columns are split into {found.parts} tables, each with {columns[0]}")
     if found.left_out:
-        said.append(f"no room for {', '.join(found.left_out)}")
+        said.append(f"left out: {', '.join(found.left_out)}")
     if found.is_cut:
-        said.append("what has … is cut short")
+        said.append("… marks truncated text")
     if said:
-        remark(f"({'; '.join(said)}; --wide prints all)")
+        remark(f"({'; '.join(said)}; --wide shows all)")
 
 
 def _width() -> int | None:
-    """Return how wide a table may be: None for any width, as in a pipe."""
+    """Return the maximum width of a table; None if unlimited, as in a pipe."""
     return None if is_wide() or not sys.stdout.isatty() else shutil.get_terminal_size().columns
 
 
@@ -257,19 +259,19 @@ def _is_number(value: object) -> bool:
 
 
 def _coloured(text: str) -> str:
-    """Return a verdict or state in its colour, on a terminal that has colours."""
+    """Return a verdict or state in its colour, if the terminal supports colours."""
     return in_colour(text, COLOURS.get(text.partition(" ")[0], "yellow"))
 
 
 def in_colour(text: str, colour: str) -> str:
-    """Return a text in a colour, on a terminal that has colours."""
+    """Return a string in a colour, if the terminal supports colours."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty():
         return text
     return click.style(text, fg=colour)
 
 
 def short(text: str, most: int = WIDE) -> str:
-    """Return the first line of a text, of at most so many characters, with hashes cut."""
+    """Return the first line of a string, at most `most` characters, with hashes shortened."""
     text = _HASH.sub(r"\1…", text)
     first = text.partition("\n")[0]
     if first == text and len(text) <= most:

@@ -1,4 +1,4 @@
-"""Datasets and records as rows that people and programs can read."""
+"""Datasets and records as rows, for tables and JSON."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 OPERATION: Final = "op"
 OPERATIONS: Final = ("+A", "-R", "-C", "+C")
 SECONDS_OF_DAY: Final = 86_400
-# Years past 9999, time zones that this machine does not know, text that is not UTF-8, fields of one name.
+# Raised for years past 9999, time zones unknown to this machine, invalid UTF-8, duplicate field names.
 _NO_PYTHON_VALUE: Final = (ArithmeticError, LookupError, NotImplementedError, OSError, TypeError, ValueError)
 
 
 def summary_row(summary: DatasetSummary) -> dict[str, object]:
-    """Return one dataset as a row of `odf list`; times as RFC 3339, None where there is no value.
+    """Return a dataset as a row of `odf list`; times as RFC 3339, None for missing values.
 
-    Of a dataset that cannot be read there are names and the problem.
+    A dataset that cannot be read has only its names and the problem.
     """
     is_read = bool(summary.head)
     return {
@@ -44,7 +44,7 @@ def summary_row(summary: DatasetSummary) -> dict[str, object]:
 
 
 def problem_of(summary: DatasetSummary) -> dict[str, object]:
-    """Return what is wrong with a dataset, since when, and what to do; None where there is nothing, or not known."""
+    """Return what is wrong with a dataset, since when, and what to do; None if nothing is, or if unknown."""
     return {
         "problem": summary.problem or None,
         "since": Timestamp(summary.since).whole_ms() if summary.HasField("since") else None,
@@ -53,7 +53,7 @@ def problem_of(summary: DatasetSummary) -> dict[str, object]:
 
 
 def with_stuck(row: Mapping[str, object], stuck: Mapping[str, Stuck], dataset_id: str) -> dict[str, object]:
-    """Return a dataset's row with what its push sources are stuck at, where nothing else is wrong with it."""
+    """Return a dataset's row with the problem of its push sources, unless it has another problem."""
     one = stuck.get(dataset_id)
     if row.get("problem") or one is None:
         return dict(row)
@@ -61,7 +61,7 @@ def with_stuck(row: Mapping[str, object], stuck: Mapping[str, Stuck], dataset_id
 
 
 def comparison_row(compared: Comparison, left: str, right: str) -> dict[str, object]:
-    """Return how two chains stand to each other: `left` and `right` name how many blocks only one of them has."""
+    """Return how two chains are related; `left` and `right` are the fields for the number of blocks only in one."""
     return {
         "relation": compared.relation,
         left: compared.left,
@@ -73,7 +73,7 @@ def comparison_row(compared: Comparison, left: str, right: str) -> dict[str, obj
 def record_rows(table: "pa.Table") -> Iterator[Mapping[str, object]]:
     """Iterate over records as mappings, in order.
 
-    A value that Python has none for, which a slice may hold all the same, is text; a time then has its number and type.
+    A value without a Python equivalent becomes a string; a time then has its number and type.
     """
     table = table.rename_columns(_distinct(table.column_names))
     is_direct = not any(_has_nanoseconds(kind) for kind in table.schema.types)
@@ -98,7 +98,7 @@ def print_records(table: "pa.Table", output: str) -> None:
 
 
 def operation_shown(value: object) -> object:
-    """Return an operation as the specification writes it; anything else as it is."""
+    """Return an operation as the specification writes it; any other value unchanged."""
     return OPERATIONS[value] if isinstance(value, int) and 0 <= value < len(OPERATIONS) else value
 
 
@@ -112,7 +112,7 @@ def _has_operations(schema: "pa.Schema") -> bool:
 
 
 def _held(value: "pa.Scalar") -> object:
-    """Return a value as Python has it, or else as text: there is a way to show every value."""
+    """Return a value as its Python equivalent, or as a string if it has none."""
     try:
         return value.as_py() if not value.is_valid or not _has_nanoseconds(value.type) else _in_parts(value)
     except _NO_PYTHON_VALUE:
@@ -131,7 +131,7 @@ def _in_parts(value: "pa.Scalar") -> object:
         return [(_held(item[0]), _held(item[1])) for item in value.values]
     if kind.is_nested(value.type) and hasattr(value, "values"):
         return [_held(item) for item in value.values]
-    if hasattr(value, "as_buffer"):  # text that is not UTF-8
+    if hasattr(value, "as_buffer"):  # a string that is not UTF-8
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
     inner = getattr(value, "value", None)
     if hasattr(inner, "as_py"):  # of a dictionary, union, run or extension
@@ -142,7 +142,7 @@ def _in_parts(value: "pa.Scalar") -> object:
 
 
 def _exact(nanos: int, kind: "pa.DataType") -> object:
-    """Return what is counted in nanoseconds: Python's own types would cut times, and have no least duration."""
+    """Return a value counted in nanoseconds exactly; Python's own types have microseconds only."""
     if str(kind).startswith("timestamp"):
         return Timestamp(nanos)
     if str(kind).startswith("duration"):
@@ -155,12 +155,12 @@ def _exact(nanos: int, kind: "pa.DataType") -> object:
 
 
 def _has_nanoseconds(kind: "pa.DataType") -> bool:
-    """Return whether values of a type, or what is inside them, are counted in nanoseconds."""
+    """Return whether values of a type, or values nested in them, are counted in nanoseconds."""
     return any(mark in str(kind) for mark in ("timestamp[ns", "time64[ns", "duration[ns"))
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Return names that differ: a query may give two columns the same one."""
+    """Return distinct names: a query may return two columns with the same name."""
     found: list[str] = []
     for name in names:
         number, other = 2, name
@@ -171,7 +171,7 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def arrow_table(chunks: Iterable[bytes]) -> "pa.Table":
-    """Return the table of an Arrow IPC stream that came in pieces."""
+    """Return the table of an Arrow IPC stream received in chunks."""
     import pyarrow as pa  # noqa: PLC0415 - slow to import, and few commands need it
 
     with pa.ipc.open_stream(pa.py_buffer(b"".join(chunks))) as reader:

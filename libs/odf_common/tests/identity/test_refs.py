@@ -171,7 +171,7 @@ def test_a_pattern_says_what_a_regular_expression_would(pattern: str, text: str)
 )
 def test_broken_patterns_and_those_that_no_name_is_like_are_refused(text: str) -> None:
     with pytest.raises(
-        InvalidInput, match=r"is not a (reference; expected a name in which % stands for anything|name)"
+        InvalidInput, match=r"is not a (reference; expected a name in which % matches anything|name)"
     ):
         parse_pattern(text)
 

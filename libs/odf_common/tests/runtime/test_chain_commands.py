@@ -79,8 +79,8 @@ def test_a_part_of_several_hashes_names_them(served: Served, capsys: pytest.Capt
     [
         ("33", 1, "block 33 in cities does not exist"),
         ("9" * 5000, 1, "does not exist"),
-        ("c", 2, "no sequence number"),
-        ("abcdefa", 2, "has to have 8 characters"),
+        ("c", 2, "not a sequence number"),
+        ("abcdefa", 2, "needs at least 8 characters"),
         ("zzzzzzzz", 1, "block zzzzzzzz in cities does not exist"),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_filtered_log_reads_no_further_than_its_limit(
 
 @pytest.mark.parametrize(
     ("kind", "hint"),
-    [("AddDat", "did you mean AddData?"), ("setinfos", "SetInfo"), ("", "there are AddData, ")],
+    [("AddDat", "did you mean AddData?"), ("setinfos", "SetInfo"), ("", "choose from AddData, ")],
 )
 def test_an_unknown_kind_is_misuse(kind: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(logged("--filter", kind)) == 2

@@ -82,7 +82,7 @@ def test_the_key_of_another_dataset_is_refused(
 ) -> None:
     monkeypatch.setenv("ODF_HOME", str(copy))
     assert cli.main(["key", "import", "bakery", str(exported)]) == 1
-    assert f"the key is that of {KEY.dataset_id}, not of bakery" in capsys.readouterr().err
+    assert f"the key belongs to {KEY.dataset_id}, not to bakery" in capsys.readouterr().err
     assert not (copy / "keys" / KEY.dataset_id.folder).exists()
 
 

@@ -46,7 +46,7 @@ def test_records_of_23_columns_are_all_shown_on_80(capsys: pytest.CaptureFixture
     assert shown.out.count("2013-01-01T05:00:00Z") == 2 * RECORDS
     assert shown.out.count("some words") == len(NAMES) * RECORDS
     assert [mark for mark in ("+A", "-R", "-C", "+C") if mark in shown.out] == ["+A", "-R", "+C"]
-    assert shown.err.startswith("(23 columns are shown in ")
+    assert shown.err.startswith("(23 columns are split into ")
 
 
 @pytest.mark.usefixtures("terminal")
@@ -81,7 +81,7 @@ def test_wide_cuts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     command([], standalone_mode=False)
     shown = capsys.readouterr()
     assert all(len(line) <= 80 for line in shown.out.splitlines())
-    assert shown.err == "(what has … is cut short; --wide prints all)\n"
+    assert shown.err == "(… marks truncated text; --wide shows all)\n"
 
 
 @pytest.mark.usefixtures("terminal")
@@ -110,7 +110,7 @@ def test_columns_that_are_left_out_are_named(capsys: pytest.CaptureFixture[str])
         "updated": "2013-01-01T05:00:00Z",
     }
     print_rows([row, row], "table", extra=("blocks", "updated"))
-    assert "no room for blocks; what has … is cut short" in capsys.readouterr().err
+    assert "left out: blocks; … marks truncated text" in capsys.readouterr().err
 
 
 def test_no_at_a_prompt_changes_nothing_and_is_no_abort(

@@ -146,7 +146,7 @@ def test_a_pattern_that_no_name_is_like_is_refused(
 ) -> None:
     assert cli.main(["list", "a..%"]) == 1
     assert cli.main(["delete", "a..%", "--yes"]) == 1
-    assert "which % stands for anything" in capsys.readouterr().err
+    assert "which % matches anything" in capsys.readouterr().err
     assert cli.main(["delete", "trains.%", "--yes"]) == 1
     assert "no dataset has a name like trains.%" in capsys.readouterr().err
     assert deleted == []
@@ -173,7 +173,7 @@ def test_nothing_is_deleted_where_something_else_reads_one(
     assert cli.main(["delete", "flights%", "--yes"]) == 1
     assert "flights.worst is read by report" in capsys.readouterr().err
     assert cli.main(["delete", "flights", "--yes"]) == 1
-    assert "flights is read by flights.late, flights.worst: delete what reads" in capsys.readouterr().err
+    assert "flights is read by flights.late, flights.worst: delete its readers" in capsys.readouterr().err
     assert cli.main(["delete", "report", "nowhere", "--yes"]) == 1
     assert cli.main(["delete", "report@next", "--yes"]) == 1
     assert deleted == []
@@ -184,5 +184,5 @@ def test_it_is_asked_with_all_names(
 ) -> None:
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
     assert cli.main(["delete", "%"]) == 1
-    assert "Delete report, flights.worst, flights.late, flights for ever?" in capsys.readouterr().err
+    assert "Delete report, flights.worst, flights.late, flights permanently?" in capsys.readouterr().err
     assert deleted == []

@@ -126,7 +126,7 @@ def test_a_second_up_fails_when_the_node_dies_before_it_is_ready(
         death.start()
         assert cli.main(["up", "--detach"]) == 1
         death.join()
-    assert "ended before it was ready" in capsys.readouterr().err
+    assert "stopped before it was ready" in capsys.readouterr().err
 
 
 def test_a_start_survives_its_way_to_another_process() -> None:

@@ -84,7 +84,7 @@ def test_a_coordinator_that_does_not_answer_is_a_problem(
     assert cli.main(["status"]) == 0
     said = capsys.readouterr().out
     assert "\ncoordinator\n  does not answer: " in said
-    assert "no answer in time; what is shown of datasets is not complete" in said
+    assert "no answer in time; the datasets shown are incomplete" in said
 
 
 @pytest.mark.usefixtures("answers")

@@ -1,4 +1,4 @@
-"""`odf add FILE|DIR|URL|-…`: DatasetSnapshot manifests become datasets."""
+"""`odf add FILE|DIR|URL|-…`: create datasets from DatasetSnapshot manifests."""
 
 import sys
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ PATIENCE = 30  # seconds to fetch a manifest
 
 @click.command("add")
 @click.argument("manifests", nargs=-1, required=True)
-@click.option("-r", "--recursive", is_flag=True, help="Look into folders inside folders too.")
-@click.option("--replace", is_flag=True, help="Change datasets that exist already.")
+@click.option("-r", "--recursive", is_flag=True, help="Search folders recursively.")
+@click.option("--replace", is_flag=True, help="Update datasets that already exist.")
 @output_option
 def command(*, manifests: tuple[str, ...], recursive: bool, replace: bool, output: str) -> None:
-    """Make datasets of manifests: files, folders, URLs, or - for standard input.
+    """Create datasets from manifests: files, folders, URLs, or - for standard input.
 
-    Inputs are made before what is derived of them. The same manifest a second time changes nothing.
+    Inputs are created before the datasets derived from them. Adding the same manifest again changes nothing.
 
     \b
     Example:
       odf add examples/nycflights
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     request = AddRequest(replace=replace)
     for where in manifests:
         for name, text in _read(where, recursive=recursive):

@@ -1,4 +1,4 @@
-"""`odf block encode|decode FILE…`: bytes and hashes of single blocks; needs no node."""
+"""`odf block encode|decode FILE…`: the bytes and hashes of single blocks; needs no node."""
 
 import sys
 from pathlib import Path
@@ -18,19 +18,19 @@ _FILES = click.argument(
 
 @click.group(name="block", epilog="\b\nExample:\n  odf block decode .odf/datasets/*/blocks/*")
 def command() -> None:
-    """Turn metadata blocks into bytes and back."""
+    """Encode metadata blocks to bytes, and decode them."""
 
 
 @command.command()
 @click.option(
-    "--version", type=click.IntRange(2, 3), help="Manifest version; else the manifest's own, else 3."
+    "--version", type=click.IntRange(2, 3), help="Manifest version. Default: the manifest's own, or 3."
 )
 @click.option("--raw", is_flag=True, help="Write the block's bytes instead of its hash.")
 @_FILES
 def encode(*, version: int | None, raw: bool, files: tuple[str, ...]) -> None:
     """Print the hash of each block: "<block hash>  <file>".
 
-    FILE holds YAML or JSON: the content of a MetadataBlock, or a MetadataBlock manifest; - is standard input.
+    FILE is YAML or JSON: the content of a MetadataBlock, or a MetadataBlock manifest; - is standard input.
     """
     if raw and len(files) != 1:
         raise click.UsageError("--raw writes the bytes of one block; give one FILE")
@@ -47,7 +47,7 @@ def encode(*, version: int | None, raw: bool, files: tuple[str, ...]) -> None:
 @command.command()
 @_FILES
 def decode(*, files: tuple[str, ...]) -> None:
-    """Print each block as a YAML document, in the order of the files; - is standard input."""
+    """Print each block as a YAML document, in the order given; - is standard input."""
     for number, file in enumerate(files):
         try:
             text = block_to_yaml(_read(file))

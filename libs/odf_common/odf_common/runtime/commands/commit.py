@@ -1,4 +1,4 @@
-"""`odf commit DATASET EVENT.yaml…`: raw metadata events become blocks of a dataset."""
+"""`odf commit DATASET EVENT.yaml…`: append raw metadata events to a dataset's chain."""
 
 import sys
 from pathlib import Path
@@ -23,13 +23,13 @@ STDIN = "-"
 def command(*, dataset: str, events: tuple[str, ...], output: str) -> None:
     """Commit metadata events, each a file of YAML or JSON, to a dataset; - is standard input.
 
-    All files are read before the first event is committed, in the order given. What the chain says already
-    adds no block. AddData, ExecuteTransform and Seed are refused: only the node writes them.
+    All files are read first, then the events are committed in the order given. Events that would change nothing
+    are skipped. AddData, ExecuteTransform and Seed are refused: only the node writes them.
 
     \b
     Example:
       echo '{kind: SetInfo, description: Departures of 2013}' | odf commit flights -
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     read = [(name, event_from_text(_read(name), _shown(name))) for name in events]
     rows: list[dict[str, object]] = []
     try:
@@ -39,7 +39,7 @@ def command(*, dataset: str, events: tuple[str, ...], output: str) -> None:
                 summary = coordinator.CommitEvent(request, timeout=ask.ANSWER)
                 rows.append({"alias": summary.alias, "event": type(event).__name__, "head": summary.head})
     except OdfError:
-        # One block an event: those before the fault are in the chain already.
+        # Each event is its own block: those before the error are already in the chain.
         if rows:
             print_rows(rows, output)
         if len(read) > 1:

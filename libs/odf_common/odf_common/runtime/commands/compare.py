@@ -1,4 +1,4 @@
-"""`odf compare LEFT RIGHT`: how two chains stand to each other."""
+"""`odf compare LEFT RIGHT`: how two chains are related."""
 
 import click
 
@@ -11,7 +11,7 @@ from odf_common.runtime.tables import comparison_row
 from odf_common.runtime.urls import absolute_url
 
 URL = "://"
-NOT_EQUAL = 4  # 1 would look like a refusal, 3 like damage
+NOT_EQUAL = 4  # 1 would mean refused, 3 damaged
 
 
 @click.command("compare")
@@ -19,16 +19,16 @@ NOT_EQUAL = 4  # 1 would look like a refusal, 3 like damage
 @click.argument("right")
 @output_option
 def command(*, left: str, right: str, output: str) -> int:
-    """Tell whether LEFT is equal to RIGHT, ahead, behind, or diverged, and the last block that both have.
+    """Show whether LEFT is equal to RIGHT, ahead, behind or diverged, and their last common block.
 
-    Each is a dataset, or a reference of one as DATASET@NAME; RIGHT may be a URL (http, https, file) as `odf pull`
-    takes it. Exit status 0: equal; 4: not, whichever way.
+    Each is a dataset, or one of its references as DATASET@NAME. RIGHT may be a URL (http, https, file), as for
+    `odf pull`. Exit status 0: equal; 4: not equal.
 
     \b
     Example:
       odf compare flights flights@candidate
       odf compare flights https://example.org/flights
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     compared = _compared(left, right)
     print_object(
         {"left": left, "right": right, **comparison_row(compared, "only_left", "only_right")}, output
@@ -38,7 +38,7 @@ def command(*, left: str, right: str, output: str) -> int:
 
 def _compared(left: str, right: str) -> Comparison:
     if URL in left:
-        raise InvalidInput(text="a URL stands on the right; give the dataset of this node first", where=left)
+        raise InvalidInput(text="a URL must be on the right; give this node's dataset first", where=left)
     found: Comparison
     if URL in right:
         request = SyncCompareRequest(ref=left, url=absolute_url(right))

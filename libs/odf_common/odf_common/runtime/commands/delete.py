@@ -1,4 +1,4 @@
-"""`odf delete DATASET…`: what is derived before what it is derived of; refused while something else depends on it."""
+"""`odf delete DATASET…`: derivatives before their inputs; refused while another dataset depends on one."""
 
 from collections.abc import Iterable, Iterator
 
@@ -20,23 +20,23 @@ from odf_common.runtime.output import confirm, remark
 
 @click.command("delete")
 @click.argument("datasets", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def command(*, datasets: tuple[str, ...], yes: bool) -> None:
-    """Delete datasets with their chain, data and push topics; refused while another is derived of them.
+    """Delete datasets with their chain, data and push topics; refused while another dataset is derived from them.
 
-    DATASET is a name, an id, or a pattern of names in which % stands for anything. Nothing is deleted before all of
-    them are known to be there and free.
+    DATASET is a name, an id, or a pattern of names in which % matches anything. Nothing is deleted unless all of
+    them exist and can be deleted.
 
     \b
     Example:
       odf delete flights.late --yes
       odf delete 'flights.%'
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     with ask.coordinator() as coordinator:
         known = coordinator.List(ListRequest(), timeout=ask.ANSWER).datasets
         chosen = deletable(_chosen(coordinator, datasets, known), known)
         if not yes:
-            confirm(f"Delete {', '.join(one.alias for one in chosen)} for ever?")
+            confirm(f"Delete {', '.join(one.alias for one in chosen)} permanently?")
         for one in chosen:
             coordinator.Delete(DeleteRequest(ref=one.dataset_id), timeout=ask.ANSWER)
             remark(f"deleted {one.alias}")
@@ -53,14 +53,14 @@ def _chosen(
             yield from (by_name[name] for name in covered([ref], by_name))
         elif (one := by_ref.get(str(parse_ref(ref)).lower())) is not None:
             yield one
-        else:  # who says what is wrong with it
+        else:  # it raises the exact error
             yield coordinator.Describe(DescribeRequest(ref=ref), timeout=ask.ANSWER)
 
 
 def deletable(
     chosen: Iterable[DatasetSummary], known: Iterable[DatasetSummary]
 ) -> tuple[DatasetSummary, ...]:
-    """Return the datasets, each once, those that read others before them; raises `Refused` if one is read besides."""
+    """Return the datasets, each once, readers before their inputs; raises `Refused` if any other dataset reads one."""
     wanted = {one.dataset_id: one for one in chosen}
     besides: dict[str, list[str]] = {}
     for other in known:
@@ -69,6 +69,6 @@ def deletable(
                 besides.setdefault(wanted[one].alias, []).append(other.alias)
     if besides:
         read = "; ".join(f"{name} is read by {', '.join(readers)}" for name, readers in besides.items())
-        raise Refused(reason="DatasetInUse", text=f"{read}: delete what reads it too, or first")
+        raise Refused(reason="DatasetInUse", text=f"{read}: delete its readers too, or first")
     readers = {id_: [one.dataset_id for one in wanted.values() if id_ in one.inputs] for id_ in wanted}
     return tuple(wanted[one] for one in in_order(readers))

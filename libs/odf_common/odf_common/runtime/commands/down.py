@@ -13,17 +13,17 @@ from odf_common.runtime.output import remark
 from odf_common.runtime.settings import load
 from odf_common.runtime.supervisor.leftovers import end_leftovers
 
-PATIENCE: Final = 40.0  # seconds; the supervisor's own limits are shorter
+PATIENCE: Final = 40.0  # seconds; longer than the supervisor's own limits
 
 
 @click.command("down", short_help="Stop the node.")
 def command() -> None:
-    """Stop the node, orderly; when this returns no process of it is left.
+    """Stop the node gracefully; no process of it is left when this returns.
 
     \b
     Example:
       odf down
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     home = load().home
     try:
         node = read_node(home)
@@ -46,6 +46,6 @@ def _end(pid: int) -> None:
             # Its children are killed with it.
             os.kill(pid, signal.SIGKILL)
             raise Unavailable(
-                what="the supervisor", why=f"it did not end within {PATIENCE:g} s and was killed"
+                what="the supervisor", why=f"it did not stop within {PATIENCE:g} s and was killed"
             )
         time.sleep(0.05)

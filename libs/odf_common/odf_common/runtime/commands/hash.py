@@ -11,23 +11,23 @@ from odf_common.hashing.multihash import Multihash
 
 @click.group(name="hash", epilog="\b\nExample:\n  odf hash physical slice.parquet")
 def command() -> None:
-    """Print hashes of files, one line each: the hash, two spaces, the file.
+    """Print hashes of files, one line per file: the hash, two spaces, the file.
 
-    Files that cannot be hashed are named on stderr, the others are printed all the same.
+    Files that cannot be hashed are reported on stderr; the others are still printed.
     """
 
 
 @command.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def logical(files: tuple[Path, ...]) -> int:
-    """Hash the records of Parquet files, however they are encoded."""
+    """Hash the records of Parquet files, regardless of their encoding."""
     return _print(files, _logical)
 
 
 @command.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def physical(files: tuple[Path, ...]) -> int:
-    """Hash the bytes of files: SHA3-256."""
+    """Hash the bytes of files with SHA3-256."""
     return _print(files, _physical)
 
 

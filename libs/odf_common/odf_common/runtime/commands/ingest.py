@@ -1,4 +1,4 @@
-"""`odf ingest DATASET [FILE…|-]`: each file is one batch, committed when the command returns."""
+"""`odf ingest DATASET [FILE…|-]`: append files; each is one batch, committed when the command returns."""
 
 import signal
 import sys
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 MIB: Final = 1024 * 1024
-LARGE: Final = 16 * MIB  # bytes of a file whose progress is shown
-CANCEL_SECONDS: Final = 0.5  # between two requests to cancel
-CANCELLED: Final = "Cancelled"  # the node's reason
-Show = Callable[[str, int], None]  # the stage, and bytes done of it
+LARGE: Final = 16 * MIB  # bytes; progress is shown from this size on
+CANCEL_SECONDS: Final = 0.5  # between cancel requests
+CANCELLED: Final = "Cancelled"  # the reason the node reports
+Show = Callable[[str, int], None]  # the stage, and the bytes of it that are done
 COLUMNS: Final = ("file", "outcome", "records", "error", "head")
 
 
 @click.command("ingest")
 @click.argument("dataset")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--source", default="", help="Push source; needed when the dataset has several.")
-@click.option("--event-time", metavar="T", help="Event time of records that have none, RFC 3339.")
+@click.option("--source", default="", help="Push source; required if the dataset has several.")
+@click.option("--event-time", metavar="T", help="Event time of records without one (RFC 3339).")
 @click.option(
     "--idempotency-key",
     metavar="KEY",
-    help="A command that is repeated with the same key and files commits only what was not. The last 64 keys count.",
+    help="Repeating a command with the same key and files commits only what is missing. The last 64 keys are kept.",
 )
 @output_option
 def command(
@@ -58,14 +58,15 @@ def command(
 ) -> None:
     """Append files to a dataset; each FILE is one batch, - is standard input.
 
-    It stops at the first file that is refused, and prints what became of each. Ctrl-C cancels the file that is being
-    committed and waits for the node's answer; a second Ctrl-C leaves without it, with the key that tells later.
+    Stops at the first refused file, and prints the outcome of each. Ctrl-C cancels the file being committed and
+    waits for the node's answer. A second Ctrl-C exits at once and prints a key: repeat the command with it to find
+    out what was committed.
 
     \b
     Example:
       odf ingest flights flights.ndjson
       zcat flights.ndjson.gz | odf ingest flights -
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     moment = None if event_time is None else time_message(Timestamp.parse(event_time))
     node = ask.this_node()
     run = idempotency_key or uuid.uuid4().hex
@@ -94,7 +95,7 @@ def command(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """What became of a file: committed, already, refused, cancelled, unknown, not attempted."""
+    """The outcome of a file: committed, already, refused, cancelled, unknown, not attempted."""
 
     file: str
     outcome: str
@@ -126,7 +127,7 @@ class FileFailed(OdfError):
     error: OdfError
 
     def __str__(self) -> str:
-        """Return the file and what is wrong."""
+        """Return the file and its error."""
         return f"{self.file}: {self.error}"
 
     def advice(self) -> str:
@@ -136,31 +137,29 @@ class FileFailed(OdfError):
 
 @dataclass(eq=False, kw_only=True)
 class VerdictUnknown(OdfError):
-    """The node has not said whether the file was committed."""
+    """The node did not report whether the file was committed."""
 
     why: str
     key: str
 
     def __str__(self) -> str:
-        """Return that, and why."""
-        return f"{self.why}; the file may have been committed, or be committed yet"
+        """Return why, and what may have happened."""
+        return f"{self.why}; the file may have been committed, or may still be"
 
     def advice(self) -> str:
         """Return how to find out."""
-        return (
-            f"repeat the command with --idempotency-key {self.key}: what was committed is not committed again"
-        )
+        return f"repeat the command with --idempotency-key {self.key}: files already committed are not committed again"
 
 
 def _outcome(node: Node, header: PushHeader, file: str, run: str) -> _Result:
-    """Push a file and return what became of it; a result that is interrupted ends the command."""
+    """Push a file and return its outcome; an interrupted one ends the command."""
     push = _Push()
     try:
         reply = push.through(node, header, file)
     except KeyboardInterrupt:
         if not push.is_sent:
             return _Result(file=file, outcome="cancelled", is_interrupted=True)
-        unknown = VerdictUnknown(why="left before the node's answer", key=run)
+        unknown = VerdictUnknown(why="exited before the node answered", key=run)
         remark(f"{_named(file)}: {unknown}")
         remark(f"hint: {unknown.advice()}")
         return _Result(file=file, outcome="unknown", error=unknown, is_interrupted=True)
@@ -175,7 +174,7 @@ def _outcome(node: Node, header: PushHeader, file: str, run: str) -> _Result:
             return _Result(file=file, outcome="unknown", error=lost, is_interrupted=push.is_interrupted)
         return _Result(file=file, outcome="refused", error=error)
     if push.is_interrupted:
-        remark(f"{_named(file)}: too late to cancel: it is committed")
+        remark(f"{_named(file)}: too late to cancel: already committed")
     outcome = "already" if reply.already else "committed"
     return _Result(file=file, outcome=outcome, reply=reply, is_interrupted=push.is_interrupted)
 
@@ -188,7 +187,7 @@ class _Push:
         self.is_interrupted = False
 
     def through(self, node: Node, header: PushHeader, file: str) -> PushReply:
-        """Return the node's answer; raises KeyboardInterrupt when the user does not wait for it."""
+        """Return the node's answer; raises KeyboardInterrupt if the user does not wait for it."""
         with _shown(file) as show, _staged(node, file, show) as name, ask.ingest(node) as ingest:
             header.staged = name
             show("committing", 0)
@@ -203,7 +202,7 @@ class _Push:
                     raise
                 self.is_interrupted = True
                 show("cancelling", 0)
-                remark("cancelling; press Ctrl-C again to leave without waiting for the node")
+                remark("cancelling; press Ctrl-C again to exit without waiting for the node")
             try:
                 return _withdrawn(ingest, call, header.idempotency_key)
             except KeyboardInterrupt:
@@ -213,7 +212,7 @@ class _Push:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back until the block has ended."""
+    """Delay Ctrl-C until the block has ended."""
     pressed: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
     try:
@@ -230,7 +229,7 @@ def _answer(call: grpc.Future, seconds: float | None = None) -> PushReply:  # ty
 
 
 def _withdrawn(ingest: IngestStub, call: grpc.Future, key: str) -> PushReply:  # type: ignore[type-arg]
-    """Return the answer to a push after asking to cancel it, again and again: it may not have begun yet."""
+    """Ask repeatedly to cancel a push, which may not have started yet, and return its answer."""
     while True:
         ingest.CancelPush(CancelPushRequest(idempotency_key=key), timeout=ask.ANSWER)
         try:
@@ -241,7 +240,7 @@ def _withdrawn(ingest: IngestStub, call: grpc.Future, key: str) -> PushReply:  #
 
 @contextmanager
 def _shown(file: str) -> Iterator[Show]:
-    """Show on a terminal how far a large file is."""
+    """Show the progress of a large file on a terminal."""
     size = 0 if file == "-" else Path(file).stat().st_size
     if size < LARGE:
         yield lambda _stage, _done: None
@@ -251,7 +250,7 @@ def _shown(file: str) -> Iterator[Show]:
 
         def update(stage: str, done: int) -> None:
             if stage not in tasks:
-                # A task keeps the total that it has: what has none, such as committing, is one of its own.
+                # A task keeps its total, so a stage without one, such as committing, needs a task of its own.
                 for other in list(tasks):
                     bars.remove_task(tasks.pop(other))
                 total = size // MIB if stage == "copying" else None
@@ -263,7 +262,7 @@ def _shown(file: str) -> Iterator[Show]:
 
 @contextmanager
 def _staged(node: Node, file: str, show: Show) -> Iterator[str]:
-    """Copy the batch into the node's staging folder, so that it cannot change under the node's hands."""
+    """Copy the batch into the node's staging folder, so that it cannot change while the node reads it."""
     with Staging(node.home).holding() as staged:
         for done in staged.write(_chunks(file)):
             show("copying", done)
@@ -271,7 +270,7 @@ def _staged(node: Node, file: str, show: Show) -> Iterator[str]:
 
 
 def _chunks(file: str) -> Iterator[bytes]:
-    """Iterate over a file's bytes; raises `InvalidInput` where it cannot be read."""
+    """Iterate over a file's bytes; raises `InvalidInput` if it cannot be read."""
     try:
         with sys.stdin.buffer if file == "-" else Path(file).open("rb") as source:
             while chunk := source.read(MIB):

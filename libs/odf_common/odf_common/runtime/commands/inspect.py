@@ -23,7 +23,7 @@ def command() -> None:
     Example:
       odf inspect schema flights
       odf inspect lineage flights.late
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
 
 
 @command.command("schema")
@@ -33,11 +33,11 @@ def command() -> None:
     type=click.Choice(("arrow", "ddl", "odf")),
     default="arrow",
     show_default=True,
-    help="Arrow's types; column definitions as manifests have them; or ODF's own types.",
+    help="Arrow types, column definitions as in manifests, or ODF types.",
 )
 @output_option
 def schema(*, dataset: str, form: str, output: str) -> None:
-    """Show the columns of a dataset's slices: name, type, whether null is allowed.
+    """Show the columns of a dataset: name, type, nullability.
 
     \b
     Example:
@@ -66,7 +66,7 @@ def schema(*, dataset: str, form: str, output: str) -> None:
 @click.argument("dataset")
 @output_option
 def query(*, dataset: str, output: str) -> None:
-    """Show the steps of the SQL that a derivative is made with."""
+    """Show the SQL steps of a derivative's query."""
     with ask.coordinator() as coordinator:
         answer = _last(coordinator, dataset, SetTransform)
     event = _event(answer)
@@ -79,7 +79,7 @@ def query(*, dataset: str, output: str) -> None:
 
 def _no_query(answer: LastEventReply) -> Refused:
     if answer.kind == DatasetKind.Root.name:
-        text = f"{answer.alias} is a root: its records come from its sources, and no query makes them"
+        text = f"{answer.alias} is a root: its records come from its sources, not from a query"
     else:
         text = f"{answer.alias} has no query yet: `odf commit` sets one"
     return Refused(reason="NoQuery", text=text)
@@ -89,7 +89,7 @@ def _no_query(answer: LastEventReply) -> Refused:
 @click.argument("dataset")
 @output_option
 def lineage(*, dataset: str, output: str) -> None:
-    """Show what a dataset is derived of, inputs of inputs too."""
+    """Show the inputs that a dataset is derived from, recursively."""
     with ask.coordinator() as coordinator:
         rows = list(_lineage(coordinator, dataset, 0))
     if output == "table":
@@ -101,13 +101,13 @@ def lineage(*, dataset: str, output: str) -> None:
 @click.argument("dataset")
 @click.argument("block")
 def block(*, dataset: str, block: str) -> None:
-    """Show one block as YAML; BLOCK is a sequence number, a hash, or its first or last 8 characters or more.
+    """Show one block as YAML; BLOCK is a sequence number, a hash, or at least 8 characters of its beginning or end.
 
     \b
     Example:
       odf inspect block flights 5
       odf inspect block flights 3fd51a2c
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     require_block_name(block)
     with ask.coordinator() as coordinator:
         item = find_block(coordinator.Log(LogRequest(ref=dataset), timeout=ask.WORK), dataset, block)

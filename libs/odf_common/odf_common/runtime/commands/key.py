@@ -1,4 +1,4 @@
-"""`odf key export|import`: a dataset's private key leaves for, or comes from, another node; no node has to run."""
+"""`odf key export|import`: move a dataset's private key between nodes; needs no running node."""
 
 import os
 import sys
@@ -13,33 +13,33 @@ from odf_common.identity.keys import PrivateKey
 from odf_common.identity.refs import parse_ref
 from odf_common.runtime.output import output_option, print_object, remark
 
-LIMIT: Final = 1024  # bytes of a key's file; a key has a tenth of that
+LIMIT: Final = 1024  # bytes of a key file; a key has a tenth of that
 MODE: Final = 0o600
 
 
 @click.group("key")
 def command() -> None:
-    """Take a dataset's private key to another node, which then may commit to its copy.
+    """Move a dataset's private key to another node, which can then commit to its copy.
 
-    Whoever has the key can write the dataset's history. Let one node commit: chains that two nodes append to diverge.
+    Anyone with the key can write the dataset's history. Only one node should commit: if two do, the chains diverge.
 
     \b
     Example:
       odf key export flights flights.key
       odf key import flights flights.key
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
 
 
 @command.command("export")
 @click.argument("dataset")
 @click.argument("file", default="-")
 def export(*, dataset: str, file: str) -> None:
-    """Write the private key of DATASET to FILE, which only its owner may read; - is standard output.
+    """Write the private key of DATASET to FILE, readable by its owner only; - is standard output.
 
     \b
     Example:
       odf key export flights flights.key
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     from odf_common.adapters.local.keys import dataset_key
     from odf_common.runtime.settings import load
 
@@ -49,7 +49,7 @@ def export(*, dataset: str, file: str) -> None:
         click.echo(text)
     else:
         _write(file, text)
-        remark(f"wrote the key of {dataset} to {file}; whoever reads it can commit as its owner")
+        remark(f"wrote the key of {dataset} to {file}; anyone who reads it can commit as the owner")
 
 
 @command.command("import")
@@ -57,15 +57,15 @@ def export(*, dataset: str, file: str) -> None:
 @click.argument("file")
 @output_option
 def import_(*, dataset: str, file: str, output: str) -> None:
-    """Make the copy DATASET ours by its private key from FILE, or from standard input as -.
+    """Take ownership of the copy DATASET with its private key from FILE; - is standard input.
 
-    From then on it can be committed to here; `odf pull DATASET` goes on with it.
+    After that, this node can commit to it; `odf pull DATASET` continues it.
 
     \b
     Example:
       odf key import flights flights.key
       odf pull flights
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     from odf_common.adapters.local.keys import dataset_key, keep_dataset_key
     from odf_common.runtime.settings import load
 
@@ -73,11 +73,11 @@ def import_(*, dataset: str, file: str, output: str) -> None:
     owner = _dataset(home, dataset)
     key = _read(file)
     if key.dataset_id != owner:
-        raise InvalidInput(text=f"the key is that of {key.dataset_id}, not of {dataset}, {owner}", where=file)
+        raise InvalidInput(text=f"the key belongs to {key.dataset_id}, not to {dataset}, {owner}", where=file)
     keep_dataset_key(home / "keys", key)
-    dataset_key(home / "keys", owner)  # what lay there before may be damaged
+    dataset_key(home / "keys", owner)  # raises if a damaged file was there before
     print_object({"dataset": dataset, "id": owner, "ours": True}, output)
-    remark(f"`odf pull {dataset}` goes on with it here: topics of its push sources, or what its inputs have")
+    remark(f"`odf pull {dataset}` continues it on this node: from its push topics, or from its inputs")
 
 
 def _dataset(home: Path, ref: str) -> DatasetId:

@@ -14,7 +14,7 @@ from odf_common.runtime.output import is_wide, output_option, print_rows, remark
 from odf_common.runtime.tables import summary_row, with_stuck
 
 COLUMNS = ("alias", "kind", "records", "blocks", "watermark", "updated")
-EXTRA = ("blocks", "updated", "kind", "late", "dropped")  # the first to go where the terminal is narrow
+EXTRA = ("blocks", "updated", "kind", "late", "dropped")  # left out first on a narrow terminal
 PATIENCE = 5  # seconds to ask the views
 
 
@@ -22,19 +22,19 @@ PATIENCE = 5  # seconds to ask the views
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @output_option
 def command(*, patterns: tuple[str, ...], output: str) -> None:
-    """List datasets with their records, blocks and watermark; with PATTERNs, only those whose name matches one.
+    """List datasets with their records, blocks and watermark. With PATTERN, only datasets whose names match.
 
-    In a pattern, % matches anything. The table shows the beginning of a `problem`; `odf status DATASET` shows all of
-    it. `late` counts rows that arrived too late for a derivative and were dropped by this node; a transform that ran
-    again after a reset counted them again. `rejected` counts messages that could not be read as records and that
-    nobody has decided about yet: see `odf rejected`. --wide adds id, head, lag and throughput.
+    In a pattern, % matches anything. The table truncates a `problem`; `odf status DATASET` shows it in full. `late`
+    counts rows that this node dropped because they arrived too late for a derivative; a transform repeated after a
+    reset counts them again. `rejected` counts messages that could not be read as records and await a decision: see
+    `odf rejected`. --wide adds id, head, lag and throughput.
 
     \b
     Example:
       odf list -w
       odf list 'flights.%'
       odf list --output json
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     wanted = [parse_pattern(pattern) for pattern in patterns]
     node = ask.this_node()
     with ask.coordinator(node) as coordinator:
@@ -62,7 +62,7 @@ def _is_like(patterns: Sequence[Pattern], alias: str) -> bool:
 
 
 def _live(node: Node) -> Mapping[str, Mapping[str, Any]]:
-    """Return the view of the notifications by dataset id; empty, with a remark, when it cannot be had."""
+    """Return the live view by dataset id; empty, with a remark, if it is unavailable."""
     from urllib.request import urlopen
 
     try:

@@ -19,52 +19,54 @@ from odf_common.runtime.signatures import judge
 SIGNED = ("signature", "signer")
 KINDS = (*(kind.__name__ for kind in EVENTS.members), UnknownEvent.__name__)
 COLUMNS = ("block", "systemTime", "event", "offsets", "watermark", "hash")
-EXTRA = ("watermark", "systemTime")  # the first to go where the terminal is narrow
+EXTRA = ("watermark", "systemTime")  # left out first on a narrow terminal
 
 
 class EventKind(click.ParamType):
-    """A kind of metadata event, in any case."""
+    """A kind of metadata event, case-insensitive."""
 
     name = "event"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the kind as it is spelled in lists; anything else is misuse."""
+        """Return the kind in its usual spelling; anything else is misuse."""
         kinds = {kind.lower(): kind for kind in KINDS}
         if value.lower() not in kinds:
             near = get_close_matches(value.lower(), kinds, n=1)
-            hint = f"did you mean {kinds[near[0]]}?" if near else f"there are {', '.join(KINDS)}"
-            self.fail(f"{value!r} is no kind of event; {hint}", param, ctx)
+            hint = f"did you mean {kinds[near[0]]}?" if near else f"choose from {', '.join(KINDS)}"
+            self.fail(f"{value!r} is not a kind of event; {hint}", param, ctx)
         return kinds[value.lower()]
 
 
 @click.command("log")
 @click.argument("dataset")
-@click.option("--limit", type=click.IntRange(min=1), help="Show at most this many blocks.")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of blocks.")
 @click.option(
     "--filter",
     "kinds",
     multiple=True,
     type=EventKind(),
     metavar="EVENT",
-    help="Only events of this kind, in any case; may be repeated.",
+    help="Show only events of this kind (case-insensitive); may be repeated.",
 )
-@click.option("--signatures", is_flag=True, help="Who signed each block, and whether the signature holds.")
+@click.option(
+    "--signatures", is_flag=True, help="Show who signed each block, and whether the signature is valid."
+)
 @output_option
 def command(
     *, dataset: str, limit: int | None, kinds: tuple[str, ...], signatures: bool, output: str
 ) -> None:
     """Show a dataset's metadata chain, newest block first.
 
-    With --signatures each block is said to be signed by whom, and the signature to be valid, invalid or none; valid
-    says that this key signed, whether to trust it is for you to know.
+    With --signatures each block shows its signer, and whether the signature is valid, invalid or none. Valid means
+    that this key signed the block; whether to trust the key is up to you.
 
     \b
     Example:
       odf log flights --limit 5
       odf log flights --signatures
       odf log flights --filter AddData --output yaml
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
-    # A filter looks at all blocks, so the limit is counted here.
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    # The server does not filter, so with a filter the limit is applied here.
     request = LogRequest(ref=dataset, limit=0 if kinds else limit or 0, with_signatures=signatures)
     with ask.coordinator() as coordinator:
         blocks = islice(_of_kinds(coordinator.Log(request, timeout=ask.WORK), kinds), limit)

@@ -1,4 +1,4 @@
-"""`odf parse-ref -- TEXT…`: how references are understood, one JSON object a line; needs no node."""
+"""`odf parse-ref -- TEXT…`: how references are parsed, one JSON object per line; needs no node."""
 
 import json
 from typing import assert_never
@@ -21,10 +21,9 @@ from odf_common.identity.refs import (
 @click.command(name="parse-ref", epilog="\b\nExample:\n  odf parse-ref -- orders did:odf:fed01…")
 @click.argument("texts", nargs=-1, required=True, metavar="-- TEXT…")
 def command(texts: tuple[str, ...]) -> None:
-    """Show how references to datasets are understood.
+    """Show how references to datasets are parsed.
 
-    Prints one JSON object for each TEXT, in order: its kind and parts, or {"error": …}, which is an answer
-    like any other.
+    Prints one JSON object per TEXT, in order: its kind and parts, or {"error": …}, which is not a failure.
     """
     for text in texts:
         try:
@@ -42,7 +41,7 @@ def _described(ref: DatasetRefAny) -> dict[str, str]:
             parts = {"kind": "remoteId", "repo": str(ref.repo), "id": str(ref.id)}
         case Alias():
             parts = {"kind": "alias", "dataset": str(ref.dataset)}
-        case AmbiguousAlias():  # an account here, or a repository: only a node knows
+        case AmbiguousAlias():  # a local account or a repository: only a node can tell
             parts = {"kind": "ambiguousAlias", "accountOrRepo": str(ref.first), "dataset": str(ref.dataset)}
         case RemoteAlias():
             account = {} if ref.account is None else {"account": str(ref.account)}

@@ -1,4 +1,4 @@
-"""`odf prove DATASET CHALLENGE`: that we hold a dataset's private key; making and checking a proof need no node."""
+"""`odf prove DATASET CHALLENGE`: prove or check that this node holds a dataset's private key; needs no running node."""
 
 import click
 
@@ -15,19 +15,19 @@ VERIFICATION_FAILED = 3
 @click.command("prove")
 @click.argument("dataset")
 @click.argument("challenge")
-@click.option("--check", "signature", metavar="SIGNATURE", help="Check a proof; DATASET is an id then.")
+@click.option("--check", "signature", metavar="SIGNATURE", help="Check a proof; DATASET must be an id.")
 @output_option
 def command(*, dataset: str, challenge: str, signature: str | None, output: str) -> int:
-    """Prove that a dataset is ours, by signing somebody's challenge with its private key.
+    """Prove that a dataset is ours, by signing a challenge with its private key.
 
-    Whoever doubts it makes up a CHALLENGE that was never used before. The proof is checked with the dataset's id alone,
-    on any machine; exit status 3: it is not the proof of that dataset for that challenge. No node has to run.
+    The other side chooses a CHALLENGE that was never used before, and checks the proof with the dataset's id alone,
+    on any machine. Exit status 3: the proof is not valid for that dataset and challenge. Needs no running node.
 
     \b
     Example:
       odf prove flights 'Tuesday, 4711'
       odf prove did:odf:fed01… 'Tuesday, 4711' --check f5a3c…
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     content = _bytes_of(challenge)
     if signature is not None:
         return _check(dataset, challenge, signature, output)
@@ -37,7 +37,7 @@ def command(*, dataset: str, challenge: str, signature: str | None, output: str)
 
 
 def _prove(dataset: str, challenge: bytes) -> tuple[DatasetId, str]:
-    # Not before they are needed: checking a proof touches no file.
+    # Imported only here: checking a proof touches no file.
     from odf_common.adapters.local import LocalCatalog
     from odf_common.adapters.local.keys import dataset_key
     from odf_common.runtime.settings import load
@@ -57,7 +57,7 @@ def _check(dataset: str, challenge: str, signature: str, output: str) -> int:
     try:
         raw = multibase.decode(signature)
     except InvalidInput:
-        raw = b""  # what cannot be read proves nothing
+        raw = b""  # an unreadable proof is invalid, not an error
     is_valid = proves_ownership(owner, challenge=_bytes_of(challenge), signature=raw)
     print_object(
         {"dataset": owner, "challenge": challenge, "proof": "valid" if is_valid else "invalid"}, output
@@ -66,12 +66,12 @@ def _check(dataset: str, challenge: str, signature: str, output: str) -> int:
 
 
 def _bytes_of(challenge: str) -> bytes:
-    """Return what is signed of a challenge: its UTF-8; raises `InvalidInput` where there is nothing or other bytes."""
+    """Return a challenge as UTF-8; raises `InvalidInput` if it is empty or not valid text."""
     if not challenge:
-        raise InvalidInput(
-            text="an empty challenge proves nothing, for its proof can be shown again and again"
-        )
+        raise InvalidInput(text="an empty challenge proves nothing: its proof could be replayed")
     try:
         return challenge.encode()
     except UnicodeEncodeError as error:
-        raise InvalidInput(text="the challenge is not text in UTF-8; encode it, as base64 perhaps") from error
+        raise InvalidInput(
+            text="the challenge is not valid UTF-8; encode it, for example as base64"
+        ) from error

@@ -25,29 +25,29 @@ from odf_common.runtime.output import (
 )
 from odf_common.runtime.urls import absolute_url
 
-EVERY: Final = 5.0  # seconds
+EVERY: Final = 5.0  # seconds between two remarks
 FINISHED = ("updated", "rebuilt", "restored", "up-to-date", "failed")
-COPIED = {"updated": "copied from", "restored": "brought again what was lost here, from"}
+COPIED = {"updated": "copied from", "restored": "fetched again what was lost, from"}
 COLUMNS = ("dataset", "state", "blocks", "records", "error")
 
 
 @click.command("pull")
 @click.argument("datasets", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All datasets of the node.")
-@click.option("-r", "--recursive", is_flag=True, help="Inputs first.")
+@click.option("--all", "every", is_flag=True, help="Pull all datasets of the node.")
+@click.option("-r", "--recursive", is_flag=True, help="Pull inputs first.")
 @click.option(
-    "--set-watermark", metavar="T", help="No record before this time will come any more (RFC 3339); roots."
+    "--set-watermark", metavar="T", help="Declare that no older record will arrive (RFC 3339); roots only."
 )
 @click.option(
     "--as",
     "alias",
     metavar="NAME",
-    help="Local name of a dataset that is copied, else the last segment of its URL; NAME@REF stages it there.",
+    help="Local name of a copy (default: the last segment of its URL); NAME@REF copies to that reference.",
 )
 @click.option(
     "--reset-derivatives",
     is_flag=True,
-    help="Take back what was derived of inputs that were reset, to where both agree, and derive it again.",
+    help="Roll back derivatives of reset inputs to the last consistent block, and recompute them.",
 )
 @output_option
 def command(
@@ -60,12 +60,11 @@ def command(
     alias: str | None,
     output: str,
 ) -> None:
-    """Bring datasets up to date: roots take what waits in their topics, derivatives what their inputs have.
+    """Bring datasets up to date: roots from their topics, derivatives from their inputs.
 
-    Data of derivatives that was dropped is made again, bit for bit, before.
-    With --reset-derivatives these are the datasets given and all that is derived of them; without any, all of the node.
-    A URL (http, https, file) is copied from there, everything checked; what was lost here is fetched again. In a name,
-    % stands for anything.
+    Derived data removed by `odf system drop-data` is recomputed first, bit for bit. --reset-derivatives also covers
+    everything derived from the given datasets, or the whole node if none are given. A URL (http, https, file) is
+    copied and fully checked; lost files are fetched again. In a name, % matches anything.
 
     \b
     Example:
@@ -75,16 +74,18 @@ def command(
       odf pull --reset-derivatives flights
       odf pull https://example.org/flights
       odf pull https://example.org/flights --as flights@theirs
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     if not datasets and not every and not reset_derivatives:
-        raise click.UsageError("name datasets, or give --all")
+        raise click.UsageError("give DATASETs, or --all")
     if reset_derivatives and set_watermark is not None:
-        raise click.UsageError("--set-watermark and --reset-derivatives go one after the other")
+        raise click.UsageError(
+            "--set-watermark and --reset-derivatives cannot be combined; run one after the other"
+        )
     node = ask.this_node()
     urls = [name for name in datasets if "://" in name]
     names = [name for name in datasets if "://" not in name]
     if alias is not None and len(urls) != 1:
-        raise click.UsageError("--as goes with one URL")
+        raise click.UsageError("--as needs exactly one URL")
     rows = [_copy(node, url, alias or "") for url in urls]
     if names or every or reset_derivatives:
         request = PullRequest(refs=names, all=every, recursive=recursive, reset_derivatives=reset_derivatives)
@@ -115,7 +116,9 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
                 total=item.total or None,
             )
             if item.state == "reset":
-                remark(f"took {item.alias} back to where it agrees with its inputs, block {item.head}")
+                remark(
+                    f"rolled back {item.alias} to block {item.head}, the last one consistent with its inputs"
+                )
             if item.state in FINISHED:
                 bars.update(task, completed=1, total=1)  # type: ignore[arg-type]
                 row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, item.error)
@@ -124,18 +127,18 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
     for row in rows:
         if row["late"]:
             remark(
-                f"{row['dataset']}: {row['late']} input records came too late for their windows, and were dropped"
+                f"{row['dataset']}: {row['late']} input records were too late for their windows and were dropped"
             )
         if row["rejected"]:
             remark(
-                f"{row['dataset']}: {row['rejected']} rejected messages wait for a decision, the first reason: "
+                f"{row['dataset']}: {row['rejected']} rejected messages await a decision; the first: "
                 f"{row['rejectedReason']}; see `odf rejected list {row['dataset']}`"
             )
     return rows
 
 
 def said(item: PullItem) -> str:
-    """Return how far a pull is, in words."""
+    """Return the progress of a pull as text."""
     if not item.stage:
         return f"{item.alias}: {item.state}"
     rows = f", {item.rows} of {item.total} rows" if item.total else ""
@@ -144,16 +147,16 @@ def said(item: PullItem) -> str:
 
 
 class Remarks:
-    """Says now and then how far a pull is, where there is no terminal to show it on."""
+    """Reports the progress of a pull every `EVERY` seconds when stderr is not a terminal."""
 
     def __init__(self, *, is_terminal: bool, now: Callable[[], float]) -> None:
-        """Begin with nothing to say for `EVERY` seconds."""
+        """Start the first interval."""
         self._is_terminal = is_terminal
         self._now = now
         self._said = now()
 
     def show(self, item: PullItem) -> None:
-        """Say it, unless something was said a moment ago."""
+        """Report the item, unless the last report is younger than `EVERY`."""
         if item.stage and not self._is_terminal and self._now() - self._said >= EVERY:
             self._said = self._now()
             remark(said(item))

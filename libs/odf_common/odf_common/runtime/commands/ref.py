@@ -1,4 +1,4 @@
-"""`odf ref`: named references beside a dataset's head."""
+"""`odf ref`: named references next to a dataset's head."""
 
 import click
 
@@ -16,16 +16,16 @@ from odf_common.runtime.tables import comparison_row, summary_row
 EXPECTED = click.option(
     "--expected",
     metavar="BLOCK",
-    help="Only if the reference is at this block; 'none': only if there is none. Else whatever it is at.",
+    help="Only if the reference is at this block; 'none': only if it does not exist. Default: in any case.",
 )
 
 
 @click.group("ref")
 def command() -> None:
-    """Keep references beside the head: stage blocks there, look at them, verify them, then move the head.
+    """Keep references next to the head: stage blocks, inspect and verify them, then move the head.
 
-    Wherever a command reads a chain, DATASET@NAME stands for the dataset at that reference: log, inspect, tail,
-    verify, compare, commit and reset take it, and `odf pull URL --as DATASET@NAME` copies a chain to it.
+    DATASET@NAME is the dataset at that reference: log, inspect, tail, verify, compare, commit and reset accept it,
+    and `odf pull URL --as DATASET@NAME` copies a chain to it.
 
     \b
     Example:
@@ -33,14 +33,14 @@ def command() -> None:
       echo '{kind: SetInfo, description: Departures}' | odf commit flights@candidate -
       odf verify flights@candidate
       odf ref fast-forward flights@candidate
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
 
 
 @command.command("list")
 @click.argument("dataset")
 @output_option
 def list_refs(*, dataset: str, output: str) -> None:
-    """List a dataset's references, and how each stands to the head; or its problem, where it cannot be read.
+    """List a dataset's references and how each relates to the head, or why one cannot be read.
 
     \b
     Example:
@@ -57,7 +57,7 @@ def list_refs(*, dataset: str, output: str) -> None:
 @EXPECTED
 @output_option
 def set_ref(*, reference: str, block: str | None, expected: str | None, output: str) -> None:
-    """Make REFERENCE, or move it, to BLOCK: a hash, or another reference's name; the head without one.
+    """Create or move REFERENCE to BLOCK, a hash or another reference's name. Default: the head.
 
     \b
     Example:
@@ -74,7 +74,7 @@ def set_ref(*, reference: str, block: str | None, expected: str | None, output: 
 @click.argument("reference")
 @EXPECTED
 def delete_ref(*, reference: str, expected: str | None) -> None:
-    """Remove REFERENCE, also one that is damaged; its blocks stay.
+    """Delete REFERENCE, even if it is damaged. Its blocks are kept.
 
     \b
     Example:
@@ -90,7 +90,7 @@ def delete_ref(*, reference: str, expected: str | None) -> None:
 @click.argument("reference")
 @output_option
 def fast_forward(*, reference: str, output: str) -> None:
-    """Move the head of a dataset to REFERENCE; refused unless REFERENCE goes on from the head.
+    """Move the head of a dataset to REFERENCE; refused unless REFERENCE continues the head.
 
     \b
     Example:

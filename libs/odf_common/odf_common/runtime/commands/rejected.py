@@ -1,4 +1,4 @@
-"""`odf rejected`: messages that are not records of their source: look at them, publish them again, or drop them."""
+"""`odf rejected`: list, retry or drop messages that could not be read as records of their source."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,20 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import (
 from odf_common.runtime import ask
 from odf_common.runtime.output import is_wide, output_option, print_object, print_rows, remark, shortened
 
-LIMIT: Final = 20  # messages shown
-BEGINNING: Final = 4096  # bytes of a value in the list
-PARTS: Final = 3  # of a place with its source
+LIMIT: Final = 20  # messages listed by default
+BEGINNING: Final = 4096  # bytes of each value that the list asks for
+PARTS: Final = 3  # of a place: source, partition, offset
 
-ALL = click.option("--all", "every", is_flag=True, help="All that wait for a decision.")
+ALL = click.option("--all", "every", is_flag=True, help="All messages that await a decision.")
 
 
 @click.group("rejected")
 def command() -> None:
-    """Decide about messages that are not records of their source.
+    """Retry or drop messages that could not be read as records.
 
     They are kept in the topic odf.dead-letters.v1 for 30 days, and counted by `odf list`, `odf status` and `odf pull`
-    until they are retried or dropped. A PLACE is a partition and an offset as `odf rejected list` prints it, with the
-    source before where a dataset has several: 0/1234, orders/0/1234.
+    until they are retried or dropped. PLACE is a partition and an offset as printed by `odf rejected list`, with the
+    source first if the dataset has several: 0/1234, orders/0/1234.
 
     \b
     Example:
@@ -39,15 +39,15 @@ def command() -> None:
       odf rejected show flights 0/1234
       odf rejected retry flights --all
       odf rejected drop flights 0/1234
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
 
 
 @command.command("list")
 @click.argument("dataset")
-@click.option("-n", "--limit", default=LIMIT, show_default=True, help="Show at most N messages; 0: all.")
+@click.option("-n", "--limit", default=LIMIT, show_default=True, help="Maximum number of messages; 0: all.")
 @output_option
 def list_rejected(*, dataset: str, limit: int, output: str) -> None:
-    """List rejected messages that wait for a decision, oldest first: where each lay, why, when, and how it begins.
+    """List rejected messages that await a decision, oldest first: place, time, reason, beginning of the value.
 
     \b
     Example:
@@ -68,13 +68,13 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
             shortened(rows, "value") if output == "table" and not is_wide() else rows, output, columns=columns
         )
     else:
-        remark(f"no rejected message of {dataset} waits for a decision")
+        remark(f"no rejected message of {dataset} awaits a decision")
     if counts.found > len(rows):
         remark(f"{counts.found - len(rows)} more: --limit 0 shows all")
     if counts.open > counts.found:
         remark(
-            f"{counts.open - counts.found} of {counts.open} rejected messages are no longer among the dead letters, "
-            f"which are kept for 30 days; `odf rejected drop {dataset} --all` stops counting them"
+            f"{counts.open - counts.found} of {counts.open} rejected messages are no longer in the dead-letter topic, "
+            f"which keeps 30 days; `odf rejected drop {dataset} --all` stops counting them"
         )
 
 
@@ -83,7 +83,7 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
 @click.argument("place")
 @output_option
 def show_rejected(*, dataset: str, place: str, output: str) -> None:
-    """Print one rejected message: the facts, then its whole value as it was sent; --output json has the value as text.
+    """Print one rejected message: its facts, then its value as sent; --output json has the value as a string.
 
     \b
     Example:
@@ -109,10 +109,10 @@ def show_rejected(*, dataset: str, place: str, output: str) -> None:
 @ALL
 @output_option
 def retry_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output: str) -> None:
-    """Publish rejected messages again to the topic and partition they came from, after the source was corrected.
+    """Publish rejected messages again to their topic and partition, after you have corrected the source.
 
-    What is not a record this time either is rejected again, as a new message. Files are refused as a whole and leave
-    no rejected messages: correct the file and repeat `odf ingest`.
+    A message that still cannot be read is rejected again, as a new message. A file is refused as a whole and leaves
+    no rejected messages: correct it and repeat `odf ingest`.
 
     \b
     Example:
@@ -122,8 +122,8 @@ def retry_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output
     print_object({"dataset": dataset, "retried": answer.settled, "open": answer.open}, output)
     if answer.cut:
         remark(
-            f"{answer.cut} messages were not retried: they were too large for the dead letters, which have only the "
-            "beginning; send them again from where they came from, or drop them"
+            f"{answer.cut} messages were not retried: they were too large for the dead-letter topic, which has only "
+            "their beginning; send them again from their origin, or drop them"
         )
 
 
@@ -153,7 +153,7 @@ def _settle(
     dataset: str, places: Sequence[str], action: SettleRejectedRequest.Action, *, every: bool
 ) -> SettleRejectedReply:
     if bool(places) == every:
-        raise click.UsageError("name places, or give --all")
+        raise click.UsageError("give PLACEs, or --all")
     request = SettleRejectedRequest(ref=dataset, action=action, places=_places(places))
     with ask.ingest() as ingest:
         answer: SettleRejectedReply = ingest.SettleRejected(request, timeout=ask.WORK)

@@ -1,4 +1,4 @@
-"""`odf rename DATASET NAME`: only the name changes; transforms hold ids."""
+"""`odf rename DATASET NAME`: only the name changes, because transforms refer to ids."""
 
 import click
 
@@ -13,12 +13,12 @@ from odf_common.runtime.tables import summary_row
 @click.argument("name")
 @output_option
 def command(*, dataset: str, name: str, output: str) -> None:
-    """Give a dataset another name. Id, chain, push topics and what is derived of it stay.
+    """Rename a dataset. Its id, chain, push topics and derivatives stay the same.
 
     \b
     Example:
       odf rename flights departures
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     with ask.coordinator() as coordinator:
         summary = coordinator.Rename(RenameRequest(ref=dataset, new_alias=name), timeout=ask.ANSWER)
     print_object(summary_row(summary), output)

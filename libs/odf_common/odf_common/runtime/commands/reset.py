@@ -15,35 +15,36 @@ from odf_common.runtime.tables import summary_row
 @click.command("reset")
 @click.argument("dataset")
 @click.argument("block")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
-    "--force", is_flag=True, help="Also if a derivative has read what is forgotten; it stands still then."
+    "--force",
+    is_flag=True,
+    help="Reset even if a derivative has read the removed blocks; the derivative is then stalled.",
 )
 @output_option
 def command(*, dataset: str, block: str, yes: bool, force: bool, output: str) -> None:
-    """Move a dataset's head back to BLOCK; what came after it is forgotten. Refused when another dataset has read it.
+    """Move a dataset's head back to BLOCK, removing all later blocks. Refused if a derivative has read them.
 
-    BLOCK is a sequence number, a hash, or its first or last 8 characters or more.
-    With --force it is not refused; `odf pull --reset-derivatives DATASET` then takes back what was derived and derives
-    it anew.
+    BLOCK is a sequence number, a hash, or at least 8 characters of its beginning or end. With --force it is not
+    refused; `odf pull --reset-derivatives DATASET` then rolls back the derivatives and recomputes them.
 
     \b
     Example:
       odf reset flights 12
       odf reset flights 3fd51a2c --yes
       odf reset flights 3fd51a2c --force && odf pull --reset-derivatives flights
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     require_block_name(block)
     with ask.coordinator() as coordinator:
         head = _whole(coordinator, dataset, block)
         if not yes:
-            confirm(f"Forget all blocks of {dataset} after {head}?")
+            confirm(f"Remove all blocks of {dataset} after {head}?")
         summary = coordinator.Reset(ResetRequest(ref=dataset, head=head, force=force), timeout=ask.ANSWER)
     print_object(summary_row(summary), output)
 
 
 def _whole(coordinator: CoordinatorStub, dataset: str, block: str) -> str:
-    """Return the hash of a block of the chain; a whole one is not looked for."""
+    """Return the full hash of a block; the chain is read only if `block` is not a full hash."""
     try:
         return str(Multihash.parse(block))
     except InvalidInput:

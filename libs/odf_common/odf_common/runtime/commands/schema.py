@@ -1,4 +1,4 @@
-"""`odf schema [NAME]`: JSON Schemas of manifests, for editors and checks elsewhere; needs no node."""
+"""`odf schema [NAME]`: JSON Schemas of manifests, for editors and other validators; needs no node."""
 
 from pathlib import Path
 
@@ -10,15 +10,17 @@ from odf_common.runtime.output import output_option, print_object, print_rows
 
 @click.command("schema")
 @click.argument("name", required=False, type=click.Choice(NAMES, case_sensitive=False))
-@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Write all schemas there.")
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), help="Write all schemas to this folder."
+)
 @output_option
 def command(*, name: str | None, folder: Path | None, output: str) -> None:
-    """Print the JSON Schema (draft 2020-12) of a kind of manifest or of an event; without NAME, list them.
+    """Print the JSON Schema (draft 2020-12) of a manifest or event kind; without NAME, list the kinds.
 
     \b
     Example:
       odf schema DatasetSnapshot > DatasetSnapshot.json
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     if folder is not None:
         if name is not None:
             raise click.UsageError("--folder writes all schemas; leave out NAME")
@@ -30,5 +32,5 @@ def command(*, name: str | None, folder: Path | None, output: str) -> None:
     elif output == "yaml":
         print_object(schema_of(name), output)
     else:
-        # A schema is a tree: there is no table of it.
+        # A schema is a tree, so `table` prints JSON.
         click.echo(text_of(name), nl=False)

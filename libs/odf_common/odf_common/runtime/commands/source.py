@@ -1,4 +1,4 @@
-"""`odf source`: a dataset's push sources: how they stand, continuing with one that is stopped, and their settings."""
+"""`odf source`: a dataset's push sources: their state, resuming a stopped one, and their settings."""
 
 import time
 from collections.abc import Iterable
@@ -17,17 +17,17 @@ from odf_common.runtime import ask
 from odf_common.runtime.output import output_option, print_object, print_rows, remark
 
 COLUMNS: Final = ("source", "state", "since", "waiting", "why", "next", "topic", "settings")
-SETTLED: Final = 5.0  # seconds until a source that is resumed should be read
-LOOK: Final = 0.1  # seconds between two looks
+SETTLED: Final = 5.0  # seconds to wait until a resumed source is being read
+LOOK: Final = 0.1  # seconds between polls
 PASSING: Final = frozenset({"opening", "retrying"})
 SOURCE = click.option(
-    "--source", metavar="NAME", default="", help="Push source; needless where there is one."
+    "--source", metavar="NAME", default="", help="Push source; optional if the dataset has only one."
 )
 
 
 @click.group("source")
 def command() -> None:
-    """Look at push sources, resume one that is stopped, leave out a message, change settings.
+    """Show push sources, resume a stopped one, skip a message, change settings.
 
     \b
     Example:
@@ -35,7 +35,7 @@ def command() -> None:
       odf source resume orders --from earliest
       odf source skip orders
       odf source set orders badRecords=stop
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
 
 
 @command.command("show")
@@ -43,7 +43,7 @@ def command() -> None:
 @SOURCE
 @output_option
 def show(*, dataset: str, source: str, output: str) -> None:
-    """Show how a dataset's push sources stand: state, position, what stops them and what to do, and settings.
+    """Show a dataset's push sources: state, position, settings, and why one is stopped and what to do.
 
     \b
     Example:
@@ -63,14 +63,14 @@ def show(*, dataset: str, source: str, output: str) -> None:
     "start",
     metavar="earliest|latest|OFFSET|PARTITION:OFFSET,...|keep",
     default="",
-    help="Accept the topic as it is now, and read on from there; keep: from the same offsets as before.",
+    help="Accept the topic as it is now and continue from there; keep: from the same offsets as before.",
 )
 @output_option
 def resume(*, dataset: str, source: str, start: str, output: str) -> None:
-    """Continue with a stopped source, once its cause is mended.
+    """Resume a stopped source after fixing the cause.
 
-    Where the topic was replaced, deleted or lost messages, --from says what to do: the choice is recorded in the chain,
-    and nothing else changes there. A topic that does not exist is created.
+    If the topic was replaced, deleted or lost messages, --from sets where to continue; only this choice is recorded in
+    the chain. A missing topic is created.
 
     \b
     Example:
@@ -92,9 +92,9 @@ def resume(*, dataset: str, source: str, start: str, output: str) -> None:
 @SOURCE
 @output_option
 def skip(*, dataset: str, source: str, output: str) -> None:
-    """Leave out the one message at which a source is stopped; it becomes a dead letter, and the source continues.
+    """Skip the message at which a source is stopped: it becomes a dead letter, and the source continues.
 
-    Of a batch that cannot be committed the message is found by trying smaller and smaller parts.
+    If a whole batch cannot be committed, the message is found by trying smaller and smaller parts.
 
     \b
     Example:
@@ -115,7 +115,7 @@ def skip(*, dataset: str, source: str, output: str) -> None:
 @SOURCE
 @output_option
 def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -> None:
-    """Change settings of a source, from its next batch on. They belong to this node, not to the chain.
+    """Change settings of a source, starting with its next batch. They apply to this node and are not in the chain.
 
     badRecords (dead-letter, stop), maxRejectedShare (0 to 1), emptySnapshot (retract, refuse), maxRetractedShare
     (0 to 1), retractionGuardRows.
@@ -136,7 +136,7 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
 
 
 def _settled(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
-    """Return how a source stands once it is open again, or after `SETTLED` seconds."""
+    """Return the state of a source once it is open again, or after `SETTLED` seconds."""
     deadline = time.monotonic() + SETTLED
     while True:
         reply: SourcesReply = ingest.ShowSources(

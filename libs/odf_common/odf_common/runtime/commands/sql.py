@@ -11,17 +11,15 @@ from odf_common.runtime.tables import arrow_table, print_records
 
 
 @click.command("sql")
-@click.option(
-    "-c", "--command", "query", metavar="QUERY", help="The query; without it, standard input is read."
-)
+@click.option("-c", "--command", "query", metavar="QUERY", help="The query. Default: read standard input.")
 @output_option
 def command(*, query: str | None, output: str) -> None:
-    """Query datasets with Spark SQL. A name with dots has to be in backticks.
+    """Query datasets with Spark SQL. Put names with dots in backticks.
 
     \b
     Example:
       odf sql -c 'SELECT origin, count(*) AS n FROM `flights.late` GROUP BY origin'
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     text = sys.stdin.read() if query is None else query
     with ask.coordinator() as coordinator:
         table = arrow_table(part.ipc for part in coordinator.Query(SqlRequest(sql=text), timeout=ask.WORK))

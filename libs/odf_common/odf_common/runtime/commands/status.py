@@ -1,4 +1,4 @@
-"""`odf status`: the node's parts, where they are, and how the datasets stand."""
+"""`odf status`: the node's parts, their addresses, problems, and the state of the datasets."""
 
 import json
 import urllib.error
@@ -26,36 +26,30 @@ from odf_common.runtime.settings import load
 from odf_common.runtime.supervisor.readable import readable
 from odf_common.runtime.tables import problem_of, with_stuck
 
-PROBLEM: Final = 300  # characters of a problem where all are shown
+PROBLEM: Final = 300  # characters of each problem in the list of problems
 TIMEOUT: Final = 1.0  # seconds
 LISTING: Final = 10.0  # seconds; thousands of datasets on a busy machine need more than one
 COLUMNS: Final = ("dataset", "records", "watermark", "records/s", "waiting")
-EXTRA: Final = ("watermark", "records/s", "late", "dropped")  # the first to go where the terminal is narrow
-SELDOM: Final = (
-    "at work",
-    "late",
-    "rejected",
-    "dropped",
-    "problem",
-)  # columns that are there when there is something in them
+EXTRA: Final = ("watermark", "records/s", "late", "dropped")  # left out first on a narrow terminal
+SELDOM: Final = ("running", "late", "rejected", "dropped", "problem")  # columns shown only if not empty
 
 
 @click.command("status", short_help="Show the node's parts.")
 @click.argument("names", nargs=-1, metavar="[DATASET]...")
 @output_option
 def command(*, names: tuple[str, ...], output: str) -> None:
-    """Show the node's parts, every problem with what to do about it, and the datasets; with DATASETs, only those.
+    """Show the node's parts, its problems with what to do about each, and the datasets; with DATASETs, only those.
 
-    `waiting` counts the messages in a dataset's topics that are not ingested yet, `records/s` is the rate of the last
-    minute, and `late` counts rows that arrived too late for a derivative and were dropped. `rejected` counts messages
-    that could not be read as records and that nobody has decided about yet: see `odf rejected`. The tables show the
-    beginning of a problem; `odf status DATASET` shows all of it.
+    `waiting` counts messages in a dataset's topics that are not ingested yet, `records/s` is the rate of the last
+    minute, and `late` counts rows that were dropped because they arrived too late for a derivative. `rejected` counts
+    messages that could not be read as records and await a decision: see `odf rejected`. Tables truncate a problem;
+    `odf status DATASET` shows it in full.
 
     \b
     Example:
       odf status --output json
       odf status flights.late
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     node = read_node(load().home)
     silent: dict[str, OdfError] = {}
     stuck = ask.stuck_sources(node, silent.__setitem__)
@@ -71,16 +65,16 @@ def command(*, names: tuple[str, ...], output: str) -> None:
 
 
 def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, object]]:
-    """Return which parts are not ready, since when, what their logs said last, and where those are.
+    """Return the parts that are not ready, since when, and the end and path of their logs.
 
-    `silent` are parts that did not answer, and why: one may be ready for its supervisor and answer nobody.
+    `silent`: parts that did not answer, and why. One may be ready for its supervisor and still not answer.
     """
     found: list[dict[str, object]] = []
     for part in (*node.services, *node.parts):
         log = node.home / "logs" / f"{part.name}.log"
         if part.state == "ready":
             if part.name in silent:
-                problem = f"does not answer: {silent[part.name]}; what is shown of datasets is not complete"
+                problem = f"does not answer: {silent[part.name]}; the datasets shown are incomplete"
                 found.append(
                     {"of": part.name, "problem": problem, "since": None, "remedy": f"Its log is {log}"}
                 )
@@ -97,7 +91,7 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
 
 
 def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
-    """Return which datasets do not get on or have rejected messages, since when, and what to do."""
+    """Return the datasets that are stalled or have rejected messages, since when, and what to do."""
     found: list[dict[str, object]] = []
     for one in datasets:
         if one["problem"]:
@@ -114,7 +108,7 @@ def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, ob
 
 
 def _print_problems(problems: Iterable[Mapping[str, object]]) -> None:
-    """Print each problem in a few lines: whose, since when, what, and what to do."""
+    """Print each problem in a few lines: the part or dataset, since when, what, and what to do."""
     for one in problems:
         since = f", since {one['since']}" if one["since"] else ""
         click.echo(f"\n{in_colour(str(one['of']), 'red')}{since}")
@@ -169,16 +163,16 @@ def _named(datasets: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 def _shown(one: dict[str, Any]) -> dict[str, object]:
     """Return a dataset as a row of the table."""
-    at_work = one.get("stage")
-    if at_work and one.get("total"):
-        at_work = f"{at_work}, {one['rows']} of {one['total']} rows"
+    stage = one.get("stage")
+    if stage and one.get("total"):
+        stage = f"{stage}, {one['rows']} of {one['total']} rows"
     return {
         "dataset": one["alias"],
         "records": one["records"],
         "watermark": one.get("watermark"),
         "records/s": one.get("records_per_second"),
         "waiting": one.get("lag"),
-        "at work": at_work,
+        "running": stage,
         "late": one["late"],
         "rejected": one.get("rejected"),
         "dropped": one["dropped"],
@@ -187,7 +181,7 @@ def _shown(one: dict[str, Any]) -> dict[str, object]:
 
 
 def _datasets(node: Node) -> list[dict[str, Any]]:
-    """Return what the views know of the datasets; nothing while they cannot be reached."""
+    """Return the datasets of the views; empty while those cannot be reached."""
     if node.views is None:
         return []
     try:
@@ -199,7 +193,7 @@ def _datasets(node: Node) -> list[dict[str, Any]]:
 
 
 def _summaries(node: Node, on_silence: ask.OnSilence) -> list[DatasetSummary]:
-    """Return what the coordinator knows of the datasets; nothing while it cannot be reached."""
+    """Return the datasets of the coordinator; empty while it cannot be reached."""
     try:
         with ask.coordinator(node, patience=0) as coordinator:
             return list(coordinator.List(ListRequest(), timeout=LISTING).datasets)
@@ -211,7 +205,7 @@ def _summaries(node: Node, on_silence: ask.OnSilence) -> list[DatasetSummary]:
 def with_standing(
     seen: Iterable[dict[str, Any]], summaries: Iterable[DatasetSummary]
 ) -> list[dict[str, Any]]:
-    """Return what the views show, with each dataset's problem, and whether it was dropped; None where not known."""
+    """Return the views' datasets with the coordinator's facts: problem, dropped, late, rejected; None if unknown."""
     unknown = {"late": None, "dropped": None, "problem": None, "since": None, "remedy": None}
     rows = {str(one["dataset_id"]): {**one, "records": _count(one["last_offset"]), **unknown} for one in seen}
     for one in summaries:

@@ -1,4 +1,4 @@
-"""`odf system`: what concerns the node's own disk rather than what datasets say."""
+"""`odf system`: manage the node's disk; chains stay as they are."""
 
 import click
 
@@ -14,18 +14,18 @@ def command() -> None:
     \b
     Example:
       odf system drop-data flights.delays.hourly --yes
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
 
 
 @command.command("drop-data")
 @click.argument("dataset")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_option
 def drop_data(*, dataset: str, yes: bool, output: str) -> None:
-    """Delete the data slices and checkpoints of a derivative; its chain stays, and odf pull makes them again.
+    """Delete the data slices and checkpoints of a derivative; its chain stays, and `odf pull` recomputes them.
 
-    Refused for roots and copies, where an input no longer has what the derivative saw of it, and where another engine,
-    or another version of it, computed the data.
+    Refused for roots and copies, if an input no longer has the blocks that the derivative read, and if the data was
+    computed by another engine or engine version.
 
     \b
     Example:
@@ -33,7 +33,7 @@ def drop_data(*, dataset: str, yes: bool, output: str) -> None:
       odf pull flights.delays.hourly
     """  # noqa: D301
     if not yes:
-        confirm(f"Delete the data of {dataset} until the next pull makes it again?")
+        confirm(f"Delete the data of {dataset}? The next pull recomputes it.")
     with ask.coordinator() as coordinator:
         dropped = coordinator.DropData(DropDataRequest(ref=dataset), timeout=ask.WORK)
     row = {"dataset": dropped.alias, "slices": dropped.slices, "checkpoints": dropped.checkpoints}

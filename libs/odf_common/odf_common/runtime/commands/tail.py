@@ -16,17 +16,17 @@ from odf_common.runtime.tables import arrow_table, print_records
     type=click.IntRange(min=1),
     default=10,
     show_default=True,
-    help="Show at most this many.",
+    help="Maximum number of records.",
 )
 @output_option
 def command(*, dataset: str, records: int, output: str) -> None:
-    """Show a dataset's last records, ascending by offset.
+    """Show a dataset's last records, in offset order.
 
     \b
     Example:
       odf tail flights.late -n 3
       odf tail flights.late -n 3 --output json
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     with ask.coordinator() as coordinator:
         parts = coordinator.Tail(TailRequest(ref=dataset, records=records), timeout=ask.WORK)
         table = arrow_table(part.ipc for part in parts)

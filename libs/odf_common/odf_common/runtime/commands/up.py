@@ -22,9 +22,9 @@ from odf_common.runtime.supervisor.process import rotate
 from odf_common.runtime.supervisor.readable import readable
 
 POLL_SECONDS: Final = 0.1
-EVERY: Final = 10.0  # seconds without news before it is said what is waited for
-LONG: Final = 30.0  # seconds after which the logs of what is waited for are shown
-GRACE: Final = 40.0  # seconds for a supervisor to end its parts
+EVERY: Final = 10.0  # seconds without news before the missing parts are named
+LONG: Final = 30.0  # seconds after which the last log line of each missing part is shown
+GRACE: Final = 40.0  # seconds for a supervisor to stop its parts
 
 
 @dataclass(eq=False, kw_only=True)
@@ -34,44 +34,40 @@ class UpFailed(OdfError):
     text: str
 
     def __str__(self) -> str:
-        """Return the supervisor's words."""
+        """Return the supervisor's message."""
         return self.text
 
 
 @click.command("up", short_help="Start the node.")
-@click.option("-d", "--detach", is_flag=True, help="Return when the node is ready, and leave it running.")
-@click.option(
-    "--new-ports", is_flag=True, help="Take another port where another process uses one of this node's."
-)
-@click.option(
-    "--take-over", is_flag=True, help="Take the Kafka topics of another node, which is gone for good."
-)
+@click.option("-d", "--detach", is_flag=True, help="Return once the node is ready; it keeps running.")
+@click.option("--new-ports", is_flag=True, help="Choose a new port for each one that another process uses.")
+@click.option("--take-over", is_flag=True, help="Take over the Kafka topics of a node that is gone for good.")
 @click.argument("services", nargs=-1, metavar="[SERVICE]...")
 @output_option
 def command(
     *, detach: bool, new_ports: bool, take_over: bool, services: tuple[str, ...], output: str
 ) -> None:
-    """Start the node: Kafka and Redis, unless ODF_KAFKA and ODF_REDIS name some, and the services.
+    """Start the node: the services, and Kafka and Redis unless ODF_KAFKA and ODF_REDIS are set.
 
-    Without names all services are started. Data lies in $ODF_HOME (default: ./.odf). Nodes that share a Kafka each
-    need a prefix of their own: ODF_KAFKA_PREFIX. A node has the same ports at each start.
+    Without SERVICE, all services are started. Data is stored in $ODF_HOME (default: ./.odf). Nodes that share a Kafka
+    each need their own prefix: ODF_KAFKA_PREFIX. A node keeps its ports across restarts.
 
     \b
     Example:
       odf up --detach
       odf up ingest coordinator
       ODF_KAFKA=kafka:9092 ODF_KAFKA_PREFIX=staging. odf up --detach
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     settings = load()
     begun = time.monotonic()
     told = _Teller(settings.home / "logs", lambda node: _where(node, output, time.monotonic() - begun))
     require_home(settings.home)
     running = _running(settings.home)
     if running is not None:
-        remark(f"a node is running already for {settings.home}")
+        remark(f"a node is already running for {settings.home}")
         _await_ready(settings.home, told, lambda: _running(settings.home) is not None)
         if not told.is_complete:
-            raise UpFailed(text=f"the node that was running for {settings.home} ended before it was ready")
+            raise UpFailed(text=f"the running node of {settings.home} stopped before it was ready")
         return
     start = Start(services=services, new_ports=new_ports, take_over=take_over)
     remark(f"starting a node in {settings.home}")
@@ -82,7 +78,7 @@ def command(
 
 
 class _Teller:
-    """Tells the person once when each part is ready, now and then what is waited for, at last where everything is."""
+    """Reports each part once when it is ready, the missing ones every `EVERY` seconds, and finally all addresses."""
 
     def __init__(self, logs: Path, when_ready: Callable[[Node], None]) -> None:
         self._logs = logs
@@ -108,7 +104,7 @@ class _Teller:
             self._tell_waiting([part for part in parts if part.name not in self._told])
 
     def _tell_waiting(self, parts: Sequence[Part]) -> None:
-        """Say which parts are not ready, and where that takes long, what the log of each said last."""
+        """Report the parts that are not ready, after `LONG` seconds with the last log line of each."""
         remark(f"  waiting for {', '.join(part.name for part in parts)}")
         if self._said - self._begun < LONG:
             return
@@ -134,7 +130,7 @@ def _detached(settings: Settings, start: Start, told: _Teller) -> None:
     try:
         _await_ready(settings.home, told, lambda: supervisor.poll() is None)
     except BaseException:
-        # Ctrl-C while starting: a start that did not succeed leaves nothing behind.
+        # For example Ctrl-C: a failed start leaves no process running.
         supervisor.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             supervisor.wait(GRACE)
@@ -142,11 +138,11 @@ def _detached(settings: Settings, start: Start, told: _Teller) -> None:
         raise
     if not told.is_complete:
         text = log.read_text(errors="replace").strip()
-        raise UpFailed(text=text.removeprefix("error: ") or f"the supervisor ended; its log is {log}")
+        raise UpFailed(text=text.removeprefix("error: ") or f"the supervisor stopped; its log is {log}")
 
 
 def _await_ready(home: Path, told: _Teller, goes_on: Callable[[], bool]) -> None:
-    """Return when the node is ready, or `goes_on` no more."""
+    """Return once the node is ready, or `goes_on` returns False."""
     while not told.is_complete:
         node = _running(home)
         if node is not None:

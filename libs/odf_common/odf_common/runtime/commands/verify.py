@@ -1,4 +1,4 @@
-"""`odf verify`: check that data is what the chain says, and that transforms were honest."""
+"""`odf verify`: check data against the chain's hashes, and transforms by replaying them."""
 
 import click
 
@@ -14,12 +14,12 @@ COLUMNS = ("dataset", "verdict", "blocks", "MB", "transforms")
 
 @click.command("verify")
 @click.argument("datasets", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All datasets of the node.")
+@click.option("--all", "every", is_flag=True, help="Verify all datasets of the node.")
 @click.option(
-    "--integrity", is_flag=True, help="Hashes and rules of the chain only; transforms are not replayed."
+    "--integrity", is_flag=True, help="Check only hashes and chain rules; do not replay transforms."
 )
-@click.option("-r", "--recursive", is_flag=True, help="Inputs too.")
-@click.option("--incremental", is_flag=True, help="Only what came since the last good verdict.")
+@click.option("-r", "--recursive", is_flag=True, help="Verify inputs too.")
+@click.option("--incremental", is_flag=True, help="Check only blocks added since the last valid verdict.")
 @output_option
 def command(
     *,
@@ -30,22 +30,21 @@ def command(
     incremental: bool,
     output: str,
 ) -> int:
-    """Re-read everything and compare hashes; replay every transform and compare what it makes.
+    """Read everything again and compare hashes; replay every transform and compare its results.
 
-    DATASET is a name, an id, a pattern of names in which % stands for anything, or file://… for a copy in a folder.
-    Exit status 3: something is not as declared, or a derivative has read what its input no longer has. 1: nothing is
-    wrong as far as could be seen, but not all could be: a dataset is `dropped` where its data was, `not-replayable`
-    where its transforms ask for an engine, or a version of it, that is not here, or for data of an input that was
-    dropped.
+    DATASET is a name, an id, a pattern of names in which % matches anything, or file://… for a copy in a folder.
+    Exit status 3: something is not as declared, or a derivative has read blocks that its input no longer has. 1: no
+    error was found, but not everything could be checked: `dropped` if the dataset's data was dropped,
+    `not-replayable` if its transforms need an engine version that is not installed, or dropped data of an input.
 
     \b
     Example:
       odf verify --all
       odf verify flights --integrity
       odf verify 'flights.%'
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's marker for text that must not be wrapped
     if not datasets and not every:
-        raise click.UsageError("name datasets, or give --all")
+        raise click.UsageError("give DATASETs, or --all")
     request = VerifyRequest(
         refs=[absolute_url(ref) for ref in datasets],
         all=every,
