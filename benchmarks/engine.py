@@ -14,8 +14,8 @@ from typing import Final
 
 from rows import Row, Target, held_against
 
-from odf_common.adapters.grpc_engine import EngineClient
-from odf_common.adapters.grpc_server import serve
+from odf_common.adapters.grpc.engine_client import EngineClient
+from odf_common.adapters.grpc.server import serve
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.steps import TransformSql
 from odf_engine_spark.inputs import read_input

@@ -29,8 +29,8 @@ from chained import HOUR, RECORDS, Coordinator, Pair, add, departures, found
 from durable import durable
 from rows import Row, Target, held_against
 
-from odf_common.adapters.grpc_engine import EngineClient
-from odf_common.adapters.grpc_server import serve
+from odf_common.adapters.grpc.engine_client import EngineClient
+from odf_common.adapters.grpc.server import serve
 from odf_engine_spark.jvm import Spark
 from odf_engine_spark.prepared import quoted
 from odf_engine_spark.server import register

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from odf_common.adapters.grpc_client import LONG, RESTART, Declined, NobodyThere, calling, reached
+from odf_common.adapters.grpc.client import LONG, RESTART, Declined, NobodyThere, calling, reached
 from odf_common.errors import Refused, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1.ingest_pb2 import DrainRequest

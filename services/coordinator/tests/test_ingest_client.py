@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from odf_common.adapters.grpc_client import NobodyThere
+from odf_common.adapters.grpc.client import NobodyThere
 from odf_common.testing.builders import a_dataset
 from odf_coordinator.ingest_client import IngestClient
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.grpc_engine import EngineClient
-from odf_common.adapters.grpc_server import serve
+from odf_common.adapters.grpc.engine_client import EngineClient
+from odf_common.adapters.grpc.server import serve
 from odf_common.metadata.steps import TransformSql
 from odf_engine_spark.jvm import Spark
 from odf_engine_spark.server import register

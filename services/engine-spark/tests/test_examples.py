@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 from vega_datasets import data
 
-from odf_common.adapters.grpc_engine import EngineClient
+from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.metadata.events import DatasetKind
 from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.grpc_engine import EngineClient
+from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import SetTransform, TransformInput

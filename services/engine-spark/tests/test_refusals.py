@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_common.adapters.grpc_engine import EngineClient
+from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine import RawQueryRequest
 from odf_common.metadata.steps import TemporalTable, TransformSql

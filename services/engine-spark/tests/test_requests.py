@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from odf_common.adapters.grpc_engine import EngineClient
-from odf_common.adapters.grpc_server import serve
+from odf_common.adapters.grpc.engine_client import EngineClient
+from odf_common.adapters.grpc.server import serve
 from odf_common.codec.flatbuffers import decode_message, encode_message
 from odf_common.errors import Unavailable
 from odf_common.metadata.engine import (

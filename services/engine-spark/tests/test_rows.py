@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from odf_common.adapters.grpc_engine import EngineClient
+from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_engine_spark.segments import _chunks

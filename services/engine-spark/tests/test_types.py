@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_common.adapters.grpc_engine import EngineClient
+from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.data.slices import write_slice
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import RawQueryRequest

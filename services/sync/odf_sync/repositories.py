@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlparse
 
 import urllib3
 
-from odf_common.adapters.folder import FolderStore
+from odf_common.adapters.local.exported_dataset import FolderStore
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

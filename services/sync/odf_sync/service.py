@@ -6,11 +6,11 @@ from functools import partial
 
 import grpc
 
+from odf_common.adapters.grpc.comparison import encode_comparison
 from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.proto.odf.node.v1 import sync_pb2 as pb
 from odf_common.proto.odf.node.v1 import sync_pb2_grpc
 from odf_common.proto.odf.node.v1.coordinator_pb2 import Comparison
-from odf_common.runtime.comparison import encode_comparison
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
 from odf_common.runtime.service import Service

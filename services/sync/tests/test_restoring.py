@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from odf_common.adapters.folder import FolderStore
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.adapters.local.exported_dataset import FolderStore
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odf_common.adapters.folder import FolderStore
+from odf_common.adapters.local.exported_dataset import FolderStore
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.data.slices import write_slice
 from odf_common.hashing.multihash import Multihash

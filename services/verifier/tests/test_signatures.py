@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.folder import FolderStore
+from odf_common.adapters.local.exported_dataset import FolderStore
 from odf_common.codec.signature import SIZE_LIMIT, encode_signature
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.keys import generate

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from odf_common.adapters.grpc_client import RESTART, calling, reached
+from odf_common.adapters.grpc.client import RESTART, calling, reached
 from odf_common.errors import OdfError
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub

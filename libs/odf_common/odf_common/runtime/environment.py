@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from odf_common.adapters.grpc_engine import EngineClient
+from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.bus import KafkaBus
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore

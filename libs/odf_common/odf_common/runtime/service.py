@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.adapters.grpc_server import GrpcServer, Register, serve
+from odf_common.adapters.grpc.server import GrpcServer, Register, serve
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.runtime import logging, metrics
 from odf_common.runtime.environment import Environment, connect

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from odf_common.adapters.bulkheads import Bulkheads, Busy
-from odf_common.adapters.grpc_client import OutOfReach, calling, channel
-from odf_common.adapters.grpc_server import serve
+from odf_common.adapters.grpc.bulkheads import Bulkheads, Busy
+from odf_common.adapters.grpc.client import OutOfReach, calling, channel
+from odf_common.adapters.grpc.server import serve
 from odf_common.proto.odf.node.v1 import ingest_pb2 as pb
 from odf_common.proto.odf.node.v1 import ingest_pb2_grpc
 

@@ -6,8 +6,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from odf_common.adapters.grpc_client import calling, channel
-from odf_common.adapters.grpc_server import GrpcServer, serve
+from odf_common.adapters.grpc.client import calling, channel
+from odf_common.adapters.grpc.server import GrpcServer, serve
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from odf_common.adapters.folder import FolderStore
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore, durable, keys, layout
+from odf_common.adapters.local.exported_dataset import FolderStore
 from odf_common.adapters.local.faults import LASTING, fault, guarded, open_to_read
 from odf_common.data.slices import CorruptSlice, read_slice
 from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable

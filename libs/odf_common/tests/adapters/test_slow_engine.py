@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from odf_common.adapters.grpc_engine import EngineClient
-from odf_common.adapters.grpc_server import serve
+from odf_common.adapters.grpc.engine_client import EngineClient
+from odf_common.adapters.grpc.server import serve
 from odf_common.codec.flatbuffers import encode_message
 from odf_common.metadata.engine import (
     RawQueryRequest,

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.grpc_client import NobodyThere
+from odf_common.adapters.grpc.client import NobodyThere
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node
 

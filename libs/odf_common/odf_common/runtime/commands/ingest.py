@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import grpc
 
-from odf_common.adapters.grpc_client import ServiceFailed
+from odf_common.adapters.grpc.client import ServiceFailed
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_message
 from odf_common.errors import InvalidInput, OdfError, Refused, Unavailable

@@ -15,8 +15,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from odf_common.adapters.bulkheads import WORKERS, Bulkheads, Busy, ref_of
-from odf_common.adapters.grpc_wire import ADVICE_KEY, CODE_KEY, LIMIT
+from odf_common.adapters.grpc.bulkheads import WORKERS, Bulkheads, Busy, ref_of
+from odf_common.adapters.grpc.limits import ADVICE_KEY, CODE_KEY, LIMIT
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,

@@ -9,8 +9,8 @@ from typing import Any, Final
 import grpc
 import pyarrow as pa
 
-from odf_common.adapters.grpc_client import DEADLINE, LONG, Declined, ServiceFailed, calling, channel
-from odf_common.adapters.patience import Attention, Patience
+from odf_common.adapters.grpc.client import DEADLINE, LONG, Declined, ServiceFailed, calling, channel
+from odf_common.adapters.grpc.watchdog import Attention, Patience
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidQuery

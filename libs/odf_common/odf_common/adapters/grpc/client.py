@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import grpc
 
-from odf_common.adapters.grpc_wire import ADVICE_KEY, CODE_KEY, LIMIT
+from odf_common.adapters.grpc.limits import ADVICE_KEY, CODE_KEY, LIMIT
 from odf_common.errors import (
     AlreadyExists,
     Conflict,
