@@ -16,8 +16,9 @@ from rows import Row, Target, held_against
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
-from odf_common.chain.build import build_blocks
+from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
+from odf_common.dataset.state_cache import ChainStates
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId
@@ -25,7 +26,6 @@ from odf_common.identity.keys import generate
 from odf_common.metadata.events import AddData, DataSlice, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
-from odf_common.runtime.states import ChainStates
 from odf_common.testing.builders import a_chain, a_push_source, a_schema, a_seed, a_source_state
 from odf_coordinator.committer import Committer
 from odf_coordinator.keys import KeyFolder, Owners

@@ -10,17 +10,17 @@ import tracemalloc
 from collections.abc import Callable
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
-from odf_common.chain.build import build_blocks
-from odf_common.chain.chain import fold
+from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
+from odf_common.chain.walk import fold
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
-from odf_common.codec.state import state_from_bytes, state_to_bytes
+from odf_common.dataset.state_cache import ChainStates
+from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddData, SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_common.runtime.states import ChainStates
 from odf_common.testing.builders import (
     AChain,
     a_chain,

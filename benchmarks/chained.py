@@ -12,18 +12,18 @@ from typing import Final
 import pyarrow as pa
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.chain.events import add_data_event
+from odf_common.chain.add_data import add_data_event
 from odf_common.data.columns import with_system_columns
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.schema import schema_to_event
 from odf_common.data.slices import slice_schema, write_slice
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import ObjectKind
 from odf_common.runtime.environment import FreeLocks, SystemClock
-from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_coordinator.adding import Adding
 from odf_coordinator.claims import Claims
 from odf_coordinator.committer import Committer

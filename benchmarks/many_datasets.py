@@ -16,7 +16,7 @@ import grpc
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.keys import keep_dataset_key
-from odf_common.chain.build import build_blocks
+from odf_common.chain.build_blocks import build_blocks
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import DatasetKind, KnownEvent

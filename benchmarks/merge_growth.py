@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from odf_common.adapters.memory import MemoryBlobStore
-from odf_common.chain.build import build_blocks
+from odf_common.chain.build_blocks import build_blocks
+from odf_common.chain.state import ChainState
 from odf_common.data.types import TIMESTAMP
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (

@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 from confluent_kafka import Producer
 
 from odf_common.adapters.local import LocalBlobStore, LocalRefStore
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.did import DatasetId
-from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_common.testing.embedded import EmbeddedNode
 from odf_common.testing.manifests import Manifest, as_text, ledger, root
 from odf_common.testing.story import QUIET, Sender, Story

@@ -17,7 +17,7 @@ from tests.model.expected import Content, Expected, File, Move
 from tests.model.records import SHAPES, file_of, manifest_of, messages_of
 from tests.model.world import RESCAN_SECONDS, Ingest, World
 
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

@@ -16,9 +16,10 @@ from tests.model.records import Row, rows_of
 from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.refs import LocalRefStore
-from odf_common.chain.chain import fold, iterate
+from odf_common.chain.walk import fold, iterate
 from odf_common.codec.bus import Envelope
 from odf_common.data.slices import read_slice
+from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -27,7 +28,6 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.runtime.replies import Replies
-from odf_common.runtime.states import ChainStates
 from odf_common.testing.actors import Actor, ActorKiller, VirtualTime, current_actor
 from odf_common.testing.killer import Killed
 from odf_common.testing.push_topics import PushConsumer, PushLog, PushLogs

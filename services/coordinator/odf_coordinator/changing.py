@@ -7,10 +7,10 @@ from urllib.parse import unquote
 
 import structlog
 
-from odf_common.chain.chain import iterate
-from odf_common.chain.events import add_data_event
+from odf_common.chain.add_data import add_data_event
 from odf_common.chain.state import ChainState
-from odf_common.chain.transforms import is_migration
+from odf_common.chain.transform_request import is_migration
+from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, VerificationFailed
 from odf_common.hashing.multihash import Multihash

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from odf_common.chain.build import build_blocks
+from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated, InvalidInput, Unavailable
 from odf_common.errors import HeadMoved as HeadMovedError

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from odf_common.chain.build import build_blocks
+from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import VERSIONS
 from odf_common.data.schema import schema_of_event

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from odf_common.chain.divergence import Agreement, Line, agreement
-from odf_common.chain.order import in_order
+from odf_common.chain.dependency_order import in_order
+from odf_common.chain.input_divergence import Agreement, Line, agreement
 from odf_common.chain.state import ChainState
 from odf_common.errors import Conflict, OdfError
 from odf_common.hashing.multihash import Multihash

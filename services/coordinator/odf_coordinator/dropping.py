@@ -1,7 +1,7 @@
 """Data of derivatives that is let go, since it can be made again of the inputs: slices and checkpoints, never blocks.
 
 Objects go newest first and come back newest last, so the newest tell whether all is here. That it was let go, and not
-lost, is noted before (`runtime/drops.py`).
+lost, is noted before (`dataset/drop_marker.py`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 import structlog
 
-from odf_common.chain.chain import iterate
-from odf_common.chain.divergence import Line
+from odf_common.chain.input_divergence import Line
+from odf_common.chain.walk import iterate
+from odf_common.dataset.drop_marker import dropped_line, note_drop
 from odf_common.errors import InvalidQuery, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, ExecuteTransform, SetTransform
 from odf_common.metadata.steps import Transform
 from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import BlobReader, ObjectKind
-from odf_common.runtime.drops import dropped_line, note_drop
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.objects import ObjectRef, objects_of

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from odf_common.chain.chain import blocks_between, common_block, compare
+from odf_common.chain.compare import common_block, compare
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
+from odf_common.chain.walk import blocks_between
 from odf_common.errors import AlreadyExists, ChainRuleViolated, InvalidInput, NotFound, VerificationFailed
 from odf_common.errors import HeadMoved as HeadMovedError
 from odf_common.hashing.multihash import Multihash

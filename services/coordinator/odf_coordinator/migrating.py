@@ -12,17 +12,16 @@ from pathlib import Path
 import structlog
 
 from odf_common.adapters.local.faults import guarded
-from odf_common.chain.inputs import standing
-from odf_common.chain.state import ChainState
-from odf_common.chain.transforms import changes_nothing, next_event
+from odf_common.chain.state import ChainState, InputProgress
+from odf_common.chain.transform_inputs import standing
+from odf_common.chain.transform_request import changes_nothing, next_event
+from odf_common.dataset.migration_request import migrate_request
+from odf_common.dataset.replay import request_files
 from odf_common.errors import InvalidInput, InvalidQuery, NotFound
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import InputProgress
 from odf_common.metadata.events import ExecuteTransform, KnownEvent, SetDataSchema, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
-from odf_common.runtime.migration import migrate_request
-from odf_common.runtime.replay import request_files
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.dropping import why_missing
 from odf_coordinator.written import examine, store

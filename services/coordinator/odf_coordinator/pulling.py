@@ -7,14 +7,14 @@ from typing import Final, Protocol
 
 import structlog
 
-from odf_common.chain.order import in_order
+from odf_common.chain.dependency_order import in_order
+from odf_common.dataset.rejects import Rejects
 from odf_common.errors import OdfError, Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.refs import covered, is_pattern
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
-from odf_common.runtime.rejects import Rejects
 from odf_coordinator.changing import Changing
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.diverged import Diverged

@@ -12,13 +12,13 @@ from pathlib import Path
 import structlog
 
 from odf_common.adapters.local.faults import guarded
-from odf_common.chain.chain import blocks_between
-from odf_common.chain.events import later
+from odf_common.chain.add_data import later
+from odf_common.chain.walk import blocks_between
+from odf_common.dataset.drop_marker import forget_drop
+from odf_common.dataset.replay import Replaying, Stored
 from odf_common.errors import NotFound, VerificationFailed
 from odf_common.metadata.events import DataSlice, ExecuteTransform, SetTransform
 from odf_common.ports.engine import Engine, EngineNotAvailable
-from odf_common.runtime.drops import forget_drop
-from odf_common.runtime.replay import Replaying, Stored
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.dropping import DataDropped, has_all, is_dropped, why_missing

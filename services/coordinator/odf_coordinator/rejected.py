@@ -2,8 +2,8 @@
 
 import structlog
 
+from odf_common.dataset.rejects import Rejects, open_rejects
 from odf_common.errors import OdfError
-from odf_common.runtime.rejects import Rejects, open_rejects
 from odf_coordinator.datasets import Datasets, Known
 
 log = structlog.get_logger(__name__)

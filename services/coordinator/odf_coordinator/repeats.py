@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash

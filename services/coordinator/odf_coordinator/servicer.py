@@ -8,9 +8,10 @@ from typing import Final
 import grpc
 
 from odf_common.adapters.grpc.comparison import encode_comparison
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_of
+from odf_common.dataset.signature_check import stored_signature
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.refs import is_pattern
@@ -20,7 +21,6 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
     CoordinatorServicer,
     add_CoordinatorServicer_to_server,
 )
-from odf_common.runtime.signatures import stored_signature
 from odf_coordinator.adding import Adding
 from odf_coordinator.changing import Changing
 from odf_coordinator.datasets import Datasets, Known, Unreadable

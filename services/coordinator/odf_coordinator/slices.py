@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from odf_common.adapters.local.faults import guarded
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.data.slices import read_slice
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash

@@ -5,9 +5,9 @@ from typing import Final
 
 from odf_common.adapters.grpc.comparison import encode_comparison
 from odf_common.codec.times import time_message, time_message_or_none
+from odf_common.dataset.rejects import Rejects
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
-from odf_common.runtime.rejects import Rejects
 from odf_coordinator.datasets import Known, Unreadable
 from odf_coordinator.problems import Problem
 from odf_coordinator.references import Reference

@@ -14,18 +14,18 @@ from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.adapters.local.staging import Staging
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
-from odf_common.chain.events import add_data_event
+from odf_common.chain.add_data import add_data_event
 from odf_common.codec.bus import Envelope
 from odf_common.data.columns import with_system_columns
 from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import slice_schema, write_slice
+from odf_common.dataset.state_cache import ChainStates, NoStateCache, StateCache
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, Catalog, ObjectKind, RefStore
 from odf_common.runtime.environment import FreeLocks
-from odf_common.runtime.states import ChainStates, NoStateCache, StateCache
 from odf_coordinator.adding import Added, Adding
 from odf_coordinator.changing import Changing
 from odf_coordinator.claims import Claims

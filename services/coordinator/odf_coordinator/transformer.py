@@ -12,9 +12,9 @@ from pathlib import Path
 import structlog
 
 from odf_common.adapters.local.faults import guarded
-from odf_common.chain.chain import ChainBroken, blocks_between
-from odf_common.chain.divergence import Line
-from odf_common.chain.inputs import (
+from odf_common.chain.input_divergence import Line
+from odf_common.chain.state import ChainState, InputProgress
+from odf_common.chain.transform_inputs import (
     InputSlices,
     has_work,
     input_ids,
@@ -23,11 +23,11 @@ from odf_common.chain.inputs import (
     last_block,
     plan_inputs,
 )
-from odf_common.chain.state import ChainState
-from odf_common.chain.transforms import build_request, is_no_op, next_event
+from odf_common.chain.transform_request import build_request, is_no_op, next_event
+from odf_common.chain.walk import ChainBroken, blocks_between
+from odf_common.dataset.replay import input_source, request_files
 from odf_common.errors import HeadMoved, InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import InputProgress
 from odf_common.metadata.events import (
     ExecuteTransformInput,
     KnownEvent,
@@ -36,7 +36,6 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobStore
-from odf_common.runtime.replay import input_source, request_files
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, DatasetUnknown, Known
 from odf_coordinator.diverged import InputDiverged

@@ -20,11 +20,11 @@ from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.redis import RedisConnection, RedisStateCache
 from odf_common.codec.bus import decode
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.runtime import logging, metrics
 from odf_common.runtime.settings import Settings, load
-from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_coordinator.board import Board
 from odf_coordinator.datasets import Datasets
 from odf_coordinator.messages import committed

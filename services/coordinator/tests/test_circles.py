@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from odf_common.chain.build import build_blocks
+from odf_common.chain.build_blocks import build_blocks
 from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError, Refused
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate

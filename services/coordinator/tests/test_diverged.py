@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from structlog.testing import capture_logs
 
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.errors import Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

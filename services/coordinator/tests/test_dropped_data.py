@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.errors import NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.errors import Refused
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess

@@ -11,7 +11,7 @@ from typing import cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.errors import HeadMoved
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.testing.profiles import examples

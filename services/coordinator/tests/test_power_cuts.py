@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from odf_common.adapters.local import durable
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of

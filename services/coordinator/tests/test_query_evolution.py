@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import (

@@ -3,7 +3,7 @@
 import pytest
 
 from odf_common.adapters.local import CorruptRef
-from odf_common.chain.chain import Ahead, Behind, Diverged, Equal
+from odf_common.chain.compare import Ahead, Behind, Diverged, Equal
 from odf_common.errors import ChainRuleViolated, HeadMoved, InvalidInput, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

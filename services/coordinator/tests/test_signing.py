@@ -1,12 +1,12 @@
 """With a key, every block that is committed has its signature beside it; the blocks are the same as without."""
 
 from odf_common.codec.signature import encode_signature
+from odf_common.dataset.signature_check import Standing, judge, stored_signature
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.keys import generate
 from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_common.runtime.signatures import Standing, judge, stored_signature
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Known
 from odf_coordinator.keys import Owners

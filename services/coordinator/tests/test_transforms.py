@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.data.columns import offset_type, operation_type
 from odf_common.data.schema import schema_to_event
 from odf_common.data.slices import slice_schema, write_slice

@@ -9,10 +9,10 @@ from typing import Protocol
 
 import structlog
 
+from odf_common.chain.state import ChainState
+from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import InvalidInput, Refused
-from odf_common.metadata.chain_state import ChainState
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_common.runtime.states import ChainStates
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.history import DatasetHistory
 from odf_ingest.merge import History, Merged

@@ -14,10 +14,10 @@ from typing import Final, Generic, TypeVar
 import pyarrow as pa
 import structlog
 
-from odf_common.chain.chain import iterate
+from odf_common.chain.state import ChainState
+from odf_common.chain.walk import iterate
 from odf_common.data.slices import read_slice
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddData, ExecuteTransform
 from odf_common.metadata.steps import Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
+from odf_common.dataset import rejects
+from odf_common.dataset.batch_keys import run_and_place
 from odf_common.errors import InvalidInput
-from odf_common.runtime import rejects
-from odf_common.runtime.idempotency import run_and_place
 
 KIND: Final = rejects.KIND
 VERSION: Final = 1

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from odf_common.chain.state import ChainState
 from odf_common.data.columns import normalize_timestamps
 from odf_common.data.schema import schema_of_event
 from odf_common.data.types import as_stored
 from odf_common.errors import InvalidInput
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import ReadStepParquet

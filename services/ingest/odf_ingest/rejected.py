@@ -11,14 +11,9 @@ from typing import Final
 
 import structlog
 
+from odf_common.chain.state import ChainState
 from odf_common.codec.bus import envelope
-from odf_common.errors import NotFound, Unavailable
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
-from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetters, StoredLetter
-from odf_common.ports.store import BlobStore
-from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
-from odf_common.runtime.rejects import (
+from odf_common.dataset.rejects import (
     Handled,
     Place,
     load_handled,
@@ -27,6 +22,11 @@ from odf_common.runtime.rejects import (
     rejected_by_source,
     save_handled,
 )
+from odf_common.errors import NotFound, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetters, StoredLetter
+from odf_common.ports.store import BlobStore
+from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.commit import position_of
 from odf_ingest.position import SourcePosition
 from odf_ingest.push.lanes import Lanes

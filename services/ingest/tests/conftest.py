@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
-from odf_common.chain.build import build_blocks
-from odf_common.chain.chain import fold, iterate
+from odf_common.chain.build_blocks import build_blocks
+from odf_common.chain.state import ChainState
+from odf_common.chain.walk import fold, iterate
 from odf_common.codec.bus import Envelope, envelope
 from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.times import time_of
 from odf_common.data.slices import read_slice
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import HeadMoved, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.engine import RawQueryRequest, RawQueryResponseSuccess
 from odf_common.metadata.events import AddData, AddPushSource, KnownEvent
 from odf_common.metadata.scalars import Timestamp
@@ -27,7 +28,6 @@ from odf_common.ports.engine import IsWanted, always
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.runtime.replies import Replies
-from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_common.testing.builders import a_chain, a_dataset, a_seed
 from odf_ingest.commit import BatchCommitter
 from odf_ingest.prepare import Preparer

@@ -1,7 +1,7 @@
 import pytest
 
+from odf_common.dataset.batch_keys import key_in_run
 from odf_common.errors import InvalidInput
-from odf_common.runtime.idempotency import key_in_run
 from odf_ingest.position import RECEIPTS, SourcePosition, TopicPosition
 
 

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from odf_common.dataset.rejects import HANDLED, load_reasons
 from odf_common.errors import NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
 from odf_common.ports.bus import DeadLetter, StoredLetter
-from odf_common.runtime.rejects import HANDLED, load_reasons
 from odf_ingest.batch import BadRecord, MessageBatch
 from odf_ingest.position import KIND, SourcePosition, TopicPosition
 from odf_ingest.push.lanes import Lanes

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from odf_common.chain.chain import Comparison, Diverged, ReadBlock, blocks_between, common_block, compare
+from odf_common.chain.compare import Comparison, Diverged, common_block, compare
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
+from odf_common.chain.walk import ReadBlock, blocks_between
 from odf_common.codec.flatbuffers import DecodedBlock
 from odf_common.errors import Conflict, InvalidInput
 from odf_common.hashing.multihash import Multihash

@@ -12,9 +12,11 @@ from functools import partial
 from typing import Final
 from urllib.parse import unquote, urlparse
 
-from odf_common.chain.chain import Comparison, ReadBlock, blocks_between
+from odf_common.chain.compare import Comparison
 from odf_common.chain.state import ChainState
+from odf_common.chain.walk import ReadBlock, blocks_between
 from odf_common.codec.bus import body_of
+from odf_common.dataset.drop_marker import forget_drop
 from odf_common.errors import (
     AlreadyExists,
     HeadMoved,
@@ -30,7 +32,6 @@ from odf_common.identity.refs import parse_alias
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2
-from odf_common.runtime.drops import forget_drop
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
 from odf_sync.compare import Missing, RemoteBlock, admit_all, compare_with, missing_blocks

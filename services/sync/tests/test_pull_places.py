@@ -7,12 +7,12 @@ from typing import cast
 import pytest
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
-from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_common.testing.builders import a_chain, a_seed
 from odf_sync.simple import Step, pull
 

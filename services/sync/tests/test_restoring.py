@@ -10,13 +10,13 @@ import pytest
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.exported_dataset import FolderStore
 from odf_common.codec.flatbuffers import decode_block
+from odf_common.dataset.drop_marker import dropped_line, note_drop
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_common.runtime.drops import dropped_line, note_drop
 from odf_common.runtime.environment import Environment
 from odf_common.runtime.replies import Replies
-from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_common.testing.damage import flip
 from odf_sync.objects import ObjectDiffers
 from odf_sync.simple import Step, pull

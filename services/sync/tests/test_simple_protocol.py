@@ -18,7 +18,7 @@ from aiohttp import web
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.exported_dataset import FolderStore
-from odf_common.chain.chain import ChainBroken
+from odf_common.chain.walk import ChainBroken
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

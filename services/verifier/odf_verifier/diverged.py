@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from odf_common.adapters.local.keys import has_dataset_key
-from odf_common.chain.divergence import Line
+from odf_common.chain.input_divergence import Line
 from odf_common.chain.state import ChainState
 from odf_common.identity.ref_names import split_ref
 from odf_common.ports.store import ObjectKind

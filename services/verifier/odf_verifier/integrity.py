@@ -12,9 +12,9 @@ from itertools import islice
 
 import pyarrow as pa
 
-from odf_common.chain.chain import ChainBroken, iterate
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
+from odf_common.chain.walk import ChainBroken, iterate
 from odf_common.data.checks import RecordsDiffer, check_records
 from odf_common.data.schema import schema_of_event
 from odf_common.data.slices import read_foreign_slice

@@ -1,6 +1,6 @@
 """Replay: every transform is run again on the same records, and must give the same (spec: Verifiability).
 
-How a stored transform is run again is in `odf_common.runtime.replay`, since data that was dropped is made that way too.
+How a stored transform is run again is in `odf_common.dataset.replay`, since data that was dropped is made that way too.
 Compared are records (logical hash), offsets, watermark and checkpoint; another encoding of the same records is no
 difference.
 """
@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from odf_common.chain.chain import ChainBroken
-from odf_common.chain.events import later
-from odf_common.chain.inputs import InputMismatch
+from odf_common.chain.add_data import later
 from odf_common.chain.state import ChainState
+from odf_common.chain.transform_inputs import InputMismatch
+from odf_common.chain.walk import ChainBroken
 from odf_common.data.continuing import continued
 from odf_common.data.schema import schema_of_event
 from odf_common.data.slices import read_slice
+from odf_common.dataset.replay import Replaying, Stored
 from odf_common.errors import InvalidInput, InvalidQuery, NotFound
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
@@ -25,7 +26,6 @@ from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.engine import EngineNotAvailable
 from odf_common.runtime.environment import Environment
-from odf_common.runtime.replay import Replaying, Stored
 from odf_verifier.dropped import dropped_input
 from odf_verifier.integrity import Link
 from odf_verifier.report import Damage, Problem

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
+from odf_common.dataset.signature_check import Standing, judge, stored_signature
 from odf_common.ports.store import ObjectKind
-from odf_common.runtime.signatures import Standing, judge, stored_signature
 from odf_verifier.integrity import Link
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 from typing import Final, cast
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.ref_names import HEAD
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.runtime.environment import Environment
-from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_common.testing.builders import AChain
 from odf_verifier.targets import Target
 from odf_verifier.verification import Scope, Verdict, Verifier

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from odf_common.chain.divergence import Line
+from odf_common.chain.input_divergence import Line
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash

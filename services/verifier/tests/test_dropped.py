@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from odf_common.dataset.drop_marker import dropped_line, forget_drop, note_drop
 from odf_common.metadata.events import DatasetKind, ExecuteTransform
-from odf_common.runtime.drops import dropped_line, forget_drop, note_drop
 from odf_common.testing.builders import (
     AChain,
     a_chain,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from odf_common.chain.chain import iterate
+from odf_common.chain.walk import iterate
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import Checkpoint, ExecuteTransform, ExecuteTransformInput, OffsetInterval

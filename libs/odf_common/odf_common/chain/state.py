@@ -1,24 +1,20 @@
-"""Folding a chain: what each block changes in the state that the next one is admitted on.
+"""What a metadata chain amounts to at one block: all that the next block is checked against or built on.
 
-Nothing is checked here; `chain/rules.py` does that before it calls `begin` and `after`.
+Only the values are here. How blocks change them is `chain/fold.py`; how they are stored is `dataset/state_codec.py`.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
+from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.chain_state import DEFAULT_SOURCE, ChainState, Definitions, InputProgress
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
-    AddData,
     AddPushSource,
-    DisablePollingSource,
-    DisablePushSource,
-    ExecuteTransform,
-    ExecuteTransformInput,
+    Checkpoint,
+    DatasetKind,
     KnownEvent,
-    MetadataEvent,
-    Seed,
     SetAttachments,
     SetDataSchema,
     SetInfo,
@@ -26,114 +22,140 @@ from odf_common.metadata.events import (
     SetPollingSource,
     SetTransform,
     SetVocab,
-    UnknownEvent,
+    SourceState,
 )
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.vocabulary import DatasetVocabulary, vocabulary_of
 
-__all__ = ["DEFAULT_SOURCE", "ChainState", "Definitions", "InputProgress", "after", "begin", "event_tag"]
-
-_TAGS: Final = {kind: tag for tag, kind in enumerate(KnownEvent.__args__, start=1)}
-
-
-def event_tag(event: MetadataEvent) -> int:
-    """Return the event's discriminator (wire-facts §1.4)."""
-    return event.discriminator if isinstance(event, UnknownEvent) else _TAGS[type(event)]
+DEFAULT_SOURCE: Final = "default"  # the name under which a polling source keeps its state
 
 
-def begin(block: MetadataBlock, seed: Seed, *, head: Multihash, version: int) -> ChainState:
-    """Return the state of a chain that has only its first block."""
-    return ChainState(
-        head=head,
-        block_version=version,
-        dataset_id=seed.dataset_id,
-        kind=seed.dataset_kind,
-        sequence_number=block.sequence_number,
-        system_time=block.system_time,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputProgress:
+    """How far an input of a derivative dataset has been processed, both ends included."""
+
+    dataset_id: DatasetId
+    last_block: Multihash | None = None
+    last_offset: int | None = None
 
 
-def after(past: ChainState, block: MetadataBlock, *, head: Multihash) -> ChainState:
-    """Return the state with `block` on top; `head` is the block's hash."""
-    # Written out field by field where it is hot: `replace` takes three times as long.
-    last_offset = past.last_offset
-    watermark = past.watermark
-    checkpoint = past.checkpoint
-    source_states = past.source_states
-    last_source_state = past.last_source_state
-    input_progress = past.input_progress
-    definitions = past.definitions
-    event = block.event
-    if isinstance(event, (AddData, ExecuteTransform)):
-        if event.new_data is not None:
-            last_offset = event.new_data.offset_interval.end
-        watermark = event.new_watermark
-        checkpoint = event.new_checkpoint
-        if isinstance(event, ExecuteTransform):
-            input_progress = tuple(progress_after(step) for step in event.query_inputs)
-        else:
-            last_source_state = event.new_source_state
-            if last_source_state is not None:
-                source_states = {**source_states, last_source_state.source_name: last_source_state}
-    else:
-        definitions = _redefine(definitions, event)
-    return ChainState(
-        head=head,
-        block_version=past.block_version,
-        dataset_id=past.dataset_id,
-        kind=past.kind,
-        sequence_number=block.sequence_number,
-        system_time=block.system_time,
-        last_offset=last_offset,
-        watermark=watermark,
-        checkpoint=checkpoint,
-        source_states=source_states,
-        last_source_state=last_source_state,
-        input_progress=input_progress,
-        definitions=definitions,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definitions:
+    """What the dataset says of itself; changes seldom, so that blocks with data share one.
+
+    `push_sources` and `polling_source` are those that take data now. `disabled_sources` names those that took
+    data once and have not been replaced. `has_opaque_source`: some source was defined in a form that this
+    version cannot read.
+    """
+
+    schema: SetDataSchema | None = None
+    vocab: SetVocab | None = None
+    info: SetInfo | None = None
+    license: SetLicense | None = None
+    attachments: SetAttachments | None = None
+    transform: SetTransform | None = None
+    polling_source: SetPollingSource | None = None
+    push_sources: Mapping[str, AddPushSource] = field(default_factory=dict)
+    disabled_sources: frozenset[str] = frozenset()
+    has_opaque_source: bool = False
+
+    def in_force(self, kind: str) -> KnownEvent | None:
+        """Return the event of a kind that is in force; raises `InvalidInput` for kinds of which there may be many."""
+        events: dict[str, KnownEvent | None] = {
+            SetAttachments.__name__: self.attachments,
+            SetDataSchema.__name__: self.schema,
+            SetInfo.__name__: self.info,
+            SetLicense.__name__: self.license,
+            SetPollingSource.__name__: self.polling_source,
+            SetTransform.__name__: self.transform,
+            SetVocab.__name__: self.vocab,
+        }
+        if kind not in events:
+            raise InvalidInput(text=f"expected one of {', '.join(events)}, got {kind!r}")
+        return events[kind]
 
 
-def progress_after(step: ExecuteTransformInput) -> InputProgress:
-    """Return how far an input is processed after a transform that saw `step` of it (RFC-014)."""
-    return InputProgress(
-        dataset_id=step.dataset_id,
-        last_block=step.prev_block_hash if step.new_block_hash is None else step.new_block_hash,
-        last_offset=step.prev_offset if step.new_offset is None else step.new_offset,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainState:
+    """A chain folded up to and including the block `head`.
 
+    `block_version` is the manifest version the chain began in. `last_offset` is that of the last record.
+    `checkpoint` and `last_source_state` are those of the last event with data, None when it had none;
+    `source_states` has the latest of every source. `input_progress` is in the order of the last transform.
+    """
 
-def _redefine(past: Definitions, event: MetadataEvent) -> Definitions:
-    match event:
-        case SetDataSchema():
-            return replace(past, schema=event)
-        case SetVocab():
-            return replace(past, vocab=event)
-        case SetInfo():
-            return replace(past, info=event)
-        case SetLicense():
-            return replace(past, license=event)
-        case SetAttachments():
-            return replace(past, attachments=event)
-        case SetTransform():
-            return replace(past, transform=event)
-        case _:
-            return _redefine_sources(past, event)
+    head: Multihash
+    block_version: int
+    dataset_id: DatasetId
+    kind: DatasetKind
+    sequence_number: int
+    system_time: Timestamp
+    last_offset: int | None = None
+    watermark: Timestamp | None = None
+    checkpoint: Checkpoint | None = None
+    source_states: Mapping[str, SourceState] = field(default_factory=dict)
+    last_source_state: SourceState | None = None
+    input_progress: tuple[InputProgress, ...] = ()
+    definitions: Definitions = field(default_factory=Definitions)
 
+    @property
+    def schema(self) -> SetDataSchema | None:
+        """Return the schema of the slices, None until there is one."""
+        return self.definitions.schema
 
-def _redefine_sources(past: Definitions, event: MetadataEvent) -> Definitions:
-    disabled = past.disabled_sources
-    match event:
-        case SetPollingSource():
-            return replace(past, polling_source=event, disabled_sources=disabled - {DEFAULT_SOURCE})
-        case DisablePollingSource():
-            return replace(past, polling_source=None, disabled_sources=disabled | {DEFAULT_SOURCE})
-        case AddPushSource(source_name=name):
-            sources = {**past.push_sources, name: event}
-            return replace(past, push_sources=sources, disabled_sources=disabled - {name})
-        case DisablePushSource(source_name=name):
-            rest = {other: source for other, source in past.push_sources.items() if other != name}
-            return replace(past, push_sources=rest, disabled_sources=disabled | {name})
-        case UnknownEvent(discriminator=tag) if tag in (_TAGS[SetPollingSource], _TAGS[AddPushSource]):
-            # It may replace any of the sources that were read before, so none of them may be used any more.
-            return replace(past, polling_source=None, push_sources={}, has_opaque_source=True)
-        case _:
-            return past
+    @property
+    def vocab(self) -> SetVocab | None:
+        """Return the vocabulary as it was set, None where it never was."""
+        return self.definitions.vocab
+
+    @property
+    def vocabulary(self) -> DatasetVocabulary:
+        """Return the names of the system columns, defaults filled."""
+        return vocabulary_of(self.definitions.vocab)
+
+    @property
+    def info(self) -> SetInfo | None:
+        """Return the latest description."""
+        return self.definitions.info
+
+    @property
+    def license(self) -> SetLicense | None:
+        """Return the latest licence."""
+        return self.definitions.license
+
+    @property
+    def attachments(self) -> SetAttachments | None:
+        """Return the latest attachments."""
+        return self.definitions.attachments
+
+    @property
+    def transform(self) -> SetTransform | None:
+        """Return the transform in force."""
+        return self.definitions.transform
+
+    @property
+    def polling_source(self) -> SetPollingSource | None:
+        """Return the polling source in force, None also when it is disabled."""
+        return self.definitions.polling_source
+
+    @property
+    def push_sources(self) -> Mapping[str, AddPushSource]:
+        """Return the push sources that take data, by name."""
+        return self.definitions.push_sources
+
+    @property
+    def disabled_sources(self) -> frozenset[str]:
+        """Return the names of sources that take no more data."""
+        return self.definitions.disabled_sources
+
+    @property
+    def next_offset(self) -> int:
+        """Return the offset of the next record."""
+        return 0 if self.last_offset is None else self.last_offset + 1
+
+    def progress_of(self, dataset: DatasetId) -> InputProgress:
+        """Return how far an input was processed; an empty progress for one never seen."""
+        for progress in self.input_progress:
+            if progress.dataset_id == dataset:
+                return progress
+        return InputProgress(dataset_id=dataset)

@@ -10,6 +10,7 @@ from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.bus import KafkaBus
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import Bus, Topics
@@ -18,7 +19,6 @@ from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobStore, Catalog, RefStore
 from odf_common.runtime.claim import claim_topics
 from odf_common.runtime.settings import ENGINE, Settings
-from odf_common.runtime.states import ChainStates, NoStateCache
 
 
 class Lock(Protocol):

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from odf_common.chain.build import EncodedBlock, build_blocks
+from odf_common.chain.build_blocks import EncodedBlock, build_blocks
+from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.chain_state import DEFAULT_SOURCE, ChainState
 from odf_common.metadata.events import (
     AddData,
     AddPushSource,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_common.adapters.local.exported_dataset import FolderStore
-from odf_common.chain.chain import fold, iterate
+from odf_common.chain.walk import fold, iterate
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.block import MetadataBlock

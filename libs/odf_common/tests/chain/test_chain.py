@@ -3,20 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.chain.chain import (
-    Ahead,
-    Behind,
-    ChainBroken,
-    Diverged,
-    Equal,
-    blocks_between,
-    compare,
-    fold,
-    iterate,
-    read_blocks,
-)
+from odf_common.chain.compare import Ahead, Behind, Diverged, Equal, compare
+from odf_common.chain.walk import ChainBroken, blocks_between, fold, iterate
 from odf_common.codec.flatbuffers import block_hash, encode_block
-from odf_common.codec.state import state_from_bytes, state_to_bytes
+from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
 from odf_common.errors import ChainRuleViolated, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, SetInfo
@@ -90,10 +80,6 @@ def test_a_range_that_ends_at_its_start_is_empty() -> None:
 def test_a_range_from_a_foreign_block_is_refused() -> None:
     with pytest.raises(ChainBroken, match="is not in the chain"):
         list(blocks_between(reading(LONG), HASHES[-1], a_hash("foreign")))
-
-
-def test_blocks_are_read_in_the_order_given() -> None:
-    assert [one[0] for one in read_blocks(reading(LONG), HASHES[3:9])] == HASHES[3:9]
 
 
 def test_a_fold_goes_on_from_a_known_state() -> None:

@@ -1,5 +1,5 @@
-from odf_common.chain.build import build_blocks
-from odf_common.chain.divergence import Agreement, Line, agreement
+from odf_common.chain.build_blocks import build_blocks
+from odf_common.chain.input_divergence import Agreement, Line, agreement
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

@@ -1,6 +1,6 @@
-from odf_common.chain.events import add_data_event
+from odf_common.chain.add_data import add_data_event
 from odf_common.chain.rules import admit
-from odf_common.metadata.chain_state import ChainState
+from odf_common.chain.state import ChainState
 from odf_common.metadata.events import (
     AddData,
     DisablePushSource,

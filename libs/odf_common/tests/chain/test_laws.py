@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_common.chain.chain import ChainBroken, ReadBlock, fold
 from odf_common.chain.rules import FIRST_RULES, RULES, admit
+from odf_common.chain.state import ChainState
+from odf_common.chain.walk import ChainBroken, ReadBlock, fold
 from odf_common.codec.flatbuffers import block_hash, encode_block
-from odf_common.codec.state import state_from_bytes, state_to_bytes
+from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
 from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import (
     AddData,
     AttachmentEmbedded,

@@ -1,4 +1,4 @@
-from odf_common.chain.order import in_order
+from odf_common.chain.dependency_order import in_order
 
 
 def test_each_comes_after_what_it_names() -> None:

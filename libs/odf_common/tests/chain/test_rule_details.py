@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import (
     AddData,
     DisablePollingSource,

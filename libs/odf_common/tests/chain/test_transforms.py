@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from odf_common.chain.chain import blocks_between
-from odf_common.chain.inputs import (
+from odf_common.chain.state import ChainState
+from odf_common.chain.transform_inputs import (
     InputMismatch,
     InputSlices,
     has_work,
@@ -12,10 +12,10 @@ from odf_common.chain.inputs import (
     last_block,
     plan_inputs,
 )
-from odf_common.chain.transforms import InputSource, RequestFiles, build_request, is_no_op, next_event
+from odf_common.chain.transform_request import InputSource, RequestFiles, build_request, is_no_op, next_event
+from odf_common.chain.walk import blocks_between
 from odf_common.errors import ChainRuleViolated, InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.engine import TransformResponseSuccess, Watermark
 from odf_common.metadata.events import (
     AddData,

@@ -9,11 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
-from odf_common.chain.chain import fold
-from odf_common.chain.inputs import last_block
+from odf_common.chain.state import ChainState
+from odf_common.chain.transform_inputs import last_block
+from odf_common.chain.walk import fold
+from odf_common.dataset.migration_request import migrate_request
+from odf_common.dataset.replay import Replaying, Stored, StoredBlock, request_files
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.engine import (
     RawQueryRequest,
     RawQueryResponseSuccess,
@@ -40,9 +43,6 @@ from odf_common.ports.engine import (
     always,
 )
 from odf_common.ports.store import ObjectKind
-from odf_common.runtime.migration import migrate_request
-from odf_common.runtime.replay import Replaying, Stored, StoredBlock, request_files
-from odf_common.runtime.states import ChainStates, NoStateCache
 from odf_common.testing.builders import (
     AChain,
     a_chain,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import BlobStore, CatalogEntry

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from odf_common.chain.state import ChainState
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit import position_of

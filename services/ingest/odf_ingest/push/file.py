@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from odf_common.chain.state import ChainState
+from odf_common.dataset.batch_keys import run_of
 from odf_common.errors import InvalidInput, NotFound, StorageUnavailable
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource, DatasetKind
 from odf_common.ports.engine import QueryNotWanted
-from odf_common.runtime.idempotency import run_of
 from odf_ingest.batch import FileBatch
 from odf_ingest.commit import Outcome
 from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted

@@ -9,9 +9,9 @@ from typing import Final
 
 import structlog
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError, Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import Catalog, CatalogEntry
 

@@ -4,12 +4,12 @@ import threading
 from concurrent.futures import Executor
 
 from odf_common.adapters.local.faults import guarded
+from odf_common.chain.state import ChainState
+from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_common.ports.store import BlobStore, ObjectKind
-from odf_common.runtime.states import ChainStates
 from odf_ingest.commit import Batch, BatchCommitter, Outcome
 from odf_ingest.history import DatasetHistory
 from odf_ingest.push.pools import SerialQueue

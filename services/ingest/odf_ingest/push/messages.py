@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_ingest.batch import BadRecord, MessageBatch
 from odf_ingest.errors import (
     AlreadyCommitted,

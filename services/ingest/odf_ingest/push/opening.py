@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import NotFound, OdfError
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import CatalogEntry

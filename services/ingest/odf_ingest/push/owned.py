@@ -14,9 +14,9 @@ from typing import Final, Protocol
 
 import structlog
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import NotFound, OdfError, Refused, Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddPushSource
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import Catalog, CatalogEntry

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_ingest.errors import HalfCorrection, SourceStopped, is_storage_fault
 from odf_ingest.push.machine import LIVE, Event, Phase, after
 

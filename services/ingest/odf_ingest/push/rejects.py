@@ -5,13 +5,8 @@ from typing import Final
 
 import structlog
 
-from odf_common.errors import OdfError
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
-from odf_common.ports.bus import Bus, DeadLetter
-from odf_common.ports.store import BlobStore
-from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
-from odf_common.runtime.rejects import (
+from odf_common.chain.state import ChainState
+from odf_common.dataset.rejects import (
     Passed,
     load_handled,
     load_reasons,
@@ -19,6 +14,11 @@ from odf_common.runtime.rejects import (
     open_rejects,
     save_handled,
 )
+from odf_common.errors import OdfError
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import Bus, DeadLetter
+from odf_common.ports.store import BlobStore
+from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.batch import BadRecord, MessageBatch
 from odf_ingest.errors import RecordRejected, TooManyRejected
 from odf_ingest.position import SourcePosition

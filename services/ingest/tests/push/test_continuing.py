@@ -7,7 +7,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from odf_common.chain.chain import fold
+from odf_common.chain.walk import fold
 from odf_common.data.schema import schema_of_event
 from odf_common.data.slices import hash_slice, slice_schema
 from odf_common.data.types import stored_schema

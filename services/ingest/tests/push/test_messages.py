@@ -7,10 +7,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from odf_common.metadata.events import SetVocab
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
-from odf_common.runtime.rejects import (
+from odf_common.dataset.rejects import (
     Handled,
     Passed,
     Place,
@@ -20,6 +17,9 @@ from odf_common.runtime.rejects import (
     passed_of,
     save_handled,
 )
+from odf_common.metadata.events import SetVocab
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.batch import MessageBatch, Part
 from odf_ingest.commit import Outcome, position_of
 from odf_ingest.errors import PositionMoved, RecordRejected, TooManyRejected, TopicReplaced

@@ -12,10 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryCatalog
+from odf_common.chain.state import ChainState
 from odf_common.codec.bus import body_of
 from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable, VerificationFailed
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.steps import ReadStepNdJson, SqlQueryStep
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.engine import QueryNotWanted, QueryTooSlow

@@ -1,6 +1,6 @@
 """How two chains stand to each other, as the answer to a question."""
 
-from odf_common.chain.chain import Ahead, Behind, Comparison, Diverged, Equal
+from odf_common.chain.compare import Ahead, Behind, Comparison, Diverged, Equal
 from odf_common.hashing.multihash import Multihash
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 

@@ -15,12 +15,12 @@ import grpc
 from odf_common.adapters.grpc.client import ServiceFailed
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_message
+from odf_common.dataset.batch_keys import key_in_run
 from odf_common.errors import InvalidInput, OdfError, Refused, Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.ingest_pb2 import CancelPushRequest, PushHeader, PushPart, PushReply
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 from odf_common.runtime import ask
-from odf_common.runtime.idempotency import key_in_run
 from odf_common.runtime.node import Node
 from odf_common.runtime.output import is_wide, output_option, print_rows, progress, remark, shortened
 from odf_common.runtime.start import ABORTED

@@ -9,12 +9,12 @@ import click
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.codec.model import EVENTS
 from odf_common.codec.yaml import block_to_yaml, to_plain
+from odf_common.dataset.signature_check import judge
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, ExecuteTransform, UnknownEvent
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
 from odf_common.runtime import ask
 from odf_common.runtime.output import output_option, print_rows
-from odf_common.runtime.signatures import judge
 
 SIGNED = ("signature", "signer")
 KINDS = (*(kind.__name__ for kind in EVENTS.members), UnknownEvent.__name__)

@@ -1,7 +1,7 @@
 """Rules of events with data, AddData and ExecuteTransform alike (wire-facts §5.4, §5.5, 5–12 and 15; RFC-014)."""
 
+from odf_common.chain.state import ChainState
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddData, ExecuteTransform
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from odf_common.chain.chain import ChainBroken, ReadBlock, iterate, read_link
-from odf_common.chain.state import progress_after
+from odf_common.chain.fold import progress_after
+from odf_common.chain.walk import ChainBroken, ReadBlock, iterate, read_link
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from odf_common.chain.chain import ReadBlock, blocks_between, read_link
-from odf_common.chain.inputs import InputSlices, input_of
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
-from odf_common.chain.transforms import InputSource, RequestFiles, build_request, is_migration
+from odf_common.chain.transform_inputs import InputSlices, input_of
+from odf_common.chain.transform_request import InputSource, RequestFiles, build_request, is_migration
+from odf_common.chain.walk import ReadBlock, blocks_between, read_link
 from odf_common.data.schema import schema_of_event
 from odf_common.data.types import stored_schema
+from odf_common.dataset.migration_request import migrate_request
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -25,7 +26,6 @@ from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, ExecuteTransformInput, SetTransform
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobReader, Catalog, ObjectKind
-from odf_common.runtime.migration import migrate_request
 
 StateAt = Callable[[DatasetId, Multihash], ChainState]  # the state after a block of a chain
 StoredBlock = tuple[Multihash, MetadataBlock, int]  # hash, block, manifest version

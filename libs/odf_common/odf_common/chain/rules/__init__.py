@@ -2,69 +2,69 @@
 
 A rule is a function whose docstring is its sentence, with the section it comes from. It returns what is wrong, or
 None. Coordinator, verifier and sync all admit blocks here; there is no second truth. That a block's hash is that
-of its bytes is checked where bytes are read (`chain/chain.py`), that the head moves by compare-and-set in the store.
+of its bytes is checked where bytes are read (`chain/walk.py`), that the head moves by compare-and-set in the store.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-from odf_common.chain import data_rules, order_rules, schema_rules, source_rules, transform_rules
-from odf_common.chain.state import after, begin
+from odf_common.chain.fold import after, begin
+from odf_common.chain.rules import data, schema, sources, structure, transforms
+from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import AddData, ExecuteTransform, MetadataEvent, Seed
 
 FirstRule = Callable[[MetadataBlock], str | None]
 Rule = Callable[[ChainState, MetadataBlock], str | None]
 
 FIRST_RULES: Final[tuple[FirstRule, ...]] = (
-    order_rules.chain_begins_with_a_seed,
-    order_rules.chain_begins_at_zero,
+    structure.chain_begins_with_a_seed,
+    structure.chain_begins_at_zero,
 )
 _ORDER: Final[tuple[Rule, ...]] = (
-    order_rules.seed_comes_first,
-    order_rules.sequence_is_dense,
-    order_rules.previous_block_is_the_head,
-    order_rules.system_time_never_decreases,
-    order_rules.event_is_readable_where_needed,
-    order_rules.event_fits_dataset_kind,
+    structure.seed_comes_first,
+    structure.sequence_is_dense,
+    structure.previous_block_is_the_head,
+    structure.system_time_never_decreases,
+    structure.event_is_readable_where_needed,
+    structure.event_fits_dataset_kind,
 )
 _DATA: Final[tuple[Rule, ...]] = (
-    data_rules.event_with_data_is_not_empty,
-    data_rules.offset_interval_is_closed,
-    data_rules.offsets_are_contiguous,
-    data_rules.previous_offset_is_carried,
-    data_rules.data_has_a_schema,
-    data_rules.checkpoint_is_linked,
-    data_rules.watermark_is_kept,
-    data_rules.watermark_never_decreases,
+    data.event_with_data_is_not_empty,
+    data.offset_interval_is_closed,
+    data.offsets_are_contiguous,
+    data.previous_offset_is_carried,
+    data.data_has_a_schema,
+    data.checkpoint_is_linked,
+    data.watermark_is_kept,
+    data.watermark_never_decreases,
 )
 _ADD_DATA: Final[tuple[Rule, ...]] = (
-    data_rules.add_data_changes_something,
-    source_rules.disabled_source_takes_no_data,
+    data.add_data_changes_something,
+    sources.disabled_source_takes_no_data,
 )
 _EXECUTE_TRANSFORM: Final[tuple[Rule, ...]] = (
-    transform_rules.transform_is_defined_first,
-    transform_rules.inputs_are_those_of_the_transform,
-    transform_rules.input_blocks_are_contiguous,
-    transform_rules.input_offsets_are_contiguous,
-    transform_rules.transform_changes_something,
+    transforms.transform_is_defined_first,
+    transforms.inputs_are_those_of_the_transform,
+    transforms.input_blocks_are_contiguous,
+    transforms.input_offsets_are_contiguous,
+    transforms.transform_changes_something,
 )
 _DEFINITION: Final[tuple[Rule, ...]] = (
-    transform_rules.transform_inputs_are_resolved,
-    transform_rules.transform_reads_other_datasets,
-    transform_rules.queries_are_normalized,
-    source_rules.polling_source_stands_alone,
-    source_rules.push_source_meets_no_polling,
-    source_rules.push_source_changes_something,
-    source_rules.ethereum_source_is_placed,
-    source_rules.read_step_has_one_schema,
-    source_rules.disabled_source_exists,
-    schema_rules.schema_is_given,
-    schema_rules.schema_changes_something,
-    schema_rules.schema_stays_compatible,
+    transforms.transform_inputs_are_resolved,
+    transforms.transform_reads_other_datasets,
+    transforms.queries_are_normalized,
+    sources.polling_source_stands_alone,
+    sources.push_source_meets_no_polling,
+    sources.push_source_changes_something,
+    sources.ethereum_source_is_placed,
+    sources.read_step_has_one_schema,
+    sources.disabled_source_exists,
+    schema.schema_is_given,
+    schema.schema_changes_something,
+    schema.schema_stays_compatible,
 )
 RULES: Final[tuple[Rule, ...]] = (*_ORDER, *_DATA, *_ADD_DATA, *_EXECUTE_TRANSFORM, *_DEFINITION)
 

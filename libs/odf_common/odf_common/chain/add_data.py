@@ -1,7 +1,7 @@
 """Making the events that bring data to a root dataset, and what both kinds of dataset carry over (wire-facts §5.4)."""
 
+from odf_common.chain.state import ChainState
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import (
     AddData,
     DataSlice,

@@ -6,7 +6,7 @@ the chain. It is made before anything goes, and taken away when all has come bac
 
 from typing import Final
 
-from odf_common.chain.divergence import Line
+from odf_common.chain.input_divergence import Line
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

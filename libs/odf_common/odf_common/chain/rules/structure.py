@@ -1,13 +1,13 @@
 """Rules every block is held to, whatever it says: place, time, kind (wire-facts §5.5, 1–4).
 
-A rule returns what is wrong with the block, or None; `chain/rules.py` turns that into an error.
+A rule returns what is wrong with the block, or None; `chain/rules/__init__.py` turns that into an error.
 """
 
 from typing import Final
 
-from odf_common.chain.state import event_tag
+from odf_common.chain.fold import event_tag
+from odf_common.chain.state import ChainState
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import (
     AddData,
     AddPushSource,

@@ -1,17 +1,17 @@
 """Requests for the engine, and the events that come of its answers: the same for running a transform and replaying it.
 
-What a transform sees of its inputs is in `chain/inputs.py`. Pure.
+What a transform sees of its inputs is in `chain/transform_inputs.py`. Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from odf_common.chain.events import checkpoint_hash, later
-from odf_common.chain.inputs import InputSlices
+from odf_common.chain.add_data import checkpoint_hash, later
+from odf_common.chain.state import ChainState
+from odf_common.chain.transform_inputs import InputSlices
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.engine import TransformRequest, TransformRequestInput, TransformResponseSuccess
 from odf_common.metadata.events import (
     Checkpoint,

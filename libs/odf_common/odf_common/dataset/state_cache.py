@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from odf_common.chain.chain import ChainBroken, fold
 from odf_common.chain.state import ChainState
-from odf_common.codec.state import state_from_bytes, state_to_bytes
+from odf_common.chain.walk import ChainBroken, fold
+from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

@@ -3,8 +3,8 @@
 The reference never disables a source; here a disabled one takes no more data until another takes its place.
 """
 
+from odf_common.chain.state import ChainState, Definitions
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.chain_state import ChainState, Definitions
 from odf_common.metadata.events import (
     AddData,
     AddPushSource,

@@ -1,8 +1,8 @@
 """Rules of SetDataSchema: what may follow what (wire-facts §5.5, 22)."""
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import SetDataSchema
 
 

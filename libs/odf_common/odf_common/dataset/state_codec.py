@@ -8,11 +8,11 @@ import zlib
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
+from odf_common.chain.state import ChainState, Definitions, InputProgress
 from odf_common.codec.flatbuffers import decode_event, encode_event
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash, read_varint, write_varint
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.chain_state import ChainState, Definitions, InputProgress
 from odf_common.metadata.events import (
     AddPushSource,
     Checkpoint,

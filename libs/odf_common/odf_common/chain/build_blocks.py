@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.events import KnownEvent
 from odf_common.metadata.scalars import Timestamp
 

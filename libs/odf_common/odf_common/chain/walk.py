@@ -1,20 +1,20 @@
 """Walking a chain from any store: checked, in flat memory, and safe against whatever the store holds.
 
 Blocks are read by hash, so each is proved to be the one that was asked for, and sequence numbers must fall by one at
-every step, so a walk ends. Links are checked here; the rules of what blocks say are `chain/rules.py`.
+every step, so a walk ends. Links are checked here; the rules of what blocks say are `chain/rules`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import DecodedBlock, Manifest, block_hash, decode_block, decode_message
 from odf_common.errors import InvalidInput, NotFound, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.scalars import Timestamp, UInt64
 
 ReadBlock = Callable[[Multihash], bytes]  # raises NotFound
@@ -143,12 +143,6 @@ def _check_place(name: Multihash, block: MetadataBlock | _Place, number: int | N
         raise _broken("misplaced", name, actual, f"names {before or 'no block'} as the one before it")
 
 
-def read_blocks(read: ReadBlock, names: Iterable[Multihash]) -> Iterator[Link]:
-    """Yield the named blocks in the order given, oldest first by custom. Raises `ChainBroken`."""
-    for name in names:
-        yield read_link(read, name)
-
-
 def fold(read: ReadBlock, head: Multihash, past: ChainState | None = None) -> ChainState:
     """Return the state at `head`, every rule checked on the way from `past`, or from the first block.
 
@@ -159,101 +153,6 @@ def fold(read: ReadBlock, head: Multihash, past: ChainState | None = None) -> Ch
         state = admit(state, decoded.block, block_hash=name, version=decoded.version)
     assert state is not None
     return state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equal:
-    """Both have the same head."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
-    """Ours goes on where theirs ends; we have `blocks` more."""
-
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
-    """Theirs goes on where ours ends; they have `blocks` more."""
-
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diverged:
-    """Both go on in their own way after `ancestor`, None when they share nothing, by so many blocks each."""
-
-    ancestor: Multihash | None
-    ours: int
-    theirs: int
-
-
-Comparison = Equal | Ahead | Behind | Diverged
-
-
-def common_block(relation: Comparison, ours: Multihash | None, theirs: Multihash | None) -> Multihash | None:
-    """Return the last block that both chains of a comparison have, None when they share nothing."""
-    match relation:
-        case Diverged(ancestor=ancestor):
-            return ancestor
-        case Behind():
-            return ours
-        case Ahead() | Equal():
-            return theirs
-
-
-def compare(
-    read_ours: ReadBlock, ours: Multihash | None, read_theirs: ReadBlock, theirs: Multihash | None
-) -> Comparison:
-    """Compare the chains with these heads, None being the empty one. Raises `ChainBroken` for either.
-
-    The longer one is walked back first, and no block is read that is not needed to tell: a remote that is ahead is
-    asked for its new blocks only.
-    """
-    if ours == theirs:
-        return Equal()
-    left, right = _Walk(read_ours, ours), _Walk(read_theirs, theirs)
-    while left.name != right.name:
-        here, there = left.place(), right.place()
-        if here >= there:
-            left.step_back()
-        if there >= here:
-            right.step_back()
-    if left.steps == 0:
-        return Behind(blocks=right.steps)
-    if right.steps == 0:
-        return Ahead(blocks=left.steps)
-    return Diverged(ancestor=left.name, ours=left.steps, theirs=right.steps)
-
-
-@dataclass(slots=True)
-class _Walk:
-    """A place in a chain that is walked back; a block is read when its number or the one before it is wanted."""
-
-    read: ReadBlock
-    name: Multihash | None
-    number: int | None = None
-    steps: int = 0
-    block: MetadataBlock | None = None
-
-    def place(self) -> int:
-        """Return the sequence number of the place, -1 before the first block."""
-        if self.name is None:
-            return -1
-        return self._load().sequence_number if self.number is None else self.number
-
-    def step_back(self) -> None:
-        """Go to the block before."""
-        block = self._load()
-        self.name, self.number, self.block = block.prev_block_hash, block.sequence_number - 1, None
-        self.steps += 1
-
-    def _load(self) -> MetadataBlock:
-        assert self.name is not None
-        if self.block is None:
-            self.block = read_link(self.read, self.name, self.number)[1].block
-        return self.block
 
 
 def _broken(kind: str, name: Multihash, sequence_number: int | None, text: str) -> ChainBroken:

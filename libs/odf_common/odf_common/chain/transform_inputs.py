@@ -8,11 +8,11 @@ coordinator first decides these intervals (`plan_inputs`) and reads their blocks
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.chain_state import ChainState
 from odf_common.metadata.engine import Watermark
 from odf_common.metadata.events import (
     AddData,
