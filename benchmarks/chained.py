@@ -15,7 +15,7 @@ from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStor
 from odf_common.chain.add_data import add_data_event
 from odf_common.data.columns import with_system_columns
 from odf_common.data.ddl import ddl_to_schema
-from odf_common.data.schema import schema_to_event
+from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import slice_schema, write_slice
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.did import DatasetId

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from odf_common.hashing.arrow_digest_encoding import plain, stream, validity
 from odf_common.hashing.logical import logical_hash
-from odf_common.hashing.streams import plain, stream, validity
 
 ROWS: Final = 1_000_000
 REPEATS: Final = 15

@@ -18,7 +18,7 @@ from node_under_test import BenchedNode
 from rows import Row, held_against
 
 from odf_common.data.slices import read_slice
-from odf_common.hashing.streams import plain, stream, validity
+from odf_common.hashing.arrow_digest_encoding import plain, stream, validity
 from odf_common.proto.odf.node.v1.verifier_pb2 import VerifyRequest
 from odf_common.runtime import ask
 

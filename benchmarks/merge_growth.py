@@ -16,7 +16,7 @@ import pyarrow as pa
 from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
-from odf_common.data.types import TIMESTAMP
+from odf_common.data.stored_types import TIMESTAMP
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (

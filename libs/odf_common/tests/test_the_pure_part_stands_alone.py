@@ -53,7 +53,9 @@ def test_each_package_of_the_pure_part_loads_only_its_own_requirements(package: 
 
 
 def test_chain_codecs_and_references_need_no_arrow() -> None:
-    loaded = loaded_by(["odf_common.chain.walk", "odf_common.codec.yaml", "odf_common.identity.refs"])
+    loaded = loaded_by(
+        ["odf_common.chain.walk", "odf_common.codec.manifests", "odf_common.identity.dataset_refs"]
+    )
     assert {top(name) for name in loaded} == {"odf_common", "yaml", "cython_runtime"}
 
 

@@ -7,8 +7,8 @@ import structlog
 
 from odf_common.errors import AlreadyExists
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock

@@ -14,8 +14,8 @@ from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, VerificationFailed
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.ref_names import HEAD
-from odf_common.identity.refs import parse_alias
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import parse_alias
 from odf_common.metadata.events import (
     AddData,
     DisablePollingSource,

@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 import structlog
 
 from odf_common.errors import AlreadyExists, OdfError
+from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD
 from odf_common.ports.store import Catalog, CatalogEntry, Claim, RefStore
 from odf_coordinator.committer import Committer
 from odf_coordinator.dataset_locks import DatasetBusy

@@ -17,8 +17,8 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated, InvalidInput, Unavailable
 from odf_common.errors import HeadMoved as HeadMovedError
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.events import KnownEvent, Seed
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore

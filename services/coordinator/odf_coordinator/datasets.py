@@ -9,9 +9,9 @@ import structlog
 from odf_common.chain.state import ChainState
 from odf_common.errors import NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD, split_ref
+from odf_common.identity.dataset_refs import parse_ref
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD, split_ref
-from odf_common.identity.refs import parse_ref
 from odf_common.metadata.events import DatasetKind
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefReader

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.ddl import ddl_to_schema
-from odf_common.data.schema import schema_of_event
-from odf_common.data.types import stored_schema
+from odf_common.data.schema_evolution import schema_of_event
+from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.hashing.logical import UnhashableType, check_hashable
 from odf_common.metadata.events import AddPushSource, KnownEvent, SetDataSchema, SetPollingSource, SetVocab

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
-from odf_common.codec.yaml import Written, written_snapshots
+from odf_common.codec.manifests import Written, written_snapshots
 from odf_common.errors import InvalidInput
+from odf_common.identity.dataset_refs import parse_alias, parse_ref
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey, generate
-from odf_common.identity.refs import parse_alias, parse_ref
 from odf_common.metadata.events import KnownEvent, Seed, SetTransform, TransformInput
 from odf_common.metadata.normalize import normalize
 from odf_common.metadata.snapshot import DatasetSnapshot

@@ -7,8 +7,8 @@ are null in its records. A column that the source had before is not dropped with
 import pyarrow as pa
 
 from odf_common.chain.state import ChainState
-from odf_common.data.continuing import continued_schema, with_new_columns
-from odf_common.data.schema import check_evolution, schema_of_event
+from odf_common.data.schema_alignment import continued_schema, with_new_columns
+from odf_common.data.schema_evolution import check_evolution, schema_of_event
 from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_coordinator.declarations import declared_columns, of_source

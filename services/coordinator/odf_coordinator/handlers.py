@@ -10,8 +10,8 @@ from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.times import time_of
 from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD, check_ref_name
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD, check_ref_name
 from odf_common.metadata.events import KnownEvent, UnknownEvent
 from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus

@@ -9,9 +9,9 @@ from odf_common.chain.walk import blocks_between
 from odf_common.errors import AlreadyExists, ChainRuleViolated, InvalidInput, NotFound, VerificationFailed
 from odf_common.errors import HeadMoved as HeadMovedError
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD
-from odf_common.identity.refs import parse_alias
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import CatalogEntry, RefStore
 from odf_coordinator.circles import inputs_kept, require_inputs_kept

@@ -11,8 +11,8 @@ from odf_common.chain.dependency_order import in_order
 from odf_common.dataset.rejects import Rejects
 from odf_common.errors import OdfError, Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.dataset_refs import covered, is_pattern
 from odf_common.identity.did import DatasetId
-from odf_common.identity.refs import covered, is_pattern
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
 from odf_coordinator.changing import Changing

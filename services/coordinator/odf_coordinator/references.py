@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from odf_common.chain.compare import Behind, Comparison, Diverged, common_block, compare
 from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.ref_names import HEAD, MARK, split_ref
+from odf_common.identity.branch_names import HEAD, MARK, split_ref
 from odf_common.ports.store import CatalogEntry, ObjectKind, RefStore, require_unmoved
 from odf_coordinator.adding import Adding
 from odf_coordinator.datasets import Datasets, DatasetUnknown, Known, ReferenceUnknown

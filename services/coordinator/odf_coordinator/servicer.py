@@ -14,7 +14,7 @@ from odf_common.codec.times import time_of
 from odf_common.dataset.signature_check import stored_signature
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.refs import is_pattern
+from odf_common.identity.dataset_refs import is_pattern
 from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (

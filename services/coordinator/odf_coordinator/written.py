@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_common.chain.state import ChainState
-from odf_common.data.checks import RecordsDiffer, check_records
-from odf_common.data.continuing import continued, continued_schema, with_new_columns
-from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
+from odf_common.data.schema_alignment import continued, continued_schema, with_new_columns
+from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
+from odf_common.data.slice_checks import RecordsDiffer, check_records
 from odf_common.data.slices import read_slice, slice_schema, write_slice
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.logical import logical_hash

@@ -3,7 +3,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_common.chain.walk import iterate
-from odf_common.data.schema import schema_of_event, schema_to_event
+from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 from odf_common.errors import InvalidInput
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, SetDataSchema

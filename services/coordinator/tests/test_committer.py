@@ -9,8 +9,8 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved as HeadMovedError
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
+from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.events import AddData, KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind, RefStore
 from odf_coordinator.datasets import Known

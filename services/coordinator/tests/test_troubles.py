@@ -8,8 +8,8 @@ import pytest
 
 from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.ports.bus import PARTITIONS
 from odf_common.ports.engine import OnProgress

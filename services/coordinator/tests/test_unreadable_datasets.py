@@ -12,8 +12,8 @@ from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
 from odf_common.errors import Damaged, OdfError, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD
 from odf_common.metadata.events import SetInfo
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.datasets import Unreadable

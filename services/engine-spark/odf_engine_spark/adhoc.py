@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from odf_common.data.slices import read_slice, slice_schema
-from odf_common.data.types import as_stored
+from odf_common.data.stored_types import as_stored
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import RawQueryRequest, RawQueryResponseSuccess
 from odf_common.metadata.steps import SqlQueryStep

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odf_common.data.continuing import continued_schema, with_new_columns
-from odf_common.data.schema import check_evolution
+from odf_common.data.schema_alignment import continued_schema, with_new_columns
+from odf_common.data.schema_evolution import check_evolution
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.scalars import Timestamp

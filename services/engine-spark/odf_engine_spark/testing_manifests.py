@@ -6,10 +6,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from odf_common.codec.yaml import snapshots_from_text
+from odf_common.codec.manifests import snapshots_from_text
 from odf_common.data.columns import offset_type, operation_type
 from odf_common.data.ddl import ddl_to_schema
-from odf_common.data.types import TIMESTAMP
+from odf_common.data.stored_types import TIMESTAMP
 from odf_common.metadata.events import AddPushSource, SetTransform, SetVocab
 from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.metadata.steps import TransformSql

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.continuing import continued
+from odf_common.data.schema_alignment import continued
 from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
 

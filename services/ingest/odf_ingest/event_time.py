@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.types import TIMESTAMP
+from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.types import TIMESTAMP, stored_schema
+from odf_common.data.stored_types import TIMESTAMP, stored_schema
 from odf_common.hashing.logical import UnhashableType, check_hashable
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream

@@ -14,8 +14,8 @@ import pyarrow.types as kind
 
 from odf_common.chain.state import ChainState
 from odf_common.data.columns import normalize_timestamps
-from odf_common.data.schema import schema_of_event
-from odf_common.data.types import as_stored
+from odf_common.data.schema_evolution import schema_of_event
+from odf_common.data.stored_types import as_stored
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp

@@ -10,10 +10,10 @@ import pyarrow as pa
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.data.columns import normalize_timestamps, with_system_columns
-from odf_common.data.continuing import continued
-from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
+from odf_common.data.schema_alignment import continued
+from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import SliceFile, write_slice
-from odf_common.data.types import as_stored, stored_schema
+from odf_common.data.stored_types import as_stored, stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import (

@@ -9,8 +9,8 @@ from typing import Final
 
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.state import ChainState
-from odf_common.data.checks import check_records
-from odf_common.data.schema import schema_of_event
+from odf_common.data.schema_evolution import schema_of_event
+from odf_common.data.slice_checks import check_records
 from odf_common.data.slices import read_foreign_slice
 from odf_common.errors import OdfError, VerificationFailed
 from odf_common.hashing.logical import logical_hash

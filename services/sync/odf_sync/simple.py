@@ -26,9 +26,9 @@ from odf_common.errors import (
     Unavailable,
 )
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD, split_ref
+from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD, split_ref
-from odf_common.identity.refs import parse_alias
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2

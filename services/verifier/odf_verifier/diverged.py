@@ -6,7 +6,7 @@ from functools import partial
 from odf_common.adapters.local.keys import has_dataset_key
 from odf_common.chain.input_divergence import Line
 from odf_common.chain.state import ChainState
-from odf_common.identity.ref_names import split_ref
+from odf_common.identity.branch_names import split_ref
 from odf_common.ports.store import ObjectKind
 from odf_common.runtime.environment import Environment
 from odf_verifier.report import Damage, Problem

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from odf_common.adapters.local.keys import has_dataset_key
 from odf_common.dataset.drop_marker import dropped_line
-from odf_common.identity.ref_names import split_ref
+from odf_common.identity.branch_names import split_ref
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import BlobStore, ObjectKind
 from odf_common.runtime.environment import Environment

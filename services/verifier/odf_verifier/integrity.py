@@ -15,8 +15,8 @@ import pyarrow as pa
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ChainBroken, iterate
-from odf_common.data.checks import RecordsDiffer, check_records
-from odf_common.data.schema import schema_of_event
+from odf_common.data.schema_evolution import schema_of_event
+from odf_common.data.slice_checks import RecordsDiffer, check_records
 from odf_common.data.slices import read_foreign_slice
 from odf_common.errors import ChainRuleViolated, Damaged, InvalidInput, NotFound, OdfError, VerificationFailed
 from odf_common.hashing.logical import logical_hash

@@ -14,8 +14,8 @@ from odf_common.chain.add_data import later
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import InputMismatch
 from odf_common.chain.walk import ChainBroken
-from odf_common.data.continuing import continued
-from odf_common.data.schema import schema_of_event
+from odf_common.data.schema_alignment import continued
+from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slices import read_slice
 from odf_common.dataset.replay import Replaying, Stored
 from odf_common.errors import InvalidInput, InvalidQuery, NotFound

@@ -10,9 +10,9 @@ from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD, MARK, split_ref
+from odf_common.identity.dataset_refs import covered, is_pattern
 from odf_common.identity.did import PREFIX, DatasetId
-from odf_common.identity.ref_names import HEAD, MARK, split_ref
-from odf_common.identity.refs import covered, is_pattern
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobReader, CatalogEntry, ObjectKind, RefReader
 from odf_common.runtime.environment import Environment

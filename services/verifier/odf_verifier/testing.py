@@ -7,7 +7,7 @@ from typing import Final, cast
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.ref_names import HEAD
+from odf_common.identity.branch_names import HEAD
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.runtime.environment import Environment

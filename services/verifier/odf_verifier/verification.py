@@ -11,7 +11,7 @@ from odf_common.chain.input_divergence import Line
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.ref_names import HEAD
+from odf_common.identity.branch_names import HEAD
 from odf_common.runtime.environment import Environment
 from odf_verifier.diverged import diverged_inputs
 from odf_verifier.dropped import with_advice, without_dropped

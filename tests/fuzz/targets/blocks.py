@@ -9,7 +9,7 @@ from odf_common.codec.flatbuffers import (
     encode_event,
     encode_message,
 )
-from odf_common.codec.yaml import block_from_text, block_to_yaml
+from odf_common.codec.manifests import block_from_text, block_to_yaml
 from odf_common.errors import OdfError
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.engine import (

@@ -3,7 +3,13 @@
 import json
 
 from odf_common.codec.flatbuffers import decode_block, decode_event, encode_block, encode_event
-from odf_common.codec.yaml import block_from_text, event_from_text, snapshots_from_text, to_plain, to_yaml
+from odf_common.codec.manifests import (
+    block_from_text,
+    event_from_text,
+    snapshots_from_text,
+    to_plain,
+    to_yaml,
+)
 from odf_common.errors import OdfError
 
 

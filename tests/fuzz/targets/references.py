@@ -1,7 +1,7 @@
 """References to datasets, and patterns over their names."""
 
 from odf_common.errors import OdfError
-from odf_common.identity.refs import (
+from odf_common.identity.dataset_refs import (
     Alias,
     Name,
     Pattern,

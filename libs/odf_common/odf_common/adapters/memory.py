@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from odf_common.errors import AlreadyExists, NotFound
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD
 from odf_common.ports.store import (
     BlobStore,
     Catalog,

@@ -1,6 +1,6 @@
 """JSON Schemas (draft 2020-12) of what people write: derived from the model, as the codecs are.
 
-A schema accepts what `codec/yaml.py` reads: manifests, and events and blocks without one; tags in their three
+A schema accepts what `codec/manifests.py` reads: manifests, and events and blocks without one; tags in their three
 spellings, bare tags, null for absent, and what `schema` meant until 0.37. It cannot tell 1.0 from 1, nor what
 hashes and times mean beyond how they are spelt; that is left to the decoder.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from odf_common.codec.flatbuffers import VERSIONS
-from odf_common.codec.model import (
+from odf_common.codec.model_schema import (
     EVENTS,
     Boolean,
     Choice,
@@ -27,7 +27,7 @@ from odf_common.codec.model import (
     fields_of,
     union_with,
 )
-from odf_common.codec.yaml_plain import camel, formerly_schema, tag_of, ways
+from odf_common.codec.plain_values import camel, formerly_schema, tag_of, ways
 from odf_common.hashing.multibase import FINAL, MAX_TEXT
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import PREFIX, DatasetId

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.types import TIMESTAMP, stored_type
+from odf_common.data.stored_types import TIMESTAMP, stored_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary

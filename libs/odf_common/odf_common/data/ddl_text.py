@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.types import stored_type
+from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

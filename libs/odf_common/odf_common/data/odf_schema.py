@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.types import TIMESTAMP
+from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import InvalidInput
 from odf_common.metadata import schema as odf
 from odf_common.metadata.scalars import UInt64

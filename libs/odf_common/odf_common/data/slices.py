@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kind
 
-from odf_common.data.behind_nulls import without_nulls_behind_nulls
-from odf_common.data.types import as_stored
+from odf_common.data.null_structs import without_nulls_behind_nulls
+from odf_common.data.stored_types import as_stored
 from odf_common.errors import InvalidInput, NotFound, VerificationFailed
 from odf_common.hashing.logical import LogicalHasher
 from odf_common.hashing.multihash import Multihash

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_request import RequestFiles
-from odf_common.data.schema import schema_of_event
+from odf_common.data.schema_evolution import schema_of_event
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetTransform

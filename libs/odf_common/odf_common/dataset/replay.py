@@ -15,8 +15,8 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import InputSlices, input_of
 from odf_common.chain.transform_request import InputSource, RequestFiles, build_request, is_migration
 from odf_common.chain.walk import ReadBlock, blocks_between, read_link
-from odf_common.data.schema import schema_of_event
-from odf_common.data.types import stored_schema
+from odf_common.data.schema_evolution import schema_of_event
+from odf_common.data.stored_types import stored_schema
 from odf_common.dataset.migration_request import migrate_request
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash

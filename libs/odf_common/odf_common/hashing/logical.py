@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
+from odf_common.hashing.arrow_digest_encoding import Mask, filled, plain, stream, validity
+from odf_common.hashing.arrow_digest_types import UnhashableType, canonical, framed, type_seed
 from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.streams import Mask, filled, plain, stream, validity
-from odf_common.hashing.types import UnhashableType, canonical, framed, type_seed
 
 __all__ = ["LogicalHasher", "UnhashableType", "check_hashable", "logical_hash"]
 

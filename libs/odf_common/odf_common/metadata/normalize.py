@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from odf_common.errors import InvalidInput
-from odf_common.identity.refs import parse_alias, parse_ref
+from odf_common.identity.dataset_refs import parse_alias, parse_ref
 from odf_common.metadata.events import (
     AddData,
     AddPushSource,

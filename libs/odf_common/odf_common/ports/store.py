@@ -9,8 +9,8 @@ from typing import BinaryIO, Final, Protocol
 
 from odf_common.errors import HeadMoved
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD
 
 
 class ObjectKind(StrEnum):

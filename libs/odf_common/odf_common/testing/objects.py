@@ -5,7 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as some
 
-from odf_common.codec.model import (
+from odf_common.codec.manifests import from_plain
+from odf_common.codec.model_schema import (
     Boolean,
     Choice,
     Integer,
@@ -18,7 +19,6 @@ from odf_common.codec.model import (
     Vector,
     fields_of,
 )
-from odf_common.codec.yaml import from_plain
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp

@@ -240,7 +240,7 @@ def test_an_unreadable_source_takes_the_place_of_those_before_it() -> None:
 
 
 def test_a_chain_may_move_from_an_arrow_schema_to_the_odf_form() -> None:
-    from odf_common.data.schema import schema_of_event, schema_to_event
+    from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 
     arrow = schema_of_event(a_schema())
     first = schema_to_event(arrow)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from odf_common.chain.rules import FIRST_RULES, RULES, admission, admit
+from odf_common.chain.rules import FIRST_RULES, RULES, admit
 from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated
 from odf_common.metadata.events import (
@@ -251,7 +251,7 @@ def test_every_rule_says_its_sentence_and_where_it_comes_from() -> None:
 
 
 def test_every_rule_is_applied_to_some_event() -> None:
-    applied = {*admission._RULES_OF_OTHERS}.union(*admission._RULES_OF.values())
+    applied = {*rules._RULES_OF_OTHERS}.union(*rules._RULES_OF.values())
     assert applied == set(RULES)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
-from odf_common.codec.yaml import block_from_text
+from odf_common.codec.manifests import block_from_text
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata import events as ev

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from odf_common.codec import yaml_text
+from odf_common.codec import yaml_syntax
 from odf_common.codec.flatbuffers import (
     BLOCK_KIND,
     Manifest,
@@ -25,7 +25,8 @@ from odf_common.codec.flatbuffers import (
     encode_event,
     encode_message,
 )
-from odf_common.codec.model import (
+from odf_common.codec.manifests import block_from_text, block_to_yaml, to_plain
+from odf_common.codec.model_schema import (
     EVENTS,
     Boolean,
     Choice,
@@ -39,7 +40,6 @@ from odf_common.codec.model import (
     Vector,
     fields_of,
 )
-from odf_common.codec.yaml import block_from_text, block_to_yaml, to_plain
 from odf_common.errors import InvalidInput
 from odf_common.metadata import engine
 from odf_common.metadata.block import MetadataBlock
@@ -87,7 +87,7 @@ def test_block_comes_back_from_its_yaml_and_from_its_json(block: MetadataBlock) 
     )
 )
 def test_what_is_written_as_yaml_reads_as_the_same(value: Any) -> None:
-    (document,) = yaml_text.documents(yaml_text.write({"value": value}).encode(), "file")
+    (document,) = yaml_syntax.documents(yaml_syntax.write({"value": value}).encode(), "file")
     assert document.value == {"value": value}
 
 

@@ -15,8 +15,8 @@ from odf_common.codec.flatbuffers import (
     encode_event,
     encode_message,
 )
-from odf_common.codec.model import EVENTS
-from odf_common.codec.yaml import block_from_text, block_to_yaml, event_from_text, to_plain, to_yaml
+from odf_common.codec.manifests import block_from_text, block_to_yaml, event_from_text, to_plain, to_yaml
+from odf_common.codec.model_schema import EVENTS
 from odf_common.errors import InvalidInput
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.engine import RawQueryRequest

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from odf_common.codec import flatbuffers_writer
-from odf_common.codec.flatbuffers import decode_event, encode_block, encode_event, encode_message
-from odf_common.codec.model import MAX_DEPTH
-from odf_common.codec.yaml import block_to_yaml, event_from_text, to_yaml
-from odf_common.codec.yaml_text import documents
+from odf_common.codec.flatbuffers import decode_event, encode_block, encode_event, encode_message, writer
+from odf_common.codec.manifests import block_to_yaml, event_from_text, to_yaml
+from odf_common.codec.model_schema import MAX_DEPTH
+from odf_common.codec.yaml_syntax import documents
 from odf_common.errors import InvalidInput
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import SetDataSchema
@@ -40,7 +39,7 @@ def test_types_that_nobody_could_read_again_are_not_written(depth: int) -> None:
 
 
 def test_what_others_nest_deeper_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flatbuffers_writer, "MAX_DEPTH", 1000)
+    monkeypatch.setattr(writer, "MAX_DEPTH", 1000)
     raw = encode_event(nested(DEEPEST + 1))
     with pytest.raises(InvalidInput, match="nested deeper than 64"):
         decode_event(raw)

@@ -13,15 +13,15 @@ from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 
 from odf_common.codec.json_schema import NAMES, schema_of, text_of
-from odf_common.codec.model import EVENTS
-from odf_common.codec.yaml import (
+from odf_common.codec.manifests import (
     block_from_text,
     event_from_text,
     snapshots_from_text,
     to_plain,
     to_yaml,
 )
-from odf_common.codec.yaml_text import documents
+from odf_common.codec.model_schema import EVENTS
+from odf_common.codec.yaml_syntax import documents
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multibase import FINAL, encode
 from odf_common.hashing.multihash import Multihash

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from odf_common.codec.flatbuffers import Manifest
-from odf_common.codec.model import (
+from odf_common.codec.model_schema import (
     EVENTS,
     Boolean,
     Choice,

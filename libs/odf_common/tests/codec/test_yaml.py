@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from odf_common.codec.yaml import (
+from odf_common.codec.manifests import (
     block_from_text,
     event_from_text,
     from_plain,
@@ -13,7 +13,7 @@ from odf_common.codec.yaml import (
     to_yaml,
     written_snapshots,
 )
-from odf_common.codec.yaml_text import documents, scalar_of
+from odf_common.codec.yaml_syntax import documents, scalar_of
 from odf_common.errors import InvalidInput
 from odf_common.metadata import events as ev
 from odf_common.metadata import fetching

@@ -3,10 +3,18 @@
 import pyarrow as pa
 import pytest
 
-from odf_common.data.checks import CORRECTION, NULL, OFFSETS, OPERATIONS, SCHEMA, RecordsDiffer, check_records
 from odf_common.data.odf_schema import from_arrow
-from odf_common.data.schema import check_evolution, schema_of_event
-from odf_common.data.types import TIMESTAMP
+from odf_common.data.schema_evolution import check_evolution, schema_of_event
+from odf_common.data.slice_checks import (
+    CORRECTION,
+    NULL,
+    OFFSETS,
+    OPERATIONS,
+    SCHEMA,
+    RecordsDiffer,
+    check_records,
+)
+from odf_common.data.stored_types import TIMESTAMP
 from odf_common.metadata.events import OffsetInterval, SetDataSchema
 
 WHOLE = {

@@ -1,8 +1,8 @@
 import pyarrow as pa
 import pytest
 
-from odf_common.data.continuing import continued, continued_schema, with_new_columns
-from odf_common.data.schema import check_evolution
+from odf_common.data.schema_alignment import continued, continued_schema, with_new_columns
+from odf_common.data.schema_evolution import check_evolution
 from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
 

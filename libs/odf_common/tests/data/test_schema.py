@@ -4,7 +4,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from odf_common.data.schema import check_evolution, schema_of_event, schema_to_event
+from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
 from odf_common.errors import InvalidInput
 from odf_common.metadata import schema as odf
 from odf_common.metadata.events import SetDataSchema

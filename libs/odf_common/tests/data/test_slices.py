@@ -10,7 +10,7 @@ import pytest
 
 from odf_common.data import slices
 from odf_common.data.columns import with_system_columns
-from odf_common.data.schema import schema_of_event, schema_to_event
+from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 from odf_common.data.slices import (
     ROW_GROUP,
     CorruptSlice,

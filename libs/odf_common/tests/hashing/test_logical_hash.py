@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odf_common.errors import InvalidInput
-from odf_common.hashing import streams
+from odf_common.hashing import arrow_digest_encoding
 from odf_common.hashing.logical import LogicalHasher, UnhashableType, logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.testing import plain_digest
@@ -216,10 +216,10 @@ def test_blocks_of_a_column_do_not_matter(data: st.DataObject) -> None:
     array = data.draw(columns())
     expected = column_digest(array)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "BLOCK_ROWS", 3)
-        streams._block_steps.cache_clear()
+        patch.setattr(arrow_digest_encoding, "BLOCK_ROWS", 3)
+        arrow_digest_encoding._block_steps.cache_clear()
         assert column_digest(array) == expected
-    streams._block_steps.cache_clear()
+    arrow_digest_encoding._block_steps.cache_clear()
 
 
 def test_many_threads_and_blocks_hash_as_the_plain_rules_say() -> None:

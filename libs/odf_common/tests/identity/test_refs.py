@@ -6,8 +6,7 @@ from hypothesis import strategies as some
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing import multibase
-from odf_common.identity.did import DatasetId
-from odf_common.identity.refs import (
+from odf_common.identity.dataset_refs import (
     Alias,
     AmbiguousAlias,
     Name,
@@ -24,6 +23,7 @@ from odf_common.identity.refs import (
     parse_ref_remote,
     parse_remote_alias,
 )
+from odf_common.identity.did import DatasetId
 
 ID = DatasetId.parse("did:odf:fed012e6fcce36701dc791488e0d0b1745cc1e33a4c1c9fcc41c63bd343dbbe0970e6")
 NAMES = ["a", "A1", "net.example.com", "my-data.set-2", "10m", "ny-newyork", "admin0.countries.10m"]

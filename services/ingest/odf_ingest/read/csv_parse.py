@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.types as kind
 
-from odf_common.data.types import stored_schema
+from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read.columns import TimeFormats, converted, parsed_schema

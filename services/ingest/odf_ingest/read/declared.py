@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.ddl import ddl_to_schema
-from odf_common.data.schema import schema_of_event
+from odf_common.data.schema_evolution import schema_of_event
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SetDataSchema
 from odf_common.metadata.steps import ReadStep, ReadStepCsv

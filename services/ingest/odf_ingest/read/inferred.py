@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.types as kind
 
-from odf_common.data.types import stored_type
+from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
 from odf_ingest.read.json_exact import decode_object
 from odf_ingest.read.type_names import Quoted, shown

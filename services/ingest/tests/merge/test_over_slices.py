@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from odf_common.chain.state import ChainState
 from odf_common.data.columns import normalize_timestamps
 from odf_common.data.slices import read_slice
-from odf_common.data.types import as_stored
+from odf_common.data.stored_types import as_stored
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, AddPushSource

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from odf_common.chain.walk import fold
-from odf_common.data.schema import schema_of_event
+from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slices import hash_slice, slice_schema
-from odf_common.data.types import stored_schema
+from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.hashing.physical import physical_hash
 from odf_common.metadata.events import (

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_common.data.schema import schema_of_event
+from odf_common.data.schema_evolution import schema_of_event
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (

@@ -7,8 +7,8 @@ from odf_common.adapters.local import durable, layout
 from odf_common.adapters.local.faults import guarded_methods, read_file
 from odf_common.errors import Damaged, InvalidInput
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD, check_ref_name, is_ref_name
 from odf_common.identity.did import DatasetId
-from odf_common.identity.ref_names import HEAD, check_ref_name, is_ref_name
 from odf_common.ports.store import RefStore, require_unmoved
 
 

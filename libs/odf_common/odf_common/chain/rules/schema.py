@@ -27,7 +27,7 @@ def schema_stays_compatible(past: ChainState, block: MetadataBlock) -> str | Non
     if not isinstance(event, SetDataSchema) or known is None:
         return None
     # Arrow takes a while to load, and hardly any chain changes its schema.
-    from odf_common.data.schema import check_evolution, schema_of_event, with_optionality_of  # noqa: PLC0415
+    from odf_common.data.schema_evolution import check_evolution, schema_of_event, with_optionality_of  # noqa: PLC0415
 
     try:
         old, new = schema_of_event(known), schema_of_event(event)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from odf_common.codec.flatbuffers import block_hash, encode_block
-from odf_common.codec.yaml import block_from_text, block_to_yaml
+from odf_common.codec.manifests import block_from_text, block_to_yaml
 from odf_common.errors import InvalidInput
 
 _STDIN = "-"

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from odf_common.codec.flatbuffers import encode_event
-from odf_common.codec.yaml import event_from_text
+from odf_common.codec.manifests import event_from_text
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.proto.odf.node.v1.coordinator_pb2 import CommitEventRequest
 from odf_common.runtime import ask

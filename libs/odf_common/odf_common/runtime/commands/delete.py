@@ -6,7 +6,7 @@ import click
 
 from odf_common.chain.dependency_order import in_order
 from odf_common.errors import Refused
-from odf_common.identity.refs import covered, is_pattern, parse_ref
+from odf_common.identity.dataset_refs import covered, is_pattern, parse_ref
 from odf_common.proto.odf.node.v1.coordinator_pb2 import (
     DatasetSummary,
     DeleteRequest,

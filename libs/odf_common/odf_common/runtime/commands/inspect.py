@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import click
 
 from odf_common.codec.flatbuffers import decode_event
-from odf_common.codec.yaml import block_to_yaml, to_plain
+from odf_common.codec.manifests import block_to_yaml, to_plain
 from odf_common.errors import Refused
 from odf_common.metadata.events import DatasetKind, SetDataSchema, SetTransform
 from odf_common.proto.odf.node.v1.coordinator_pb2 import LastEventReply, LastEventRequest, LogRequest
@@ -46,7 +46,7 @@ def schema(*, dataset: str, form: str, output: str) -> None:
     """  # noqa: D301
     from odf_common.data.ddl_text import schema_to_ddl
     from odf_common.data.odf_schema import from_arrow
-    from odf_common.data.schema import schema_of_event
+    from odf_common.data.schema_evolution import schema_of_event
 
     with ask.coordinator() as coordinator:
         event = _event(_last(coordinator, dataset, SetDataSchema))

@@ -8,9 +8,9 @@ from typing import Final
 import click
 
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
+from odf_common.identity.dataset_refs import parse_ref
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey
-from odf_common.identity.refs import parse_ref
 from odf_common.runtime.output import output_option, print_object, remark
 
 LIMIT: Final = 1024  # bytes of a key file; a key has a tenth of that

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from odf_common.identity.refs import Pattern, parse_alias, parse_pattern
+from odf_common.identity.dataset_refs import Pattern, parse_alias, parse_pattern
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 from odf_common.runtime import ask
 from odf_common.runtime.node import Node

@@ -7,8 +7,8 @@ from itertools import islice
 import click
 
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.codec.model import EVENTS
-from odf_common.codec.yaml import block_to_yaml, to_plain
+from odf_common.codec.manifests import block_to_yaml, to_plain
+from odf_common.codec.model_schema import EVENTS
 from odf_common.dataset.signature_check import judge
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, ExecuteTransform, UnknownEvent

@@ -6,8 +6,7 @@ from typing import assert_never
 import click
 
 from odf_common.errors import InvalidInput
-from odf_common.identity.did import DatasetId
-from odf_common.identity.refs import (
+from odf_common.identity.dataset_refs import (
     Alias,
     AmbiguousAlias,
     DatasetRefAny,
@@ -16,6 +15,7 @@ from odf_common.identity.refs import (
     Url,
     parse_ref_any,
 )
+from odf_common.identity.did import DatasetId
 
 
 @click.command(name="parse-ref", epilog="\b\nExample:\n  odf parse-ref -- orders did:odf:fed01…")

@@ -4,8 +4,8 @@ import click
 
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing import multibase
+from odf_common.identity.dataset_refs import parse_ref
 from odf_common.identity.did import DatasetId
-from odf_common.identity.refs import parse_ref
 from odf_common.identity.signatures import prove_ownership, proves_ownership
 from odf_common.runtime.output import output_option, print_object
 

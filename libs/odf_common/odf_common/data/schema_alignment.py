@@ -7,7 +7,7 @@ offset and operation; and the unit of moments. Any other difference is left for 
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.types import as_stored, in_unit, stored_schema, stored_type
+from odf_common.data.stored_types import as_stored, in_unit, stored_schema, stored_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
 

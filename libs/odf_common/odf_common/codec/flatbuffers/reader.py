@@ -10,8 +10,8 @@ from datetime import date
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from odf_common.codec.flatbuffers_source import Source, UnknownMember
-from odf_common.codec.model import (
+from odf_common.codec.flatbuffers.untrusted_buffer import Source, UnknownMember
+from odf_common.codec.model_schema import (
     EVENTS,
     MAX_DEPTH,
     Boolean,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.columns import OPERATION, Operation, check_corrections
-from odf_common.data.schema import with_optionality_of
-from odf_common.data.types import compared_schema
+from odf_common.data.schema_evolution import with_optionality_of
+from odf_common.data.stored_types import compared_schema
 from odf_common.errors import InvalidInput, VerificationFailed
 from odf_common.metadata.events import OffsetInterval
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from odf_common.codec.flatbuffers_reader import read_root, table_reader, wrapper_reader
-from odf_common.codec.flatbuffers_writer import Buffer, table_writer, union_writer
-from odf_common.codec.model import EVENTS
+from odf_common.codec.flatbuffers.reader import read_root, table_reader, wrapper_reader
+from odf_common.codec.flatbuffers.writer import Buffer, table_writer, union_writer
+from odf_common.codec.model_schema import EVENTS
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.block import MetadataBlock

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from odf_common.codec.model import (
+from odf_common.codec.model_schema import (
     EVENTS,
     Boolean,
     Choice,
@@ -29,7 +29,7 @@ from odf_common.codec.model import (
     fields_of,
     union_with,
 )
-from odf_common.codec.yaml_text import child, json_value
+from odf_common.codec.yaml_syntax import child, json_value
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

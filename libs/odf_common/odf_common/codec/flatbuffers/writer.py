@@ -13,7 +13,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from odf_common.codec.model import (
+from odf_common.codec.model_schema import (
     MAX_DEPTH,
     Boolean,
     Choice,

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 from numpy.typing import NDArray
 
-from odf_common.hashing.types import canonical, is_bytes, is_list
+from odf_common.hashing.arrow_digest_types import canonical, is_bytes, is_list
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64] | NDArray[np.int32]

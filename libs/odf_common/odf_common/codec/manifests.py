@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from odf_common.codec.flatbuffers import VERSIONS, decode_block
-from odf_common.codec.model import EVENTS
-from odf_common.codec.yaml_plain import from_plain, to_plain, union_from_plain
-from odf_common.codec.yaml_text import Document, documents, write
+from odf_common.codec.model_schema import EVENTS
+from odf_common.codec.plain_values import from_plain, to_plain, union_from_plain
+from odf_common.codec.yaml_syntax import Document, documents, write
 from odf_common.errors import InvalidInput
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import KnownEvent

@@ -7,7 +7,7 @@ import pyarrow.types as kind
 
 from odf_common.data.arrow_flatbuffer import read_schema, write_schema
 from odf_common.data.odf_schema import to_arrow
-from odf_common.data.types import compared_schema, compared_type, stored_schema
+from odf_common.data.stored_types import compared_schema, compared_type, stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SetDataSchema
 
