@@ -116,7 +116,7 @@ $(STAMPS)/kafka: deploy/embedded/pom.xml | $(BIN)/python
 # Only speed: without the archive the node starts all the same.
 $(STAMPS)/archive: $(STAMPS)/kafka | $(STAMPS)/projects $(PROTO_OUT)/.stamp
 	@echo "teaching Java to start Kafka quickly"
-	@$(BIN)/python -m odf_common.runtime.supervisor.archive || echo "warning: that failed; Kafka starts slower" >&2
+	@$(BIN)/python -m odf_common.embedded.kafka_cds || echo "warning: that failed; Kafka starts slower" >&2
 	@touch $@
 
 $(STAMPS)/spark: $(STAMPS)/requirements services/engine-spark/odf_engine_spark/session.py | $(STAMPS)/projects $(PROTO_OUT)/.stamp

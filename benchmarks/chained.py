@@ -23,7 +23,7 @@ from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import ObjectKind
-from odf_common.runtime.environment import FreeLocks, SystemClock
+from odf_common.service.environment import FreeLocks, SystemClock
 from odf_coordinator.adding import Adding
 from odf_coordinator.claims import Claims
 from odf_coordinator.committer import Committer

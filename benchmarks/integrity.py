@@ -17,10 +17,10 @@ from departures import APPEND, write_file
 from node_under_test import BenchedNode
 from rows import Row, held_against
 
+from odf_common.cli import clients
 from odf_common.data.slices import read_slice
 from odf_common.hashing.arrow_digest_encoding import plain, stream, validity
 from odf_common.proto.odf.node.v1.verifier_pb2 import VerifyRequest
-from odf_common.runtime import ask
 
 NAME: Final = "integrity"
 ROUNDS: Final = 5
@@ -69,8 +69,8 @@ def _streamed(array: pa.Array) -> bytes:
 
 def _call(node: BenchedNode) -> float:
     begun = time.perf_counter()
-    with ask.verifier(node.node) as verifier:
-        items = list(verifier.Verify(VerifyRequest(refs=[NAME], integrity_only=True), timeout=ask.ANSWER))
+    with clients.verifier(node.node) as verifier:
+        items = list(verifier.Verify(VerifyRequest(refs=[NAME], integrity_only=True), timeout=clients.ANSWER))
     seconds = time.perf_counter() - begun
     verdicts = [item.verdict.verdict for item in items if item.HasField("verdict")]
     assert verdicts == ["valid"], verdicts

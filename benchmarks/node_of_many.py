@@ -14,8 +14,8 @@ from departures import LEDGER, manifest, messages
 from node_under_test import NOT_OURS, BenchedNode, running_node
 
 from odf_common.adapters.kafka.publish import publish
+from odf_common.cli import clients
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest
-from odf_common.runtime import ask
 
 Row = dict[str, object]
 MANY: Final = int(os.environ.get("DATASETS", "5000"))
@@ -58,13 +58,13 @@ def _name(number: int) -> str:
 
 def _added(node: BenchedNode) -> float:
     begun = time.perf_counter()
-    with ask.coordinator(node.node) as coordinator:
+    with clients.coordinator(node.node) as coordinator:
         for first in range(0, MANY, AT_ONCE):
             request = AddRequest()
             for number in range(first, min(first + AT_ONCE, MANY)):
                 name = _name(number)
                 request.manifests.add(name=name, text=manifest(name, LEDGER).encode())
-            coordinator.Add(request, timeout=ask.WORK)
+            coordinator.Add(request, timeout=clients.WORK)
     return time.perf_counter() - begun
 
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from departures import LEDGER, manifest, messages
 
+from odf_common.cli import clients
+from odf_common.embedded.node_file import Node
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest, DescribeRequest
-from odf_common.runtime import ask
-from odf_common.runtime.node import Node
 from odf_common.testing.embedded import EmbeddedNode
 
 TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
@@ -54,8 +54,8 @@ class BenchedNode:
         """Make a root dataset of departures, by the call that `odf add` makes."""
         request = AddRequest()
         request.manifests.add(name=name, text=manifest(name, merge).encode())
-        with ask.coordinator(self.node) as coordinator:
-            coordinator.Add(request, timeout=ask.ANSWER)
+        with clients.coordinator(self.node) as coordinator:
+            coordinator.Add(request, timeout=clients.ANSWER)
 
     def warm_up(self) -> None:
         """Take one record through, so that what is loaded at first use is there."""
@@ -85,14 +85,14 @@ class BenchedNode:
         head = self.folder(name) / "refs" / "head"
         seen = b""
         deadline = time.monotonic() + PATIENCE
-        with ask.coordinator(self.node) as coordinator:
+        with clients.coordinator(self.node) as coordinator:
             while time.monotonic() < deadline:
                 now, moment = head.read_bytes(), time.monotonic()
                 if now == seen:
                     time.sleep(POLL)
                     continue
                 seen = now
-                if coordinator.Describe(DescribeRequest(ref=name), timeout=ask.ANSWER).records >= count:
+                if coordinator.Describe(DescribeRequest(ref=name), timeout=clients.ANSWER).records >= count:
                     return moment
         raise TimeoutError(f"{name} has not got {count} records in {PATIENCE:g} s{self.embedded.logs()}")
 

@@ -16,9 +16,9 @@ from durable import durable
 from node_under_test import BenchedNode
 from rows import Row, held_against
 
+from odf_common.cli import clients
 from odf_common.proto.odf.node.v1.ingest_pb2 import PushHeader, PushPart
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
-from odf_common.runtime import ask
 
 COMMITS: Final = 1_000
 TURN: Final = 100  # commits, then as many of the limit's, so that both meet the same noise
@@ -34,7 +34,7 @@ def run(node: BenchedNode) -> list[Row]:
     limit: list[float] = []
     with (
         tempfile.TemporaryDirectory(prefix="limit-", dir=node.embedded.home) as folder,
-        ask.ingest(node.node) as ingest,
+        clients.ingest(node.node) as ingest,
     ):
         for record in messages()[:WARM]:
             _push(ingest, "commits", record)
@@ -54,7 +54,7 @@ def _push(ingest: IngestStub, name: str, record: bytes) -> float:
     header = PushHeader(ref=name, idempotency_key=uuid.uuid4().hex)
     parts = (PushPart(header=header), PushPart(content=record))
     begun = time.perf_counter()
-    reply = ingest.Push(iter(parts), timeout=ask.ANSWER)
+    reply = ingest.Push(iter(parts), timeout=clients.ANSWER)
     seconds = time.perf_counter() - begun
     assert (reply.records, reply.already) == (1, False), reply
     return seconds

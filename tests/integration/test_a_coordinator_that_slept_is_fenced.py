@@ -11,8 +11,8 @@ from pathlib import Path
 import redis
 
 from odf_common.adapters.local import layout
+from odf_common.embedded.tcp_ports import LOOPBACK, allocate
 from odf_common.identity.did import DatasetId
-from odf_common.runtime.supervisor.ports import LOOPBACK, allocate
 from odf_common.testing.embedded import EmbeddedNode
 from odf_common.testing.manifests import derivative, root
 from odf_common.testing.story import Sender, Story

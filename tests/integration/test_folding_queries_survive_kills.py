@@ -16,8 +16,8 @@ from typing import cast
 import pytest
 import yaml
 
-from odf_common.runtime.node import is_running
-from odf_common.runtime.supervisor.leftovers import leftovers
+from odf_common.embedded.node_file import is_running
+from odf_common.embedded.orphans import leftovers
 from odf_common.testing.embedded import EmbeddedNode
 from odf_common.testing.kills import ENGINE, JVM, disturbed, is_java, jvm, settle
 from odf_common.testing.manifests import derivative, root

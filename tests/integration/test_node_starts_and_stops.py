@@ -12,16 +12,16 @@ from odf_common.adapters.kafka.bus import KafkaBus
 from odf_common.adapters.kafka.claim import TopicsTaken
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.codec.bus import decode, envelope
+from odf_common.embedded.node_file import NoNode, is_running, read_node
+from odf_common.embedded.orphans import leftovers
+from odf_common.embedded.tcp_ports import allocate
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import FIXED_TOPICS, NOTIFICATIONS, Inbox
 from odf_common.proto.odf.bus.v1.bus_pb2 import VerifyHead
-from odf_common.runtime.claim import claim_topics
-from odf_common.runtime.environment import connect
-from odf_common.runtime.node import NoNode, is_running, read_node
-from odf_common.runtime.settings import Settings, child_environment
-from odf_common.runtime.supervisor.leftovers import leftovers
-from odf_common.runtime.supervisor.ports import allocate
+from odf_common.service.environment import connect
+from odf_common.service.settings import Settings, child_environment
+from odf_common.service.topic_claim import claim_topics
 from odf_common.testing.embedded import EmbeddedNode
 
 SERVICES = ("ingest", "coordinator", "engine-spark", "verifier", "sync")

@@ -14,7 +14,7 @@ from odf_common.codec.bus import decode, envelope
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import DEAD_LETTERS, SYNC_COMMANDS, SYNC_REPLIES, Inbox, Received
 from odf_common.proto.odf.bus.v1.bus_pb2 import VerifyHead
-from odf_common.runtime.settings import child_environment
+from odf_common.service.settings import child_environment
 from odf_common.testing.embedded import EmbeddedNode
 
 DATASET = DatasetId.of_key(bytes(32))
@@ -23,7 +23,7 @@ TINY = textwrap.dedent("""
     from odf_common.errors import InvalidInput
     from odf_common.ports.bus import SYNC_COMMANDS, SYNC_REPLIES
     from odf_common.proto.odf.bus.v1.bus_pb2 import Verified
-    from odf_common.runtime.service import Outgoing, Service, Subscription, run_service
+    from odf_common.service.run import Outgoing, Service, Subscription, run_service
 
     def handle(message):
         if message.verify_head.head == b"bug":

@@ -27,7 +27,7 @@ from odf_common.metadata.events import AddData, DataSlice
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_common.runtime.replies import Replies
+from odf_common.service.request_reply import Replies
 from odf_common.testing.actors import Actor, ActorKiller, VirtualTime, current_actor
 from odf_common.testing.killer import Killed
 from odf_common.testing.push_topics import PushConsumer, PushLog, PushLogs

@@ -15,7 +15,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent, UnknownEvent
 from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_common.runtime.service import Outgoing
+from odf_common.service.run import Outgoing
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets
 from odf_coordinator.importer import Importer

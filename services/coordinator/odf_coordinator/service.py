@@ -11,8 +11,8 @@ from odf_common.codec.signature import encode_signature
 from odf_common.identity.keys import PrivateKey
 from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.ports.bus import COORDINATOR_COMMANDS, NOTIFICATIONS
-from odf_common.runtime.environment import Environment
-from odf_common.runtime.service import Service, Subscription
+from odf_common.service.environment import Environment
+from odf_common.service.run import Service, Subscription
 from odf_coordinator.adding import Adding
 from odf_coordinator.changing import Changing
 from odf_coordinator.claims import Claims

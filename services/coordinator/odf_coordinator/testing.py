@@ -25,7 +25,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, Catalog, ObjectKind, RefStore
-from odf_common.runtime.environment import FreeLocks
+from odf_common.service.environment import FreeLocks
 from odf_coordinator.adding import Added, Adding
 from odf_coordinator.changing import Changing
 from odf_coordinator.claims import Claims

@@ -23,8 +23,8 @@ from odf_common.codec.bus import decode
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.ports.bus import NOTIFICATIONS
-from odf_common.runtime import logging, metrics
-from odf_common.runtime.settings import Settings, load
+from odf_common.service import logging, metrics
+from odf_common.service.settings import Settings, load
 from odf_coordinator.board import Board
 from odf_coordinator.datasets import Datasets
 from odf_coordinator.messages import committed

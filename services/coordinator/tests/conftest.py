@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc.server import serve
-from odf_common.runtime import cli
+from odf_common.cli import main as cli
 from odf_coordinator.servicer import register
 from odf_coordinator.testing import Coordinator
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from odf_common.runtime.node import Node, write_node
+from odf_common.embedded.node_file import Node, write_node
 from odf_coordinator.testing import Coordinator
 
 Odf = Callable[..., int]

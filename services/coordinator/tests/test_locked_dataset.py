@@ -18,7 +18,7 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.bus import COORDINATOR_COMMANDS, COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
-from odf_common.runtime.reader import Reader, Subscription
+from odf_common.service.consumer_loop import Reader, Subscription
 from odf_common.testing.bus import MemoryBus, MemoryTopics
 from odf_coordinator.datasets import Known
 from odf_coordinator.handlers import Commands

@@ -5,10 +5,10 @@ import signal
 import sys
 import threading
 
+from odf_common.embedded.managed_process import launched
 from odf_common.errors import OdfError
-from odf_common.runtime import logging
-from odf_common.runtime.settings import load
-from odf_common.runtime.supervisor.process import launched
+from odf_common.service import logging
+from odf_common.service.settings import load
 
 WORKER = "--worker"
 
@@ -35,7 +35,7 @@ def keep() -> int:
 
 def serve() -> None:
     """Serve until told to end; a worker waits for its turn."""
-    from odf_common.runtime.service import run_service  # noqa: PLC0415 - as above
+    from odf_common.service.run import run_service  # noqa: PLC0415 - as above
     from odf_engine_spark.service import build, build_worker  # noqa: PLC0415 - as above
 
     run_service(build_worker if WORKER in sys.argv else build)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark import java_gateway
 
-from odf_common.runtime.supervisor.process import launched
+from odf_common.embedded.managed_process import launched
 
 GRACE: Final = 5.0  # seconds for the JVM to remove its folders when the process ends by itself
 

@@ -9,9 +9,9 @@ from typing import Final
 
 import structlog
 
-from odf_common.runtime.environment import Environment
-from odf_common.runtime.service import Service
-from odf_common.runtime.settings import ENGINE
+from odf_common.service.environment import Environment
+from odf_common.service.run import Service
+from odf_common.service.settings import ENGINE
 from odf_engine_spark.jvm import Spark
 from odf_engine_spark.pulse import Pulse
 from odf_engine_spark.server import register

@@ -6,8 +6,8 @@ from typing import Final
 from odf_common.codec.bus import Envelope
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
-from odf_common.runtime.replies import Replies
-from odf_common.runtime.service import Outgoing, Subscription
+from odf_common.service.request_reply import Replies
+from odf_common.service.run import Outgoing, Subscription
 from odf_ingest.push.commands import SourceCommands
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.owned import OwnedSources

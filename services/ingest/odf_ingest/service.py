@@ -11,9 +11,9 @@ from odf_common.adapters.kafka.letters import KafkaLetters
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.local.staging import Staging
-from odf_common.runtime.environment import Environment
-from odf_common.runtime.replies import Replies
-from odf_common.runtime.service import Service
+from odf_common.service.environment import Environment
+from odf_common.service.request_reply import Replies
+from odf_common.service.run import Service
 from odf_ingest.commit import BatchCommitter
 from odf_ingest.handlers import Notices, subscriptions
 from odf_ingest.prepare import Preparer

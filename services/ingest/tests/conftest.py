@@ -27,7 +27,7 @@ from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter
 from odf_common.ports.engine import IsWanted, always
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_common.runtime.replies import Replies
+from odf_common.service.request_reply import Replies
 from odf_common.testing.builders import a_chain, a_dataset, a_seed
 from odf_ingest.commit import BatchCommitter
 from odf_ingest.prepare import Preparer

@@ -18,7 +18,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, DataSlice, ExecuteTransform, SetDataSchema
 from odf_common.ports.store import ObjectKind
-from odf_common.runtime.environment import Environment
+from odf_common.service.environment import Environment
 from odf_sync.compare import RemoteBlock
 from odf_sync.repositories import Repository
 

@@ -13,8 +13,8 @@ from aiohttp import web
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import NAMED_BY_CONTENT, CatalogEntry, ObjectKind
-from odf_common.runtime.environment import Environment
-from odf_common.runtime.retry import keep_trying
+from odf_common.service.environment import Environment
+from odf_common.service.retry import keep_trying
 
 HEAD: Final = "head"
 MISSING: Final = {

@@ -11,9 +11,9 @@ from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.proto.odf.node.v1 import sync_pb2 as pb
 from odf_common.proto.odf.node.v1 import sync_pb2_grpc
 from odf_common.proto.odf.node.v1.coordinator_pb2 import Comparison
-from odf_common.runtime.environment import Environment
-from odf_common.runtime.replies import Replies
-from odf_common.runtime.service import Service
+from odf_common.service.environment import Environment
+from odf_common.service.request_reply import Replies
+from odf_common.service.run import Service
 from odf_sync.server import serve_http
 from odf_sync.simple import Step, compare, pull
 

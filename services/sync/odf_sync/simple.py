@@ -32,8 +32,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2
-from odf_common.runtime.environment import Environment
-from odf_common.runtime.replies import Replies
+from odf_common.service.environment import Environment
+from odf_common.service.request_reply import Replies
 from odf_sync.compare import Missing, RemoteBlock, admit_all, compare_with, missing_blocks
 from odf_sync.objects import RemoteObject, by_object, declared_objects, fetch
 from odf_sync.repositories import Repository, repository

@@ -16,7 +16,7 @@ from odf_common.data.stored_types import TIMESTAMP
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DataSlice, KnownEvent, OffsetInterval
 from odf_common.ports.store import ObjectKind
-from odf_common.runtime.environment import Environment
+from odf_common.service.environment import Environment
 from odf_common.testing.builders import a_chain, a_seed
 from odf_sync.compare import RemoteBlock
 from odf_sync.objects import ObjectDiffers, RecordsRefused, RemoteObject, by_object, declared_objects, fetch

@@ -11,8 +11,8 @@ from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_common.runtime.environment import Environment
-from odf_common.runtime.replies import Replies
+from odf_common.service.environment import Environment
+from odf_common.service.request_reply import Replies
 from odf_common.testing.builders import a_chain, a_seed
 from odf_sync.simple import Step, pull
 

@@ -15,8 +15,8 @@ from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_common.runtime.environment import Environment
-from odf_common.runtime.replies import Replies
+from odf_common.service.environment import Environment
+from odf_common.service.request_reply import Replies
 from odf_common.testing.damage import flip
 from odf_sync.objects import ObjectDiffers
 from odf_sync.simple import Step, pull

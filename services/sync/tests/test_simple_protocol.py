@@ -24,7 +24,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
-from odf_common.runtime.environment import Environment
+from odf_common.service.environment import Environment
 from odf_common.testing.damage import flip
 from odf_sync.compare import ChainsDiverged, admit_all, missing_blocks
 from odf_sync.repositories import FolderRepository, HttpRepository, Repository, repository

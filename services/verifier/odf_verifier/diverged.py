@@ -8,7 +8,7 @@ from odf_common.chain.input_divergence import Line
 from odf_common.chain.state import ChainState
 from odf_common.identity.branch_names import split_ref
 from odf_common.ports.store import ObjectKind
-from odf_common.runtime.environment import Environment
+from odf_common.service.environment import Environment
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target
 

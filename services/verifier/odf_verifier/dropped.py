@@ -11,7 +11,7 @@ from odf_common.dataset.drop_marker import dropped_line
 from odf_common.identity.branch_names import split_ref
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import BlobStore, ObjectKind
-from odf_common.runtime.environment import Environment
+from odf_common.service.environment import Environment
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target
 

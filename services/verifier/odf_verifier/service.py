@@ -11,8 +11,8 @@ from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed
 from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
 from odf_common.proto.odf.node.v1 import verifier_pb2_grpc
-from odf_common.runtime.environment import Environment
-from odf_common.runtime.service import Outgoing, Service, Subscription
+from odf_common.service.environment import Environment
+from odf_common.service.run import Outgoing, Service, Subscription
 from odf_verifier.report import Problem
 from odf_verifier.targets import Target, of_entry, targets
 from odf_verifier.verification import OnCommit, Scope, Step, Verdict, Verifier

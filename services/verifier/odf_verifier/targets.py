@@ -15,7 +15,7 @@ from odf_common.identity.dataset_refs import covered, is_pattern
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobReader, CatalogEntry, ObjectKind, RefReader
-from odf_common.runtime.environment import Environment
+from odf_common.service.environment import Environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRef
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.keys import generate
 from odf_common.ports.store import CatalogEntry
-from odf_common.runtime.environment import Environment
+from odf_common.service.environment import Environment
 from odf_common.testing.builders import a_chain, a_dataset, a_derivative, a_seed, a_transform
 from odf_verifier.targets import targets
 from odf_verifier.testing import Story

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.publish import publish
-from odf_common.runtime.node import Node, read_node
-from odf_common.runtime.settings import child_environment
-from odf_common.runtime.supervisor.leftovers import leftovers
+from odf_common.embedded.node_file import Node, read_node
+from odf_common.embedded.orphans import leftovers
+from odf_common.service.settings import child_environment
 
 ODF: Final = Path(sys.executable).with_name("odf")
 PATIENCE: Final = 60.0  # seconds

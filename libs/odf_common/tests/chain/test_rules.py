@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from odf_common.chain import rules
 from odf_common.chain.rules import FIRST_RULES, RULES, admit
 from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from odf_common.adapters.grpc.client import NobodyThere
-from odf_common.runtime import ask
-from odf_common.runtime.node import Node
+from odf_common.cli import clients
+from odf_common.embedded.node_file import Node
 
 
 @pytest.fixture
@@ -32,13 +32,13 @@ def test_a_service_that_is_being_restarted_is_waited_for(
             listener.listen()
 
     monkeypatch.setattr("time.sleep", sleep)
-    with listener, ask.coordinator(node(listener)) as coordinator:
+    with listener, clients.coordinator(node(listener)) as coordinator:
         assert coordinator is not None
     assert len(pauses) == 3
 
 
 def test_a_service_that_stays_away_is_told_with_where_to_look(listener: socket.socket) -> None:
-    with listener, pytest.raises(NobodyThere) as caught, ask.coordinator(node(listener), patience=0):
+    with listener, pytest.raises(NobodyThere) as caught, clients.coordinator(node(listener), patience=0):
         pass
     assert str(caught.value).startswith("coordinator cannot be reached: nobody answers at 127.0.0.1:")
     assert "`odf status`" in caught.value.advice()

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from odf_common.cli import clients
+from odf_common.cli import main as cli
 from odf_common.hashing import multibase
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
-from odf_common.runtime import ask, cli
 from odf_common.testing.builders import a_chain, a_push_source, a_schema, a_seed
 
 INFOS = [SetInfo(description=str(number)) for number in range(30)]
@@ -42,7 +43,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     def coordinator() -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(Log=answer)
 
-    monkeypatch.setattr(ask, "coordinator", coordinator)
+    monkeypatch.setattr(clients, "coordinator", coordinator)
     return served
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
+from odf_common.cli import main as cli
+from odf_common.cli.output import plain, print_object, print_rows
 from odf_common.errors import InvalidInput, OdfError, VerificationFailed
-from odf_common.runtime import cli
-from odf_common.runtime.output import plain, print_object, print_rows
 
 ODF = Path(sys.executable).with_name("odf")
 
@@ -33,14 +33,14 @@ def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[st
 
 def test_help_imports_no_sdk() -> None:
     code = (
-        "import sys; from odf_common.runtime.cli import main; main(['--help']);"
+        "import sys; from odf_common.cli.main import main; main(['--help']);"
         "print([n for n in ('grpc','pyarrow','confluent_kafka','rich','yaml') if n in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stderr.decode().strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["odf_common.errors", "click", "odf_common.runtime.commands.list", "grpc"])
+@pytest.mark.parametrize("module", ["odf_common.errors", "click", "odf_common.cli.commands.list", "grpc"])
 def test_ctrl_c_during_an_import_is_130_and_no_traceback(module: str) -> None:
     code = f"""
 import os, signal, sys
@@ -51,7 +51,7 @@ class Interrupting:
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["odf", "list"]
-from odf_common.runtime.start import main
+from odf_common.cli.entrypoint import main
 sys.exit(main())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)

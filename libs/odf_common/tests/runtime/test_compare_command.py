@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from odf_common.cli import clients
+from odf_common.cli import main as cli
 from odf_common.errors import NotFound
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.proto.odf.node.v1 import verifier_pb2 as verdicts
-from odf_common.runtime import ask, cli
 
 
 @pytest.mark.parametrize(("relation", "status"), [("equal", 0), ("ahead", 4), ("behind", 4), ("diverged", 4)])
@@ -25,7 +26,7 @@ def test_the_exit_status_tells_not_equal_from_refused(
     def opened() -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(Compare=compared)
 
-    monkeypatch.setattr(ask, "coordinator", opened)
+    monkeypatch.setattr(clients, "coordinator", opened)
     assert cli.main(["compare", "cities", "cities@next", "-o", "json"]) == status
     assert cli.main(["compare", "nowhere", "cities"]) == 1
 
@@ -41,6 +42,6 @@ def test_verify_reads_the_url_of_a_folder_as_pull_does(monkeypatch: pytest.Monke
     def opened() -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(Verify=verify)
 
-    monkeypatch.setattr(ask, "verifier", opened)
+    monkeypatch.setattr(clients, "verifier", opened)
     assert cli.main(["verify", "cities@next", "cit%", "file://localhost/tmp/a b", "-o", "json"]) == 0
     assert asked == ["cities@next", "cit%", "file:///tmp/a%20b"]

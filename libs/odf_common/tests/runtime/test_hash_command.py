@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from odf_common.cli.main import main
 from odf_common.hashing.physical import physical_hash_of
-from odf_common.runtime.cli import main
 
 VECTORS = Path(__file__).parents[4] / "tests" / "vectors" / "logical-hash"
 

@@ -8,10 +8,10 @@ import pytest
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.keys import dataset_key, keep_dataset_key
+from odf_common.cli import main as cli
 from odf_common.hashing import multibase
 from odf_common.identity.keys import PrivateKey, generate
 from odf_common.ports.store import CatalogEntry
-from odf_common.runtime import cli
 
 KEY = generate()
 

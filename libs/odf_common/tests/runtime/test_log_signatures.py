@@ -9,12 +9,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from odf_common.cli import clients
+from odf_common.cli.commands import log
 from odf_common.codec.signature import encode_signature
 from odf_common.identity.keys import generate
 from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
-from odf_common.runtime import ask
-from odf_common.runtime.commands import log
 from odf_common.testing.builders import a_chain
 
 KEY = generate()
@@ -42,7 +42,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[LogRequest]:
     def coordinator() -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(Log=answer)
 
-    monkeypatch.setattr(ask, "coordinator", coordinator)
+    monkeypatch.setattr(clients, "coordinator", coordinator)
     return seen
 
 

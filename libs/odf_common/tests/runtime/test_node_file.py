@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from odf_common.embedded.node_file import Node, NoNode, Part, find_node, forget_node, read_node, write_node
 from odf_common.errors import Unavailable
-from odf_common.runtime.node import Node, NoNode, Part, find_node, forget_node, read_node, write_node
-from odf_common.runtime.settings import Settings
+from odf_common.service.settings import Settings
 
 
 @pytest.fixture

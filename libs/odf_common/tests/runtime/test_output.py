@@ -8,8 +8,8 @@ import click
 import pyarrow as pa
 import pytest
 
-from odf_common.runtime.output import Declined, confirm, output_option, print_object, print_rows
-from odf_common.runtime.tables import print_records
+from odf_common.cli.output import Declined, confirm, output_option, print_object, print_rows
+from odf_common.cli.rows import print_records
 
 RECORDS = 3
 NAMES = [f"scheduled_departure_{number}_local" for number in range(19)]

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from odf_common.cli import clients
+from odf_common.cli import main as cli
+from odf_common.cli.commands.delete import deletable
+from odf_common.cli.output import WIDE, shortened
 from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.keys import generate
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.proto.odf.node.v1.ingest_pb2 import StuckReply
-from odf_common.runtime import ask, cli
-from odf_common.runtime.commands.delete import deletable
-from odf_common.runtime.output import WIDE, shortened
 
 IDS = {name: str(generate().dataset_id) for name in ("flights", "flights.late", "flights.worst", "report")}
 
@@ -51,8 +52,8 @@ def deleted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def opened(node: object = None) -> Iterator[SimpleNamespace]:
         yield coordinator
 
-    monkeypatch.setattr(ask, "coordinator", opened)
-    monkeypatch.setattr(ask, "this_node", lambda: None)
+    monkeypatch.setattr(clients, "coordinator", opened)
+    monkeypatch.setattr(clients, "this_node", lambda: None)
     stuck(monkeypatch)
     return gone
 
@@ -65,7 +66,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch, *sources: tuple[str, str]) -> None:
     def opened(node: object, patience: float) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(Stuck=lambda request, timeout: reply)
 
-    monkeypatch.setattr(ask, "ingest", opened)
+    monkeypatch.setattr(clients, "ingest", opened)
 
 
 def test_why_sources_do_not_go_on_is_listed(
@@ -90,7 +91,7 @@ def test_datasets_are_listed_though_ingest_is_away(
         raise Unavailable(what="ingest", why="nobody answers")
         yield
 
-    monkeypatch.setattr(ask, "ingest", opened)
+    monkeypatch.setattr(clients, "ingest", opened)
     assert cli.main(["list", "-o", "json"]) == 0
     assert {row["problem"] for row in json.loads(capsys.readouterr().out)} == {None}
 
@@ -127,7 +128,7 @@ def test_a_problem_is_cut_short_in_the_table_only(
     def opened(node: object = None) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(List=lambda request, timeout: wire.ListReply(datasets=[stuck]))
 
-    monkeypatch.setattr(ask, "coordinator", opened)
+    monkeypatch.setattr(clients, "coordinator", opened)
     assert cli.main(["list"]) == 0
     *_, row = capsys.readouterr().out.rstrip().splitlines()
     assert row.endswith(" long lo…")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from odf_common.cli.commands import block, parse_ref
 from odf_common.errors import InvalidInput
-from odf_common.runtime.commands import block, parse_ref
 
 VECTORS = json.loads((Path(__file__).parents[4] / "tests" / "vectors" / "metadata-blocks.json").read_text())
 VECTOR = VECTORS[6]

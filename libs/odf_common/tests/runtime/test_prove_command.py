@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.keys import NoPrivateKey
+from odf_common.cli import main as cli
+from odf_common.cli.commands import prove
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing import multibase
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey, generate
 from odf_common.ports.store import CatalogEntry
-from odf_common.runtime import cli
-from odf_common.runtime.commands import prove
 
 OTHER = generate().dataset_id
 Prove = Callable[..., dict[str, str]]

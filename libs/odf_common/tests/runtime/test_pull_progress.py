@@ -2,9 +2,9 @@
 
 import pytest
 
+from odf_common.cli.commands.pull import EVERY, Remarks, said
+from odf_common.cli.output import of_dataset
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem
-from odf_common.runtime.commands.pull import EVERY, Remarks, said
-from odf_common.runtime.output import of_dataset
 
 WORKING = PullItem(alias="hourly", state="running", stage="computing", rows=3, total=5)
 

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from odf_common.cli import clients
+from odf_common.cli import main as cli
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
-from odf_common.runtime import ask, cli
 
 
 def test_a_reference_that_cannot_be_read_is_listed_with_its_problem(
@@ -24,7 +25,7 @@ def test_a_reference_that_cannot_be_read_is_listed_with_its_problem(
     def opened() -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(ListRefs=lambda request, timeout: wire.ListRefsReply(refs=[well, broken]))
 
-    monkeypatch.setattr(ask, "coordinator", opened)
+    monkeypatch.setattr(clients, "coordinator", opened)
 
     assert cli.main(["ref", "list", "cities", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [

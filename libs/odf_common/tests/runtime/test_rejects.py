@@ -3,6 +3,7 @@
 import pytest
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
+from odf_common.cli.commands.rejected import _place
 from odf_common.dataset.rejects import (
     HANDLED,
     REASONS,
@@ -16,7 +17,6 @@ from odf_common.dataset.rejects import (
 )
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
-from odf_common.runtime.commands.rejected import _place
 from odf_common.testing.builders import a_dataset
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from odf_common.cli import main as cli
 from odf_common.codec.json_schema import NAMES, schema_of, text_of
-from odf_common.runtime import cli
 
 
 def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

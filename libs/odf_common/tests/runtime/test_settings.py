@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.runtime.settings import Settings, described
+from odf_common.service.settings import Settings, described
 
 
 def test_nothing_told_gives_the_defaults() -> None:

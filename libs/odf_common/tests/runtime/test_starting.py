@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from odf_common.cli import main as cli
+from odf_common.embedded.checks import AddressTaken, HomeUnusable, require_free, require_home
+from odf_common.embedded.node_file import Node, Part, write_node
+from odf_common.embedded.readable import readable
+from odf_common.embedded.supervisor import Start
+from odf_common.embedded.tcp_ports import PortTaken, allocate
 from odf_common.errors import InvalidInput
-from odf_common.runtime import cli
-from odf_common.runtime.node import Node, Part, write_node
-from odf_common.runtime.settings import Settings
-from odf_common.runtime.supervisor.checks import AddressTaken, HomeUnusable, require_free, require_home
-from odf_common.runtime.supervisor.node import Start
-from odf_common.runtime.supervisor.ports import PortTaken, allocate
-from odf_common.runtime.supervisor.readable import readable
+from odf_common.service.settings import Settings
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from odf_common.cli import clients
+from odf_common.cli import main as cli
+from odf_common.embedded.node_file import Node, Part, write_node
 from odf_common.errors import Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListReply
 from odf_common.proto.odf.node.v1.ingest_pb2 import StuckReply
-from odf_common.runtime import ask, cli
-from odf_common.runtime.node import Node, Part, write_node
 
 SINCE = "2026-01-01T10:00:00Z"
 NS = Timestamp.parse(SINCE).ns
@@ -53,8 +54,8 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def ingest(node: object, patience: float) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(Stuck=lambda request, timeout: StuckReply(sources=[source]))
 
-    monkeypatch.setattr(ask, "coordinator", coordinator)
-    monkeypatch.setattr(ask, "ingest", ingest)
+    monkeypatch.setattr(clients, "coordinator", coordinator)
+    monkeypatch.setattr(clients, "ingest", ingest)
     return tmp_path
 
 
@@ -77,7 +78,7 @@ def test_a_coordinator_that_does_not_answer_is_a_problem(
         raise Unavailable(what="coordinator", why="no answer in time")
         yield
 
-    monkeypatch.setattr(ask, "coordinator", coordinator)
+    monkeypatch.setattr(clients, "coordinator", coordinator)
     write_node(
         Node(home=answers, pid=os.getpid(), services=(Part(name="coordinator", pid=1, state="ready"),))
     )

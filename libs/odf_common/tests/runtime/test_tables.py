@@ -3,8 +3,8 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from odf_common.runtime.output import plain
-from odf_common.runtime.tables import record_rows
+from odf_common.cli.output import plain
+from odf_common.cli.rows import record_rows
 
 FAR = 1 << 40
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.runtime.urls import absolute_url
+from odf_common.cli.urls import absolute_url
 
 
 @pytest.mark.parametrize(

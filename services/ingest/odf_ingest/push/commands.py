@@ -15,8 +15,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_common.runtime.replies import Replies
-from odf_common.runtime.service import Outgoing
+from odf_common.service.request_reply import Replies
+from odf_common.service.run import Outgoing
 from odf_ingest.push.control import PATIENCE, SourceControl
 from odf_ingest.push.owned import OwnedSources
 from odf_ingest.push.record import Place

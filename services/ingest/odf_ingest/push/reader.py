@@ -14,7 +14,7 @@ import structlog
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Taken
 from odf_common.errors import Unavailable
-from odf_common.runtime.retry import keep_trying
+from odf_common.service.retry import keep_trying
 from odf_ingest.batch import MessageBatch
 from odf_ingest.errors import HalfMissing, PositionMoved, is_storage_fault
 from odf_ingest.push.machine import Event, Phase

@@ -10,7 +10,7 @@ from odf_common.metadata.events import AddData
 from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson
 from odf_common.ports.bus import DeadLetter
 from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
-from odf_common.runtime.replies import Replies
+from odf_common.service.request_reply import Replies
 from odf_ingest.commit import position_of
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push import commands

@@ -1,0 +1,104 @@
+"""The `odf` command's gRPC clients: a stub per service, with refused calls raised as `OdfError`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+
+from odf_common.adapters.grpc.client import RESTART, calling, reached
+from odf_common.embedded.node_file import Node, find_node
+from odf_common.errors import OdfError
+from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+from odf_common.proto.odf.node.v1.ingest_pb2 import StuckReply, StuckRequest
+from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
+from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
+from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
+from odf_common.service.settings import load
+
+ANSWER = 60.0  # seconds: deadline of a short call
+LOOK = 1.0  # seconds: deadline of optional information, shown only if it arrives at once
+WORK = 24 * 3600.0  # seconds: deadline of a call that streams its progress
+
+
+def this_node() -> Node:
+    """Return the node of $ODF_HOME; raises `Unavailable`, with advice on how to start one."""
+    return find_node(load())
+
+
+@contextmanager
+def coordinator(node: Node | None = None, *, patience: float = RESTART) -> Iterator[CoordinatorStub]:
+    """Connect to the coordinator; calls inside raise `OdfError`."""
+    with _service(node, "coordinator", patience) as open_channel:
+        yield CoordinatorStub(open_channel)
+
+
+@contextmanager
+def ingest(node: Node | None = None, *, patience: float = RESTART) -> Iterator[IngestStub]:
+    """Connect to ingest; calls inside raise `OdfError`."""
+    with _service(node, "ingest", patience) as open_channel:
+        yield IngestStub(open_channel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """Why something is stalled, since when, and what to do; None if unknown."""
+
+    problem: str
+    since: Timestamp | None = None
+    remedy: str | None = None
+
+
+OnSilence = Callable[[str, OdfError], None]  # called with a service that does not answer, and why
+
+
+def ignore_silence(_service: str, _error: OdfError) -> None:
+    """Do nothing."""
+
+
+def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, Stuck]:
+    """Return why push sources are stalled, by dataset id; empty while ingest cannot be reached.
+
+    For several sources: all reasons and remedies, and the earliest time.
+    """
+    try:
+        with ingest(node, patience=0) as service:
+            sources = service.Stuck(StuckRequest(), timeout=LOOK).sources
+    except OdfError as error:
+        on_silence("ingest", error)
+        return {}
+    by_id: dict[str, list[StuckReply.Source]] = {}
+    for one in sources:
+        by_id.setdefault(one.dataset_id, []).append(one)
+    return {name: _stuck(found) for name, found in by_id.items()}
+
+
+def _stuck(sources: Sequence[StuckReply.Source]) -> Stuck:
+    times = [one.since for one in sources if one.HasField("since")]
+    return Stuck(
+        problem="; ".join(one.why for one in sources),
+        since=Timestamp(min(times)).whole_ms() if times else None,
+        remedy="; ".join(dict.fromkeys(one.advice for one in sources if one.advice)) or None,
+    )
+
+
+@contextmanager
+def verifier(node: Node | None = None) -> Iterator[VerifierStub]:
+    """Connect to the verifier; calls inside raise `OdfError`."""
+    with _service(node, "verifier") as open_channel:
+        yield VerifierStub(open_channel)
+
+
+@contextmanager
+def sync(node: Node | None = None) -> Iterator[SyncStub]:
+    """Connect to sync; calls inside raise `OdfError`."""
+    with _service(node, "sync") as open_channel:
+        yield SyncStub(open_channel)
+
+
+@contextmanager
+def _service(node: Node | None, name: str, patience: float = RESTART) -> Iterator[grpc.Channel]:
+    address = (node or this_node()).address(name)
+    with calling(name), reached(name, address, patience) as open_channel:
+        yield open_channel

@@ -1,0 +1,77 @@
+"""`odf add FILE|DIR|URL|-…`: create datasets from DatasetSnapshot manifests."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlparse
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import output_option, print_rows
+from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest
+
+ENDINGS = (".yaml", ".yml", ".json")
+LIMIT = 16 * 1024 * 1024  # bytes of one manifest
+PATIENCE = 30  # seconds to fetch a manifest
+
+
+@click.command("add")
+@click.argument("manifests", nargs=-1, required=True)
+@click.option("-r", "--recursive", is_flag=True, help="Search folders recursively.")
+@click.option("--replace", is_flag=True, help="Update datasets that already exist.")
+@output_option
+def command(*, manifests: tuple[str, ...], recursive: bool, replace: bool, output: str) -> None:
+    """Create datasets from manifests: files, folders, URLs, or - for standard input.
+
+    Inputs are created before the datasets derived from them. Adding the same manifest again changes nothing.
+
+    \b
+    Example:
+      odf add examples/nycflights
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    request = AddRequest(replace=replace)
+    for where in manifests:
+        for name, text in _read(where, recursive=recursive):
+            request.manifests.add(name=name, text=text)
+    if not request.manifests:
+        raise NotFound(what=f"a manifest ({', '.join(ENDINGS)}) in {', '.join(manifests)}")
+    with clients.coordinator() as coordinator:
+        reply = coordinator.Add(request, timeout=clients.ANSWER)
+    rows = [
+        {"alias": result.alias, "outcome": result.outcome, "id": result.dataset_id, "head": result.head}
+        for result in reply.results
+    ]
+    print_rows(rows, output, columns=("alias", "outcome", "id"))
+
+
+def _read(where: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:
+    if where == "-":
+        yield "standard input", sys.stdin.buffer.read(LIMIT + 1)
+    elif urlparse(where).scheme in ("http", "https"):
+        yield where, _fetch(where)
+    elif Path(where).is_dir():
+        found = Path(where).rglob("*") if recursive else Path(where).iterdir()
+        yield from (
+            (str(file), file.read_bytes())
+            for file in sorted(found)
+            if file.suffix in ENDINGS and file.is_file()
+        )
+    elif Path(where).is_file():
+        yield where, Path(where).read_bytes()
+    else:
+        raise NotFound(what=f"file {where}")
+
+
+def _fetch(url: str) -> bytes:
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(url, timeout=PATIENCE) as answer:  # noqa: S310 - http and https only, see the caller
+            content: bytes = answer.read(LIMIT + 1)
+    except OSError as error:
+        raise Unavailable(what=url, why=str(error)) from error
+    if len(content) > LIMIT:
+        raise InvalidInput(text=f"longer than {LIMIT} bytes", where=url)
+    return content

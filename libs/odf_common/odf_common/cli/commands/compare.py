@@ -1,0 +1,50 @@
+"""`odf compare LEFT RIGHT`: how two chains are related."""
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import output_option, print_object
+from odf_common.cli.rows import comparison_row
+from odf_common.cli.urls import absolute_url
+from odf_common.errors import InvalidInput
+from odf_common.proto.odf.node.v1.coordinator_pb2 import CompareRequest, Comparison
+from odf_common.proto.odf.node.v1.sync_pb2 import SyncCompareRequest
+
+URL = "://"
+NOT_EQUAL = 4  # 1 would mean refused, 3 damaged
+
+
+@click.command("compare")
+@click.argument("left")
+@click.argument("right")
+@output_option
+def command(*, left: str, right: str, output: str) -> int:
+    """Show whether LEFT is equal to RIGHT, ahead, behind or diverged, and their last common block.
+
+    Each is a dataset, or one of its references as DATASET@NAME. RIGHT may be a URL (http, https, file), as for
+    `odf pull`. Exit status 0: equal; 4: not equal.
+
+    \b
+    Example:
+      odf compare flights flights@candidate
+      odf compare flights https://example.org/flights
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    compared = _compared(left, right)
+    print_object(
+        {"left": left, "right": right, **comparison_row(compared, "only_left", "only_right")}, output
+    )
+    return 0 if compared.relation == "equal" else NOT_EQUAL
+
+
+def _compared(left: str, right: str) -> Comparison:
+    if URL in left:
+        raise InvalidInput(text="a URL must be on the right; give this node's dataset first", where=left)
+    found: Comparison
+    if URL in right:
+        request = SyncCompareRequest(ref=left, url=absolute_url(right))
+        with clients.sync() as sync:
+            found = sync.Compare(request, timeout=clients.WORK)
+    else:
+        with clients.coordinator() as coordinator:
+            found = coordinator.Compare(CompareRequest(left=left, right=right), timeout=clients.WORK)
+    return found

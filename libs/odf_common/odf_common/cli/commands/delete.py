@@ -1,0 +1,74 @@
+"""`odf delete DATASET…`: derivatives before their inputs; refused while another dataset depends on one."""
+
+from collections.abc import Iterable, Iterator
+
+import click
+
+from odf_common.chain.dependency_order import in_order
+from odf_common.cli import clients
+from odf_common.cli.output import confirm, remark
+from odf_common.errors import Refused
+from odf_common.identity.dataset_refs import covered, is_pattern, parse_ref
+from odf_common.proto.odf.node.v1.coordinator_pb2 import (
+    DatasetSummary,
+    DeleteRequest,
+    DescribeRequest,
+    ListRequest,
+)
+from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+
+
+@click.command("delete")
+@click.argument("datasets", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+def command(*, datasets: tuple[str, ...], yes: bool) -> None:
+    """Delete datasets with their chain, data and push topics; refused while another dataset is derived from them.
+
+    DATASET is a name, an id, or a pattern of names in which % matches anything. Nothing is deleted unless all of
+    them exist and can be deleted.
+
+    \b
+    Example:
+      odf delete flights.late --yes
+      odf delete 'flights.%'
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    with clients.coordinator() as coordinator:
+        known = coordinator.List(ListRequest(), timeout=clients.ANSWER).datasets
+        chosen = deletable(_chosen(coordinator, datasets, known), known)
+        if not yes:
+            confirm(f"Delete {', '.join(one.alias for one in chosen)} permanently?")
+        for one in chosen:
+            coordinator.Delete(DeleteRequest(ref=one.dataset_id), timeout=clients.ANSWER)
+            remark(f"deleted {one.alias}")
+
+
+def _chosen(
+    coordinator: CoordinatorStub, refs: Iterable[str], known: Iterable[DatasetSummary]
+) -> Iterator[DatasetSummary]:
+    known = tuple(known)
+    by_name = {one.alias: one for one in known}
+    by_ref = {str(parse_ref(text)).lower(): one for one in known for text in (one.alias, one.dataset_id)}
+    for ref in refs:
+        if is_pattern(ref):
+            yield from (by_name[name] for name in covered([ref], by_name))
+        elif (one := by_ref.get(str(parse_ref(ref)).lower())) is not None:
+            yield one
+        else:  # it raises the exact error
+            yield coordinator.Describe(DescribeRequest(ref=ref), timeout=clients.ANSWER)
+
+
+def deletable(
+    chosen: Iterable[DatasetSummary], known: Iterable[DatasetSummary]
+) -> tuple[DatasetSummary, ...]:
+    """Return the datasets, each once, readers before their inputs; raises `Refused` if any other dataset reads one."""
+    wanted = {one.dataset_id: one for one in chosen}
+    besides: dict[str, list[str]] = {}
+    for other in known:
+        if other.dataset_id not in wanted:
+            for one in dict.fromkeys(one for one in other.inputs if one in wanted):
+                besides.setdefault(wanted[one].alias, []).append(other.alias)
+    if besides:
+        read = "; ".join(f"{name} is read by {', '.join(readers)}" for name, readers in besides.items())
+        raise Refused(reason="DatasetInUse", text=f"{read}: delete its readers too, or first")
+    readers = {id_: [one.dataset_id for one in wanted.values() if id_ in one.inputs] for id_ in wanted}
+    return tuple(wanted[one] for one in in_order(readers))

@@ -1,0 +1,137 @@
+"""`odf inspect schema|lineage|query|block`: one aspect of a dataset, read from its chain."""
+
+from collections.abc import Iterator
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.block_lookup import find_block, require_block_name
+from odf_common.cli.output import output_option, print_rows
+from odf_common.codec.flatbuffers import decode_event
+from odf_common.codec.manifests import block_to_yaml, to_plain
+from odf_common.errors import Refused
+from odf_common.metadata.events import DatasetKind, SetDataSchema, SetTransform
+from odf_common.proto.odf.node.v1.coordinator_pb2 import LastEventReply, LastEventRequest, LogRequest
+from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+
+
+@click.group("inspect")
+def command() -> None:
+    """Show one aspect of a dataset.
+
+    \b
+    Example:
+      odf inspect schema flights
+      odf inspect lineage flights.late
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+
+
+@command.command("schema")
+@click.argument("dataset")
+@click.option(
+    "--form",
+    type=click.Choice(("arrow", "ddl", "odf")),
+    default="arrow",
+    show_default=True,
+    help="Arrow types, column definitions as in manifests, or ODF types.",
+)
+@output_option
+def schema(*, dataset: str, form: str, output: str) -> None:
+    """Show the columns of a dataset: name, type, nullability.
+
+    \b
+    Example:
+      odf inspect schema flights
+      odf inspect schema flights --form ddl
+    """  # noqa: D301
+    from odf_common.data.ddl_text import schema_to_ddl
+    from odf_common.data.odf_schema import from_arrow
+    from odf_common.data.schema_evolution import schema_of_event
+
+    with clients.coordinator() as coordinator:
+        event = _event(_last(coordinator, dataset, SetDataSchema))
+    if not isinstance(event, SetDataSchema):
+        raise Refused(reason="NoSchema", text=f"{dataset} has no data yet, so it has no schema")
+    fields = schema_of_event(event)
+    if form == "ddl":
+        print_rows([{"definition": one} for one in schema_to_ddl(fields)], output)
+    elif form == "odf":
+        print_rows([to_plain(one) for one in from_arrow(fields).fields], output)
+    else:
+        rows = [{"column": one.name, "type": str(one.type), "nullable": one.nullable} for one in fields]
+        print_rows(rows, output)
+
+
+@command.command("query")
+@click.argument("dataset")
+@output_option
+def query(*, dataset: str, output: str) -> None:
+    """Show the SQL steps of a derivative's query."""
+    with clients.coordinator() as coordinator:
+        answer = _last(coordinator, dataset, SetTransform)
+    event = _event(answer)
+    if not isinstance(event, SetTransform):
+        raise _no_query(answer)
+    steps = event.transform.queries or ()
+    rows = [{"step": step.alias or "(output)", "query": step.query} for step in steps]
+    print_rows(rows, output)
+
+
+def _no_query(answer: LastEventReply) -> Refused:
+    if answer.kind == DatasetKind.Root.name:
+        text = f"{answer.alias} is a root: its records come from its sources, not from a query"
+    else:
+        text = f"{answer.alias} has no query yet: `odf commit` sets one"
+    return Refused(reason="NoQuery", text=text)
+
+
+@command.command("lineage")
+@click.argument("dataset")
+@output_option
+def lineage(*, dataset: str, output: str) -> None:
+    """Show the inputs that a dataset is derived from, recursively."""
+    with clients.coordinator() as coordinator:
+        rows = list(_lineage(coordinator, dataset, 0))
+    if output == "table":
+        rows = [{**row, "dataset": "  " * int(str(row["depth"])) + str(row["dataset"])} for row in rows]
+    print_rows(rows, output, columns=("dataset", "kind", "alias", "id"))
+
+
+@command.command("block")
+@click.argument("dataset")
+@click.argument("block")
+def block(*, dataset: str, block: str) -> None:
+    """Show one block as YAML; BLOCK is a sequence number, a hash, or at least 8 characters of its beginning or end.
+
+    \b
+    Example:
+      odf inspect block flights 5
+      odf inspect block flights 3fd51a2c
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    require_block_name(block)
+    with clients.coordinator() as coordinator:
+        item = find_block(coordinator.Log(LogRequest(ref=dataset), timeout=clients.WORK), dataset, block)
+    click.echo(f"# Block: {item.hash}\n{block_to_yaml(item.content)}", nl=False)
+
+
+def _last(coordinator: CoordinatorStub, dataset: str, kind: type) -> LastEventReply:
+    request = LastEventRequest(ref=dataset, kind=kind.__name__)
+    answer: LastEventReply = coordinator.LastEvent(request, timeout=clients.ANSWER)
+    return answer
+
+
+def _event(answer: LastEventReply) -> object:
+    return decode_event(answer.event) if answer.event else None
+
+
+def _lineage(
+    coordinator: CoordinatorStub, ref: str, depth: int, alias: str = ""
+) -> Iterator[dict[str, object]]:
+    answer = _last(coordinator, ref, SetTransform)
+    yield {
+        "dataset": answer.alias, "kind": answer.kind, "alias": alias, "id": answer.dataset_id, "depth": depth,
+    }  # fmt: skip
+    event = _event(answer)
+    if isinstance(event, SetTransform):
+        for one in event.inputs:
+            yield from _lineage(coordinator, one.dataset_ref, depth + 1, one.alias or "")

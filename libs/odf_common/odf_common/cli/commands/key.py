@@ -1,0 +1,117 @@
+"""`odf key export|import`: move a dataset's private key between nodes; needs no running node."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from odf_common.cli.output import output_option, print_object, remark
+from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
+from odf_common.identity.dataset_refs import parse_ref
+from odf_common.identity.did import DatasetId
+from odf_common.identity.keys import PrivateKey
+
+LIMIT: Final = 1024  # bytes of a key file; a key has a tenth of that
+MODE: Final = 0o600
+
+
+@click.group("key")
+def command() -> None:
+    """Move a dataset's private key to another node, which can then commit to its copy.
+
+    Anyone with the key can write the dataset's history. Only one node should commit: if two do, the chains diverge.
+
+    \b
+    Example:
+      odf key export flights flights.key
+      odf key import flights flights.key
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+
+
+@command.command("export")
+@click.argument("dataset")
+@click.argument("file", default="-")
+def export(*, dataset: str, file: str) -> None:
+    """Write the private key of DATASET to FILE, readable by its owner only; - is standard output.
+
+    \b
+    Example:
+      odf key export flights flights.key
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    from odf_common.adapters.local.keys import dataset_key
+    from odf_common.service.settings import load
+
+    home = load().home
+    text = dataset_key(home / "keys", _dataset(home, dataset)).text()
+    if file == "-":
+        click.echo(text)
+    else:
+        _write(file, text)
+        remark(f"wrote the key of {dataset} to {file}; anyone who reads it can commit as the owner")
+
+
+@command.command("import")
+@click.argument("dataset")
+@click.argument("file")
+@output_option
+def import_(*, dataset: str, file: str, output: str) -> None:
+    """Take ownership of the copy DATASET with its private key from FILE; - is standard input.
+
+    After that, this node can commit to it; `odf pull DATASET` continues it.
+
+    \b
+    Example:
+      odf key import flights flights.key
+      odf pull flights
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    from odf_common.adapters.local.keys import dataset_key, keep_dataset_key
+    from odf_common.service.settings import load
+
+    home = load().home
+    owner = _dataset(home, dataset)
+    key = _read(file)
+    if key.dataset_id != owner:
+        raise InvalidInput(text=f"the key belongs to {key.dataset_id}, not to {dataset}, {owner}", where=file)
+    keep_dataset_key(home / "keys", key)
+    dataset_key(home / "keys", owner)  # raises if a damaged file was there before
+    print_object({"dataset": dataset, "id": owner, "ours": True}, output)
+    remark(f"`odf pull {dataset}` continues it on this node: from its push topics, or from its inputs")
+
+
+def _dataset(home: Path, ref: str) -> DatasetId:
+    from odf_common.adapters.local import LocalCatalog
+
+    catalog, parsed = LocalCatalog(home), parse_ref(ref)
+    entry = catalog.by_id(parsed) if isinstance(parsed, DatasetId) else catalog.by_alias(str(parsed))
+    if entry is None:
+        raise NotFound(what=f"dataset {ref} in {home}")
+    return entry.dataset_id
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+    except FileExistsError as error:
+        raise AlreadyExists(what=f"file {file}") from error
+    except OSError as error:
+        raise Unavailable(what=file, why=error.strerror) from error
+    with os.fdopen(descriptor, "w") as opened:
+        opened.write(text + "\n")
+
+
+def _read(file: str) -> PrivateKey:
+    try:
+        with sys.stdin.buffer if file == "-" else Path(file).open("rb") as opened:
+            text = opened.read(LIMIT).decode("ascii").strip()
+    except FileNotFoundError as error:
+        raise NotFound(what=f"file {file}") from error
+    except OSError as error:
+        raise Unavailable(what=file, why=error.strerror) from error
+    except UnicodeDecodeError:
+        text = ""
+    try:
+        return PrivateKey.parse(text)
+    except InvalidInput as error:
+        raise InvalidInput(text=error.text, where=file) from error

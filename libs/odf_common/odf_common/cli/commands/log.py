@@ -1,0 +1,119 @@
+"""`odf log DATASET`: the metadata chain, newest block first."""
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from itertools import islice
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import output_option, print_rows
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.codec.manifests import block_to_yaml, to_plain
+from odf_common.codec.model_schema import EVENTS
+from odf_common.dataset.signature_check import judge
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import AddData, ExecuteTransform, UnknownEvent
+from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
+
+SIGNED = ("signature", "signer")
+KINDS = (*(kind.__name__ for kind in EVENTS.members), UnknownEvent.__name__)
+COLUMNS = ("block", "systemTime", "event", "offsets", "watermark", "hash")
+EXTRA = ("watermark", "systemTime")  # left out first on a narrow terminal
+
+
+class EventKind(click.ParamType):
+    """A kind of metadata event, case-insensitive."""
+
+    name = "event"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the kind in its usual spelling; anything else is misuse."""
+        kinds = {kind.lower(): kind for kind in KINDS}
+        if value.lower() not in kinds:
+            near = get_close_matches(value.lower(), kinds, n=1)
+            hint = f"did you mean {kinds[near[0]]}?" if near else f"choose from {', '.join(KINDS)}"
+            self.fail(f"{value!r} is not a kind of event; {hint}", param, ctx)
+        return kinds[value.lower()]
+
+
+@click.command("log")
+@click.argument("dataset")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of blocks.")
+@click.option(
+    "--filter",
+    "kinds",
+    multiple=True,
+    type=EventKind(),
+    metavar="EVENT",
+    help="Show only events of this kind (case-insensitive); may be repeated.",
+)
+@click.option(
+    "--signatures", is_flag=True, help="Show who signed each block, and whether the signature is valid."
+)
+@output_option
+def command(
+    *, dataset: str, limit: int | None, kinds: tuple[str, ...], signatures: bool, output: str
+) -> None:
+    """Show a dataset's metadata chain, newest block first.
+
+    With --signatures each block shows its signer, and whether the signature is valid, invalid or none. Valid means
+    that this key signed the block; whether to trust the key is up to you.
+
+    \b
+    Example:
+      odf log flights --limit 5
+      odf log flights --signatures
+      odf log flights --filter AddData --output yaml
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    # The server does not filter, so with a filter the limit is applied here.
+    request = LogRequest(ref=dataset, limit=0 if kinds else limit or 0, with_signatures=signatures)
+    with clients.coordinator() as coordinator:
+        blocks = islice(_of_kinds(coordinator.Log(request, timeout=clients.WORK), kinds), limit)
+        if output == "yaml":
+            for item in blocks:
+                remark = _signature_comment(item) if signatures else ""
+                click.echo(f"---\n# Block: {item.hash}\n{remark}{block_to_yaml(item.content)}", nl=False)
+            return
+        rows = [
+            (_table_row(item) if output == "table" else _plain_row(item))
+            | (_signature(item) if signatures else {})
+            for item in blocks
+        ]
+    print_rows(rows, output, columns=COLUMNS + SIGNED if signatures else COLUMNS, extra=EXTRA)
+
+
+def _of_kinds(items: Iterable[BlockItem], kinds: tuple[str, ...]) -> Iterator[BlockItem]:
+    for item in items:
+        if not kinds or type(decode_block(item.content).block.event).__name__ in kinds:
+            yield item
+
+
+def _signature(item: BlockItem) -> dict[str, object]:
+    found = judge(Multihash.parse(item.hash), item.signature if item.HasField("signature") else None)
+    return {"signature": found.standing, "signer": found.signer}
+
+
+def _signature_comment(item: BlockItem) -> str:
+    return "".join(f"# {name.capitalize()}: {held}\n" for name, held in _signature(item).items() if held)
+
+
+def _plain_row(item: BlockItem) -> dict[str, object]:
+    return {"hash": item.hash, **to_plain(decode_block(item.content).block)}
+
+
+def _table_row(item: BlockItem) -> dict[str, object]:
+    block = decode_block(item.content).block
+    event = block.event
+    row: dict[str, object] = {
+        "block": block.sequence_number,
+        "systemTime": block.system_time,
+        "event": type(event).__name__,
+        "hash": item.hash,
+    }
+    if isinstance(event, AddData | ExecuteTransform):
+        if event.new_data is not None:
+            interval = event.new_data.offset_interval
+            row["offsets"] = f"{interval.start}–{interval.end}"
+        row["watermark"] = event.new_watermark
+    return row

@@ -1,0 +1,187 @@
+"""`odf rejected`: list, retry or drop messages that could not be read as records of their source."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import is_wide, output_option, print_object, print_rows, remark, shortened
+from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.node.v1.ingest_pb2 import (
+    RejectedPart,
+    RejectedPlace,
+    RejectedRequest,
+    SettleRejectedReply,
+    SettleRejectedRequest,
+)
+
+LIMIT: Final = 20  # messages listed by default
+BEGINNING: Final = 4096  # bytes of each value that the list asks for
+PARTS: Final = 3  # of a place: source, partition, offset
+
+ALL = click.option("--all", "every", is_flag=True, help="All messages that await a decision.")
+
+
+@click.group("rejected")
+def command() -> None:
+    """Retry or drop messages that could not be read as records.
+
+    They are kept in the topic odf.dead-letters.v1 for 30 days, and counted by `odf list`, `odf status` and `odf pull`
+    until they are retried or dropped. PLACE is a partition and an offset as printed by `odf rejected list`, with the
+    source first if the dataset has several: 0/1234, orders/0/1234.
+
+    \b
+    Example:
+      odf rejected list flights
+      odf rejected show flights 0/1234
+      odf rejected retry flights --all
+      odf rejected drop flights 0/1234
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+
+
+@command.command("list")
+@click.argument("dataset")
+@click.option("-n", "--limit", default=LIMIT, show_default=True, help="Maximum number of messages; 0: all.")
+@output_option
+def list_rejected(*, dataset: str, limit: int, output: str) -> None:
+    """List rejected messages that await a decision, oldest first: place, time, reason, beginning of the value.
+
+    \b
+    Example:
+      odf rejected list flights
+    """  # noqa: D301
+    request = RejectedRequest(ref=dataset, limit=limit, value_bytes=BEGINNING)
+    counts = RejectedPart.Counts()
+    rows = []
+    for part in _asked(request):
+        if part.HasField("counts"):
+            counts = part.counts
+        else:
+            rows.append(_row(part.message))
+    has_sources = len({row["source"] for row in rows}) > 1
+    columns = ("place", *(("source",) if has_sources else ()), "time", "reason", "value")
+    if rows or output != "table":
+        print_rows(
+            shortened(rows, "value") if output == "table" and not is_wide() else rows, output, columns=columns
+        )
+    else:
+        remark(f"no rejected message of {dataset} awaits a decision")
+    if counts.found > len(rows):
+        remark(f"{counts.found - len(rows)} more: --limit 0 shows all")
+    if counts.open > counts.found:
+        remark(
+            f"{counts.open - counts.found} of {counts.open} rejected messages are no longer in the dead-letter topic, "
+            f"which keeps 30 days; `odf rejected drop {dataset} --all` stops counting them"
+        )
+
+
+@command.command("show")
+@click.argument("dataset")
+@click.argument("place")
+@output_option
+def show_rejected(*, dataset: str, place: str, output: str) -> None:
+    """Print one rejected message: its facts, then its value as sent; --output json has the value as a string.
+
+    \b
+    Example:
+      odf rejected show flights 0/1234
+    """  # noqa: D301
+    request = RejectedRequest(ref=dataset, places=_places([place]))
+    for part in _asked(request):
+        if not part.HasField("message"):
+            continue
+        row = _row(part.message)
+        if output != "table":
+            print_object(row, output)
+            continue
+        print_object({name: row[name] for name in row if name != "value"}, output)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(part.message.value + b"\n")
+        sys.stdout.buffer.flush()
+
+
+@command.command("retry")
+@click.argument("dataset")
+@click.argument("places", nargs=-1)
+@ALL
+@output_option
+def retry_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output: str) -> None:
+    """Publish rejected messages again to their topic and partition, after you have corrected the source.
+
+    A message that still cannot be read is rejected again, as a new message. A file is refused as a whole and leaves
+    no rejected messages: correct it and repeat `odf ingest`.
+
+    \b
+    Example:
+      odf rejected retry flights --all
+    """  # noqa: D301
+    answer = _settle(dataset, places, SettleRejectedRequest.RETRY, every=every)
+    print_object({"dataset": dataset, "retried": answer.settled, "open": answer.open}, output)
+    if answer.cut:
+        remark(
+            f"{answer.cut} messages were not retried: they were too large for the dead-letter topic, which has only "
+            "their beginning; send them again from their origin, or drop them"
+        )
+
+
+@command.command("drop")
+@click.argument("dataset")
+@click.argument("places", nargs=-1)
+@ALL
+@output_option
+def drop_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output: str) -> None:
+    """Drop rejected messages: they are no longer counted or listed.
+
+    \b
+    Example:
+      odf rejected drop flights 0/1234 0/1240
+      odf rejected drop flights --all
+    """  # noqa: D301
+    answer = _settle(dataset, places, SettleRejectedRequest.DROP, every=every)
+    print_object({"dataset": dataset, "dropped": answer.settled, "open": answer.open}, output)
+
+
+def _asked(request: RejectedRequest) -> Iterator[RejectedPart]:
+    with clients.ingest() as ingest:
+        yield from ingest.Rejected(request, timeout=clients.WORK)
+
+
+def _settle(
+    dataset: str, places: Sequence[str], action: SettleRejectedRequest.Action, *, every: bool
+) -> SettleRejectedReply:
+    if bool(places) == every:
+        raise click.UsageError("give PLACEs, or --all")
+    request = SettleRejectedRequest(ref=dataset, action=action, places=_places(places))
+    with clients.ingest() as ingest:
+        answer: SettleRejectedReply = ingest.SettleRejected(request, timeout=clients.WORK)
+    return answer
+
+
+def _places(texts: Sequence[str]) -> list[RejectedPlace]:
+    return [_place(text) for text in texts]
+
+
+def _place(text: str) -> RejectedPlace:
+    """Read `[SOURCE/]PARTITION/OFFSET`; raises `InvalidInput`."""
+    *source, partition, offset = text.rsplit("/", PARTS - 1) if text.count("/") else ("", "", "")
+    if not (partition.isdecimal() and offset.isdecimal()):
+        raise InvalidInput(
+            where=text, text="expected PARTITION/OFFSET or SOURCE/PARTITION/OFFSET, such as 0/1234"
+        )
+    return RejectedPlace(source_name="".join(source), partition=int(partition), offset=int(offset))
+
+
+def _row(message: RejectedPart.Message) -> dict[str, object]:
+    return {
+        "place": f"{message.place.partition}/{message.place.offset}",
+        "source": message.place.source_name,
+        "topic": message.topic,
+        "time": Timestamp.from_ms(message.time),
+        "reason": message.reason,
+        "size": message.size,
+        "isCut": message.is_cut,
+        "value": message.value.decode(errors="replace"),
+    }

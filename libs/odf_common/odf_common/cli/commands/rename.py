@@ -1,0 +1,24 @@
+"""`odf rename DATASET NAME`: only the name changes, because transforms refer to ids."""
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import output_option, print_object
+from odf_common.cli.rows import summary_row
+from odf_common.proto.odf.node.v1.coordinator_pb2 import RenameRequest
+
+
+@click.command("rename")
+@click.argument("dataset")
+@click.argument("name")
+@output_option
+def command(*, dataset: str, name: str, output: str) -> None:
+    """Rename a dataset. Its id, chain, push topics and derivatives stay the same.
+
+    \b
+    Example:
+      odf rename flights departures
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    with clients.coordinator() as coordinator:
+        summary = coordinator.Rename(RenameRequest(ref=dataset, new_alias=name), timeout=clients.ANSWER)
+    print_object(summary_row(summary), output)

@@ -1,0 +1,51 @@
+"""`odf reset DATASET BLOCK`: move the head back to a block of the chain."""
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.block_lookup import find_block, require_block_name
+from odf_common.cli.output import confirm, output_option, print_object
+from odf_common.cli.rows import summary_row
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.proto.odf.node.v1.coordinator_pb2 import LogRequest, ResetRequest
+from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+
+
+@click.command("reset")
+@click.argument("dataset")
+@click.argument("block")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Reset even if a derivative has read the removed blocks; the derivative is then stalled.",
+)
+@output_option
+def command(*, dataset: str, block: str, yes: bool, force: bool, output: str) -> None:
+    """Move a dataset's head back to BLOCK, removing all later blocks. Refused if a derivative has read them.
+
+    BLOCK is a sequence number, a hash, or at least 8 characters of its beginning or end. With --force it is not
+    refused; `odf pull --reset-derivatives DATASET` then rolls back the derivatives and recomputes them.
+
+    \b
+    Example:
+      odf reset flights 12
+      odf reset flights 3fd51a2c --yes
+      odf reset flights 3fd51a2c --force && odf pull --reset-derivatives flights
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    require_block_name(block)
+    with clients.coordinator() as coordinator:
+        head = _whole(coordinator, dataset, block)
+        if not yes:
+            confirm(f"Remove all blocks of {dataset} after {head}?")
+        summary = coordinator.Reset(ResetRequest(ref=dataset, head=head, force=force), timeout=clients.ANSWER)
+    print_object(summary_row(summary), output)
+
+
+def _whole(coordinator: CoordinatorStub, dataset: str, block: str) -> str:
+    """Return the full hash of a block; the chain is read only if `block` is not a full hash."""
+    try:
+        return str(Multihash.parse(block))
+    except InvalidInput:
+        return find_block(coordinator.Log(LogRequest(ref=dataset), timeout=clients.WORK), dataset, block).hash

@@ -1,0 +1,36 @@
+"""`odf schema [NAME]`: JSON Schemas of manifests, for editors and other validators; needs no node."""
+
+from pathlib import Path
+
+import click
+
+from odf_common.cli.output import output_option, print_object, print_rows
+from odf_common.codec.json_schema import NAMES, about, schema_of, text_of
+
+
+@click.command("schema")
+@click.argument("name", required=False, type=click.Choice(NAMES, case_sensitive=False))
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), help="Write all schemas to this folder."
+)
+@output_option
+def command(*, name: str | None, folder: Path | None, output: str) -> None:
+    """Print the JSON Schema (draft 2020-12) of a manifest or event kind; without NAME, list the kinds.
+
+    \b
+    Example:
+      odf schema DatasetSnapshot > DatasetSnapshot.json
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    if folder is not None:
+        if name is not None:
+            raise click.UsageError("--folder writes all schemas; leave out NAME")
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in NAMES:
+            (folder / f"{one}.json").write_text(text_of(one), encoding="utf-8")
+    elif name is None:
+        print_rows([{"name": one, "about": about(one)} for one in NAMES], output)
+    elif output == "yaml":
+        print_object(schema_of(name), output)
+    else:
+        # A schema is a tree, so `table` prints JSON.
+        click.echo(text_of(name), nl=False)

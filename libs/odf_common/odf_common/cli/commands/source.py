@@ -1,0 +1,176 @@
+"""`odf source`: a dataset's push sources: their state, resuming a stopped one, and their settings."""
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import output_option, print_object, print_rows, remark
+from odf_common.proto.odf.node.v1.ingest_pb2 import (
+    ResumeSourceRequest,
+    SetSourceRequest,
+    SourceRequest,
+    SourcesReply,
+)
+from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
+
+COLUMNS: Final = ("source", "state", "since", "waiting", "why", "next", "topic", "settings")
+SETTLED: Final = 5.0  # seconds to wait until a resumed source is being read
+LOOK: Final = 0.1  # seconds between polls
+PASSING: Final = frozenset({"opening", "retrying"})
+SOURCE = click.option(
+    "--source", metavar="NAME", default="", help="Push source; optional if the dataset has only one."
+)
+
+
+@click.group("source")
+def command() -> None:
+    """Show push sources, resume a stopped one, skip a message, change settings.
+
+    \b
+    Example:
+      odf source show orders
+      odf source resume orders --from earliest
+      odf source skip orders
+      odf source set orders badRecords=stop
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+
+
+@command.command("show")
+@click.argument("dataset")
+@SOURCE
+@output_option
+def show(*, dataset: str, source: str, output: str) -> None:
+    """Show a dataset's push sources: state, position, settings, and why one is stopped and what to do.
+
+    \b
+    Example:
+      odf source show orders
+      odf source show orders --output json
+    """  # noqa: D301
+    with clients.ingest() as ingest:
+        reply = ingest.ShowSources(SourceRequest(ref=dataset, source_name=source), timeout=clients.ANSWER)
+    _print(reply, output)
+
+
+@command.command("resume")
+@click.argument("dataset")
+@SOURCE
+@click.option(
+    "--from",
+    "start",
+    metavar="earliest|latest|OFFSET|PARTITION:OFFSET,...|keep",
+    default="",
+    help="Accept the topic as it is now and continue from there; keep: from the same offsets as before.",
+)
+@output_option
+def resume(*, dataset: str, source: str, start: str, output: str) -> None:
+    """Resume a stopped source after fixing the cause.
+
+    If the topic was replaced, deleted or lost messages, --from sets where to continue; only this choice is recorded in
+    the chain. A missing topic is created.
+
+    \b
+    Example:
+      odf source resume orders
+      odf source resume orders --source till --from earliest
+      odf source resume orders --from 1200
+      odf source resume orders --from 0:1200,1:950
+    """  # noqa: D301
+    request = ResumeSourceRequest(ref=dataset, source_name=source, start=start)
+    with clients.ingest() as ingest:
+        reply = ingest.ResumeSource(request, timeout=clients.ANSWER)
+        if reply.head:
+            remark(f"recorded in block {reply.head}: next offsets {_offsets(reply.next.items())}")
+        _print(_settled(ingest, dataset, reply.source_name), output)
+
+
+@command.command("skip")
+@click.argument("dataset")
+@SOURCE
+@output_option
+def skip(*, dataset: str, source: str, output: str) -> None:
+    """Skip the message at which a source is stopped: it becomes a dead letter, and the source continues.
+
+    If a whole batch cannot be committed, the message is found by trying smaller and smaller parts.
+
+    \b
+    Example:
+      odf source skip orders
+    """  # noqa: D301
+    with clients.ingest() as ingest:
+        reply = ingest.SkipMessage(SourceRequest(ref=dataset, source_name=source), timeout=clients.WORK)
+    at = {"topic": reply.topic, "partition": reply.partition, "offset": reply.offset}
+    where = at if reply.skipped else dict.fromkeys(at)
+    print_object({"source": reply.source_name, "skipped": reply.skipped, **where}, output)
+    if not reply.skipped:
+        remark("No message failed this time; the source continues.")
+
+
+@command.command("set")
+@click.argument("dataset")
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
+@SOURCE
+@output_option
+def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -> None:
+    """Change settings of a source, starting with its next batch. They apply to this node and are not in the chain.
+
+    badRecords (dead-letter, stop), maxRejectedShare (0 to 1), emptySnapshot (retract, refuse), maxRetractedShare
+    (0 to 1), retractionGuardRows.
+
+    \b
+    Example:
+      odf source set orders badRecords=stop
+      odf source set orders maxRetractedShare=1 --source till
+    """  # noqa: D301
+    pairs = [one.partition("=") for one in settings]
+    if not all(key and mark for key, mark, _ in pairs):
+        raise click.UsageError("settings have the form KEY=VALUE")
+    changes = {key: value for key, _, value in pairs}
+    request = SetSourceRequest(ref=dataset, source_name=source, changes=changes)
+    with clients.ingest() as ingest:
+        reply = ingest.SetSource(request, timeout=clients.ANSWER)
+    _print(reply, output)
+
+
+def _settled(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
+    """Return the state of a source once it is open again, or after `SETTLED` seconds."""
+    deadline = time.monotonic() + SETTLED
+    while True:
+        reply: SourcesReply = ingest.ShowSources(
+            SourceRequest(ref=dataset, source_name=source), timeout=clients.ANSWER
+        )
+        if time.monotonic() > deadline or all(one.state not in PASSING for one in reply.sources):
+            return reply
+        time.sleep(LOOK)
+
+
+def _print(reply: SourcesReply, output: str) -> None:
+    is_table = output == "table"
+    print_rows([_row(one, is_table=is_table) for one in reply.sources], output, columns=COLUMNS)
+    if is_table:
+        for one in reply.sources:
+            if one.advice:
+                remark(f"{one.name}: {one.advice}")
+
+
+def _row(one: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
+    waiting = one.waiting if one.HasField("waiting") else None
+    row = {"source": one.name, "state": one.state, "since": one.since or None, "waiting": waiting}
+    row |= {"why": one.why or None, "topic": one.topic}
+    if is_table:
+        settings = " ".join(f"{key}={value}" for key, value in sorted(one.settings.items()))
+        return {**row, "next": _offsets(one.next.items()), "settings": settings}
+    next_ = {str(number): at for number, at in sorted(one.next.items())}
+    return {
+        **row,
+        "advice": one.advice or None,
+        "next": next_,
+        "settings": dict(sorted(one.settings.items())),
+    }
+
+
+def _offsets(positions: Iterable[tuple[int, int]]) -> str:
+    return " ".join(f"{number}:{at}" for number, at in sorted(positions)) or "beginning"

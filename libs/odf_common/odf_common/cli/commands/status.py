@@ -1,0 +1,220 @@
+"""`odf status`: the node's parts, their addresses, problems, and the state of the datasets."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import (
+    in_colour,
+    is_wide,
+    output_option,
+    print_object,
+    print_rows,
+    print_text,
+    short,
+    shortened,
+)
+from odf_common.cli.rows import problem_of, with_stuck
+from odf_common.embedded.node_file import Node, read_node
+from odf_common.embedded.readable import readable
+from odf_common.errors import NotFound, OdfError
+from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
+from odf_common.service.settings import load
+
+PROBLEM: Final = 300  # characters of each problem in the list of problems
+TIMEOUT: Final = 1.0  # seconds
+LISTING: Final = 10.0  # seconds; thousands of datasets on a busy machine need more than one
+COLUMNS: Final = ("dataset", "records", "watermark", "records/s", "waiting")
+EXTRA: Final = ("watermark", "records/s", "late", "dropped")  # left out first on a narrow terminal
+SELDOM: Final = ("running", "late", "rejected", "dropped", "problem")  # columns shown only if not empty
+
+
+@click.command("status", short_help="Show the node's parts.")
+@click.argument("names", nargs=-1, metavar="[DATASET]...")
+@output_option
+def command(*, names: tuple[str, ...], output: str) -> None:
+    """Show the node's parts, its problems with what to do about each, and the datasets; with DATASETs, only those.
+
+    `waiting` counts messages in a dataset's topics that are not ingested yet, `records/s` is the rate of the last
+    minute, and `late` counts rows that were dropped because they arrived too late for a derivative. `rejected` counts
+    messages that could not be read as records and await a decision: see `odf rejected`. Tables truncate a problem;
+    `odf status DATASET` shows it in full.
+
+    \b
+    Example:
+      odf status --output json
+      odf status flights.late
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    node = read_node(load().home)
+    silent: dict[str, OdfError] = {}
+    stuck = clients.stuck_sources(node, silent.__setitem__)
+    seen = with_standing(_datasets(node), _summaries(node, silent.__setitem__))
+    datasets = [with_stuck(one, stuck, str(one["dataset_id"])) for one in seen]
+    problems = [*part_problems(node, silent), *dataset_problems(datasets)]
+    if names:
+        _print_each([_named(datasets, name) for name in names], output)
+    elif output == "table":
+        _print_tables(node, datasets, problems)
+    else:
+        print_object({**node.to_json(), "datasets": datasets, "problems": problems}, output)
+
+
+def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, object]]:
+    """Return the parts that are not ready, since when, and the end and path of their logs.
+
+    `silent`: parts that did not answer, and why. One may be ready for its supervisor and still not answer.
+    """
+    found: list[dict[str, object]] = []
+    for part in (*node.services, *node.parts):
+        log = node.home / "logs" / f"{part.name}.log"
+        if part.state == "ready":
+            if part.name in silent:
+                problem = f"does not answer: {silent[part.name]}; the datasets shown are incomplete"
+                found.append(
+                    {"of": part.name, "problem": problem, "since": None, "remedy": f"Its log is {log}"}
+                )
+            continue
+        try:
+            last = readable(log.read_text(errors="replace"), 1)
+        except OSError:
+            last = ()
+        problem = "; ".join((f"is {part.state}", *last))
+        found.append(
+            {"of": part.name, "problem": problem, "since": part.since, "remedy": f"Its log is {log}"}
+        )
+    return found
+
+
+def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
+    """Return the datasets that are stalled or have rejected messages, since when, and what to do."""
+    found: list[dict[str, object]] = []
+    for one in datasets:
+        if one["problem"]:
+            found.append(
+                {"of": one["alias"], **{name: one.get(name) for name in ("problem", "since", "remedy")}}
+            )
+        if one.get("rejected"):
+            reason = one.get("rejected_reason")
+            count = "1 message was" if one["rejected"] == 1 else f"{one['rejected']} messages were"
+            text = f"{count} rejected{f'; the first: {reason}' if reason else ''}"
+            remedy = f"`odf rejected list {one['alias']}` shows them; retry or drop them with `odf rejected`"
+            found.append({"of": one["alias"], "problem": text, "since": None, "remedy": remedy})
+    return found
+
+
+def _print_problems(problems: Iterable[Mapping[str, object]]) -> None:
+    """Print each problem in a few lines: the part or dataset, since when, what, and what to do."""
+    for one in problems:
+        since = f", since {one['since']}" if one["since"] else ""
+        click.echo(f"\n{in_colour(str(one['of']), 'red')}{since}")
+        text = str(one["problem"]) if is_wide() else short(str(one["problem"]), PROBLEM)
+        print_text(f"  {text}")
+        if one["remedy"]:
+            print_text(f"  → {one['remedy']}")
+    click.echo()
+
+
+def _print_tables(
+    node: Node, datasets: list[dict[str, Any]], problems: Sequence[Mapping[str, object]]
+) -> None:
+    addresses = {"home": str(node.home), "kafka": node.kafka, "redis": node.redis, "engine": node.engine}
+    print_object({**addresses, "http": node.http, "views": node.views}, "table")
+    rows = [
+        {
+            "part": part.name,
+            "pid": part.pid,
+            "state": part.state,
+            "grpc": node.grpc.get(part.name),
+            "metrics": node.metrics.get(part.name),
+        }
+        for part in (*node.services, *node.parts)
+    ]
+    print_rows(rows, "table")
+    if problems:
+        _print_problems(problems)
+    if datasets:
+        shown: list[dict[str, object]] = [_shown(one) for one in datasets]
+        columns = COLUMNS + tuple(name for name in SELDOM if any(one[name] for one in shown))
+        if not is_wide():
+            shown = shortened(shown, "problem")
+        print_rows(shown, "table", columns=columns, extra=EXTRA)
+
+
+def _print_each(datasets: list[dict[str, Any]], output: str) -> None:
+    if output != "table":
+        print_rows(datasets, output)
+        return
+    for one in datasets:
+        print_object(one, "table")
+
+
+def _named(datasets: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return the dataset with this name or id; raises `NotFound`."""
+    for one in datasets:
+        if name.lower() == one["alias"].lower() or name == one["dataset_id"]:
+            return one
+    raise NotFound(what=f"dataset {name}")
+
+
+def _shown(one: dict[str, Any]) -> dict[str, object]:
+    """Return a dataset as a row of the table."""
+    stage = one.get("stage")
+    if stage and one.get("total"):
+        stage = f"{stage}, {one['rows']} of {one['total']} rows"
+    return {
+        "dataset": one["alias"],
+        "records": one["records"],
+        "watermark": one.get("watermark"),
+        "records/s": one.get("records_per_second"),
+        "waiting": one.get("lag"),
+        "running": stage,
+        "late": one["late"],
+        "rejected": one.get("rejected"),
+        "dropped": one["dropped"],
+        "problem": one["problem"],
+    }
+
+
+def _datasets(node: Node) -> list[dict[str, Any]]:
+    """Return the datasets of the views; empty while those cannot be reached."""
+    if node.views is None:
+        return []
+    try:
+        with urllib.request.urlopen(f"{node.views}/datasets", timeout=TIMEOUT) as answer:  # noqa: S310 - our own http URL
+            held: list[dict[str, Any]] = json.load(answer)
+    except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
+        return []
+    return held
+
+
+def _summaries(node: Node, on_silence: clients.OnSilence) -> list[DatasetSummary]:
+    """Return the datasets of the coordinator; empty while it cannot be reached."""
+    try:
+        with clients.coordinator(node, patience=0) as coordinator:
+            return list(coordinator.List(ListRequest(), timeout=LISTING).datasets)
+    except OdfError as error:
+        on_silence("coordinator", error)
+        return []
+
+
+def with_standing(
+    seen: Iterable[dict[str, Any]], summaries: Iterable[DatasetSummary]
+) -> list[dict[str, Any]]:
+    """Return the views' datasets with the coordinator's facts: problem, dropped, late, rejected; None if unknown."""
+    unknown = {"late": None, "dropped": None, "problem": None, "since": None, "remedy": None}
+    rows = {str(one["dataset_id"]): {**one, "records": _count(one["last_offset"]), **unknown} for one in seen}
+    for one in summaries:
+        row = rows.setdefault(one.dataset_id, {"dataset_id": one.dataset_id, "alias": one.alias})
+        row.setdefault("records", one.records if one.head else None)
+        row.update(rejected=one.rejected, rejected_reason=one.rejected_reason or None)
+        row.update(late=one.late, dropped=one.dropped, **problem_of(one))
+    return list(rows.values())
+
+
+def _count(last_offset: int | None) -> int:
+    return 0 if last_offset is None else last_offset + 1

@@ -1,0 +1,40 @@
+"""`odf system`: manage the node's disk; chains stay as they are."""
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import confirm, output_option, print_object
+from odf_common.proto.odf.node.v1.coordinator_pb2 import DropDataRequest
+
+
+@click.group("system")
+def command() -> None:
+    """Free space on the node's disk.
+
+    \b
+    Example:
+      odf system drop-data flights.delays.hourly --yes
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+
+
+@command.command("drop-data")
+@click.argument("dataset")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@output_option
+def drop_data(*, dataset: str, yes: bool, output: str) -> None:
+    """Delete the data slices and checkpoints of a derivative; its chain stays, and `odf pull` recomputes them.
+
+    Refused for roots and copies, if an input no longer has the blocks that the derivative read, and if the data was
+    computed by another engine or engine version.
+
+    \b
+    Example:
+      odf system drop-data flights.delays.hourly --yes
+      odf pull flights.delays.hourly
+    """  # noqa: D301
+    if not yes:
+        confirm(f"Delete the data of {dataset}? The next pull recomputes it.")
+    with clients.coordinator() as coordinator:
+        dropped = coordinator.DropData(DropDataRequest(ref=dataset), timeout=clients.WORK)
+    row = {"dataset": dropped.alias, "slices": dropped.slices, "checkpoints": dropped.checkpoints}
+    print_object({**row, "bytes": dropped.size}, output)

@@ -1,0 +1,33 @@
+"""`odf tail DATASET`: the last records."""
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import output_option
+from odf_common.cli.rows import arrow_table, print_records
+from odf_common.proto.odf.node.v1.coordinator_pb2 import TailRequest
+
+
+@click.command("tail")
+@click.argument("dataset")
+@click.option(
+    "-n",
+    "--records",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Maximum number of records.",
+)
+@output_option
+def command(*, dataset: str, records: int, output: str) -> None:
+    """Show a dataset's last records, in offset order.
+
+    \b
+    Example:
+      odf tail flights.late -n 3
+      odf tail flights.late -n 3 --output json
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    with clients.coordinator() as coordinator:
+        parts = coordinator.Tail(TailRequest(ref=dataset, records=records), timeout=clients.WORK)
+        table = arrow_table(part.ipc for part in parts)
+    print_records(table, output)

@@ -1,0 +1,167 @@
+"""`odf up`: start the embedded node."""
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from odf_common.cli.output import output_option, print_object, remark
+from odf_common.embedded.checks import require_home
+from odf_common.embedded.managed_process import rotate
+from odf_common.embedded.node_file import Node, NoNode, Part, read_node
+from odf_common.embedded.readable import readable
+from odf_common.embedded.supervisor import Start, supervise
+from odf_common.errors import OdfError
+from odf_common.service.settings import Settings, child_environment, load
+
+POLL_SECONDS: Final = 0.1
+EVERY: Final = 10.0  # seconds without news before the missing parts are named
+LONG: Final = 30.0  # seconds after which the last log line of each missing part is shown
+GRACE: Final = 40.0  # seconds for a supervisor to stop its parts
+
+
+@dataclass(eq=False, kw_only=True)
+class UpFailed(OdfError):
+    """The node did not start."""
+
+    text: str
+
+    def __str__(self) -> str:
+        """Return the supervisor's message."""
+        return self.text
+
+
+@click.command("up", short_help="Start the node.")
+@click.option("-d", "--detach", is_flag=True, help="Return once the node is ready; it keeps running.")
+@click.option("--new-ports", is_flag=True, help="Choose a new port for each one that another process uses.")
+@click.option("--take-over", is_flag=True, help="Take over the Kafka topics of a node that is gone for good.")
+@click.argument("services", nargs=-1, metavar="[SERVICE]...")
+@output_option
+def command(
+    *, detach: bool, new_ports: bool, take_over: bool, services: tuple[str, ...], output: str
+) -> None:
+    """Start the node: the services, and Kafka and Redis unless ODF_KAFKA and ODF_REDIS are set.
+
+    Without SERVICE, all services are started. Data is stored in $ODF_HOME (default: ./.odf). Nodes that share a Kafka
+    each need their own prefix: ODF_KAFKA_PREFIX. A node keeps its ports across restarts.
+
+    \b
+    Example:
+      odf up --detach
+      odf up ingest coordinator
+      ODF_KAFKA=kafka:9092 ODF_KAFKA_PREFIX=staging. odf up --detach
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    settings = load()
+    begun = time.monotonic()
+    told = _Teller(settings.home / "logs", lambda node: _where(node, output, time.monotonic() - begun))
+    require_home(settings.home)
+    running = _running(settings.home)
+    if running is not None:
+        remark(f"a node is already running for {settings.home}")
+        _await_ready(settings.home, told, lambda: _running(settings.home) is not None)
+        if not told.is_complete:
+            raise UpFailed(text=f"the running node of {settings.home} stopped before it was ready")
+        return
+    start = Start(services=services, new_ports=new_ports, take_over=take_over)
+    remark(f"starting a node in {settings.home}")
+    if detach:
+        _detached(settings, start, told)
+    else:
+        supervise(settings, start, told)
+
+
+class _Teller:
+    """Reports each part once when it is ready, the missing ones every `EVERY` seconds, and finally all addresses."""
+
+    def __init__(self, logs: Path, when_ready: Callable[[Node], None]) -> None:
+        self._logs = logs
+        self._when_ready = when_ready
+        self._begun = self._said = time.monotonic()
+        self._told: set[str] = set()
+        self.is_complete = False
+
+    def __call__(self, node: Node) -> None:
+        parts = (*node.parts, *node.services)
+        now = time.monotonic()
+        for part in parts:
+            if part.state == "ready" and part.name not in self._told:
+                self._told.add(part.name)
+                self._said = now
+                seconds = now - self._begun
+                remark(f"  {part.name:<14} ready after {seconds:4.1f} s  ({len(self._told)} of {len(parts)})")
+        if not self.is_complete and len(self._told) == len(parts) > 0:
+            self.is_complete = True
+            self._when_ready(node)
+        elif not self.is_complete and now - self._said >= EVERY:
+            self._said = now
+            self._tell_waiting([part for part in parts if part.name not in self._told])
+
+    def _tell_waiting(self, parts: Sequence[Part]) -> None:
+        """Report the parts that are not ready, after `LONG` seconds with the last log line of each."""
+        remark(f"  waiting for {', '.join(part.name for part in parts)}")
+        if self._said - self._begun < LONG:
+            return
+        width = shutil.get_terminal_size().columns
+        for part in parts:
+            with contextlib.suppress(OSError):
+                for line in readable((self._logs / f"{part.name}.log").read_text(errors="replace"), 1):
+                    remark(f"    {part.name}: {line}"[:width])
+
+
+def _detached(settings: Settings, start: Start, told: _Teller) -> None:
+    log = settings.home / "logs" / "node.log"
+    rotate(log)
+    with log.open("ab") as file:
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "odf_common.embedded", *start.arguments()],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            env=child_environment(),
+        )
+    try:
+        _await_ready(settings.home, told, lambda: supervisor.poll() is None)
+    except BaseException:
+        # For example Ctrl-C: a failed start leaves no process running.
+        supervisor.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            supervisor.wait(GRACE)
+        supervisor.kill()
+        raise
+    if not told.is_complete:
+        text = log.read_text(errors="replace").strip()
+        raise UpFailed(text=text.removeprefix("error: ") or f"the supervisor stopped; its log is {log}")
+
+
+def _await_ready(home: Path, told: _Teller, goes_on: Callable[[], bool]) -> None:
+    """Return once the node is ready, or `goes_on` returns False."""
+    while not told.is_complete:
+        node = _running(home)
+        if node is not None:
+            told(node)
+        elif not goes_on():
+            return
+        if not told.is_complete:
+            time.sleep(POLL_SECONDS)
+
+
+def _running(home: Path) -> Node | None:
+    try:
+        return read_node(home)
+    except NoNode:
+        return None
+
+
+def _where(node: Node, output: str, seconds: float) -> None:
+    if output == "table":
+        remark(f"the node is ready after {seconds:.1f} s")
+    shown = {"home": str(node.home), "kafka": node.kafka, "redis": node.redis, "engine": node.engine}
+    print_object({**shown, "http": node.http, "views": node.views}, output)

@@ -1,0 +1,129 @@
+"""The `odf` command: finds its subcommands by name, imports only the one that is called, and prints errors.
+
+Exit codes: 0 success, 1 refused or failed, 2 misuse, 3 verification failed, 4 compared and not equal.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Final
+
+import click
+
+from odf_common.cli.entrypoint import ABORTED, importing
+from odf_common.errors import OdfError, VerificationFailed
+
+PACKAGE: Final = "odf_common.cli.commands"
+# The descriptions are here so that `odf --help` imports no command.
+COMMANDS: Final = {
+    "up": "Start the node: Kafka, Redis and the services.",
+    "down": "Stop the node.",
+    "status": "Show the node's parts, problems and datasets.",
+    "config": "Show all settings.",
+    "add": "Create datasets from manifests.",
+    "commit": "Append metadata events to a dataset.",
+    "list": "List datasets.",
+    "log": "Show a dataset's metadata chain.",
+    "tail": "Show a dataset's last records.",
+    "inspect": "Show a dataset's schema, lineage or query, or a block.",
+    "rename": "Rename a dataset.",
+    "delete": "Delete a dataset.",
+    "reset": "Move a dataset's head back.",
+    "ref": "Keep references next to a dataset's head.",
+    "compare": "Show which of two chains is ahead.",
+    "ingest": "Append files to a dataset.",
+    "rejected": "List, retry or drop rejected messages.",
+    "source": "Show push sources, and resume stopped ones.",
+    "pull": "Bring datasets up to date.",
+    "push": "Copy a dataset to a repository.",
+    "repo": "Name repositories.",
+    "login": "Store a token for a repository.",
+    "verify": "Check data against the chain, by hashes and replay.",
+    "key": "Move a dataset's private key to another node.",
+    "prove": "Prove that a dataset is ours, or check a proof.",
+    "sql": "Query datasets with Spark SQL.",
+    "hash": "Print logical or physical hashes of files.",
+    "block": "Encode and decode metadata blocks.",
+    "parse-ref": "Parse dataset references.",
+    "system": "Free space: drop data that can be recomputed.",
+    "completion": "Print a completion script for your shell.",
+    "schema": "Print the schema of manifests.",
+}
+EXAMPLE: Final = """\b
+Example:
+  odf up --detach
+  odf add orders.yaml
+  odf ingest orders orders.ndjson
+  odf sql -c "SELECT count(*) FROM orders"
+"""
+
+
+class Commands(click.Group):
+    """A group whose commands are modules of `cli/commands`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands that are installed."""
+        del ctx
+        return [name for name in COMMANDS if find_spec(_module(name)) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a command and return its `command`."""
+        del ctx
+        if cmd_name not in COMMANDS or find_spec(_module(cmd_name)) is None:
+            return None
+        with importing():
+            command: click.Command = importlib.import_module(_module(cmd_name)).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the names and descriptions."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+
+
+def _module(name: str) -> str:
+    return f"{PACKAGE}.{name.replace('-', '_')}"
+
+
+@click.command(cls=Commands, epilog=EXAMPLE, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="odf-common", message="odf %(version)s")
+def odf() -> None:
+    """Datasets that anyone can verify: publish records, derive datasets with SQL, replay and share them.
+
+    A command talks to the node whose data is in $ODF_HOME (default: ./.odf). See `odf COMMAND --help` for details.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    try:
+        result = odf.main(arguments, prog_name="odf", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("aborted", err=True)
+        return ABORTED
+    except OdfError as error:
+        _explain(error)
+        return 3 if isinstance(error, VerificationFailed) else 1
+    except BrokenPipeError:
+        # The reader, such as `head`, has closed the pipe. Keep the interpreter from failing when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        # A file that cannot be read or written: its name and the reason say enough.
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _explain(error: OdfError) -> None:
+    click.echo(f"error: {error}", err=True)
+    if advice := error.advice():
+        click.echo(f"hint: {advice}", err=True)

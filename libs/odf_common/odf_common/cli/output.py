@@ -1,0 +1,286 @@
+"""Printing: results on stdout as table, JSON or YAML; progress, remarks and prompts on stderr.
+
+Tables fit the terminal (`layout`); a pipe gets them in full width. Colours only on a terminal, never with NO_COLOR.
+"""
+
+import base64
+import json
+import math
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, time, timedelta
+from enum import Enum
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from odf_common.metadata.scalars import Timestamp
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from odf_common.cli.layout import Layout
+
+F = TypeVar("F", bound=Callable[..., Any])
+FORMATS: Final = ("table", "json", "yaml")
+WIDE: Final = 60  # characters of a truncated string in a table
+COLOURED: Final = ("verdict", "state")
+COLOURS: Final = {
+    **dict.fromkeys(
+        ("valid", "ready", "reading", "updated", "rebuilt", "restored", "up-to-date", "committed"), "green"
+    ),
+    **dict.fromkeys(("invalid", "failed", "stopped", "stuck"), "red"),
+}  # anything else is yellow
+_UNSAFE: Final = re.compile(
+    r"[\x7f-\x9f\u2028\u2029]"
+)  # JSON may contain them raw, but terminals interpret some
+_WIDE_KEY: Final = "odf_common.wide"
+_HASH: Final = re.compile(r"\b(f1620[0-9a-f]{8})[0-9a-f]{56}\b")  # enough to tell hashes apart
+
+
+def output_option(command: F) -> F:
+    """Add `--output table|json|yaml` (the parameter `output`) and `--wide` to a command."""
+    form = click.option(
+        "-o",
+        "--output",
+        type=click.Choice(FORMATS),
+        default="table",
+        show_default=True,
+        help="Format of the result.",
+    )
+    wide = click.option(
+        "-w",
+        "--wide",
+        is_flag=True,
+        expose_value=False,
+        callback=_keep_wide,
+        help="Print tables in full width, without truncating or leaving out anything.",
+    )
+    return form(wide(command))
+
+
+def is_wide() -> bool:
+    """Return whether `--wide` was given to the current command."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_WIDE_KEY))
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, object]],
+    output: str,
+    *,
+    columns: Sequence[str] = (),
+    extra: Sequence[str] = (),
+) -> None:
+    """Print rows: an array of objects, or a table with these columns (default: all of the first row).
+
+    Columns in `extra` are left out, with a remark, if the terminal is too narrow.
+    """
+    if output == "table":
+        _print_table(rows, columns or tuple(rows[0] if rows else ()), extra)
+    else:
+        _print_plain([plain(row) for row in rows], output)
+
+
+def print_object(value: Mapping[str, object], output: str) -> None:
+    """Print one object; as a table, one line per field."""
+    if output == "table":
+        from odf_common.cli.layout import fields_of
+
+        for line in fields_of({name: _cell(held) for name, held in value.items()}, _width()):
+            click.echo(line)
+    else:
+        _print_plain(plain(value), output)
+
+
+def confirm(question: str) -> None:
+    """Raise `Declined` unless the user confirms, and `UsageError` if there is no terminal to ask on."""
+    try:
+        is_agreed = click.confirm(question, err=True)
+    except click.Abort as error:
+        if not isinstance(error.__context__, EOFError):
+            raise  # Ctrl-C
+        click.echo(err=True)
+        raise click.UsageError("cannot ask for confirmation; give --yes") from error
+    if not is_agreed:
+        raise Declined("nothing was changed")
+
+
+class Declined(click.ClickException):
+    """The user answered no: nothing was done, and the exit code is 1."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Say that nothing was changed."""
+        click.echo(self.format_message(), file=file, err=file is None)
+
+
+def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[dict[str, object]]:
+    """Return rows for a table, with strings in one column truncated to `WIDE` characters and hashes shortened."""
+    return [
+        {**row, column: short(held)} if isinstance(held := row.get(column), str) else {**row} for row in rows
+    ]
+
+
+def print_text(text: str) -> None:
+    """Print a paragraph wrapped to the terminal; all lines have the indent of the first."""
+    from odf_common.cli.layout import paragraph
+
+    for line in paragraph(text, _width()):
+        click.echo(line)
+
+
+def of_dataset(name: str, error: str) -> str:
+    """Return an error prefixed with its dataset, unless it already names it."""
+    is_named = error.startswith((f"{name} ", f"{name}:", f"the data of {name} "))
+    return error if is_named else f"{name}: {error}"
+
+
+def remark(text: str) -> None:
+    """Print something that is not the result, on stderr."""
+    click.echo(text, err=True)
+
+
+@contextmanager
+def progress() -> Iterator["Progress"]:
+    """Show progress bars on stderr while the block runs; nothing if it is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bars:
+        yield bars
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - JSON
+    """Return a JSON value: times as RFC 3339 in UTC, decimals and non-finite numbers as strings, bytes as base64."""
+    match value:
+        case Mapping():
+            return {str(key): plain(held) for key, held in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(held) for held in value]
+        case Enum():
+            return plain(value.value)
+        case _:
+            return _scalar(value)
+
+
+def _scalar(value: object) -> Any:  # noqa: ANN401 - JSON
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case datetime():
+            return str(Timestamp.from_datetime(value if value.tzinfo else value.replace(tzinfo=UTC)))
+        case date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case bytes():
+            return base64.b64encode(value).decode()
+        case _:
+            # Decimals, paths and our own types.
+            return str(value)
+
+
+def _print_plain(value: object, output: str) -> None:
+    if output == "json":
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        click.echo(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], extra: Sequence[str]) -> None:
+    from odf_common.cli.layout import column, laid_out
+
+    if not columns:
+        return
+    width = _width()
+    found = laid_out(
+        [
+            column(
+                name,
+                [_cell(row.get(name)) for row in rows],
+                is_numeric=all(_is_number(row.get(name)) for row in rows),
+                style=_coloured if name in COLOURED else str,
+            )
+            for name in columns
+        ],
+        width,
+        extra,
+    )
+    for line in found.lines:
+        click.echo(line)
+    _remark_on(found, columns)
+
+
+def _remark_on(found: "Layout", columns: Sequence[str]) -> None:
+    """Report what a table leaves out, truncates or splits."""
+    said = []
+    if found.parts == 0:
+        said.append(f"{len(columns)} columns do not fit side by side")
+    if found.parts > 1:
+        said.append(f"{len(columns)} columns are split into {found.parts} tables, each with {columns[0]}")
+    if found.left_out:
+        said.append(f"left out: {', '.join(found.left_out)}")
+    if found.is_cut:
+        said.append("… marks truncated text")
+    if said:
+        remark(f"({'; '.join(said)}; --wide shows all)")
+
+
+def _width() -> int | None:
+    """Return the maximum width of a table; None if unlimited, as in a pipe."""
+    return None if is_wide() or not sys.stdout.isatty() else shutil.get_terminal_size().columns
+
+
+def _keep_wide(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[_WIDE_KEY] = value
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _coloured(text: str) -> str:
+    """Return a verdict or state in its colour, if the terminal supports colours."""
+    return in_colour(text, COLOURS.get(text.partition(" ")[0], "yellow"))
+
+
+def in_colour(text: str, colour: str) -> str:
+    """Return a string in a colour, if the terminal supports colours."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty():
+        return text
+    return click.style(text, fg=colour)
+
+
+def short(text: str, most: int = WIDE) -> str:
+    """Return the first line of a string, at most `most` characters, with hashes shortened."""
+    text = _HASH.sub(r"\1…", text)
+    first = text.partition("\n")[0]
+    if first == text and len(text) <= most:
+        return text
+    return first[: most - 1].rstrip() + "…"
+
+
+def _cell(value: object) -> str:
+    held = plain(value)
+    if held is None:
+        return ""
+    return held if isinstance(held, str) else json.dumps(held, ensure_ascii=False)

@@ -1,0 +1,25 @@
+"""The supervisor as a process of its own: what `odf up --detach` starts, with the arguments of a `Start`."""
+
+import sys
+
+import click
+
+from odf_common.embedded.supervisor import Start, supervise
+from odf_common.errors import OdfError
+from odf_common.service.settings import load
+
+
+def main() -> int:
+    """Run the node until SIGTERM; returns the exit code."""
+    try:
+        supervise(load(), Start.parse(sys.argv[1:]), lambda _: None)
+    except OdfError as error:
+        click.echo(f"error: {error}", err=True)
+        if advice := error.advice():
+            click.echo(f"hint: {advice}", err=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

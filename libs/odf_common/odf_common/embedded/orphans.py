@@ -1,0 +1,47 @@
+"""Processes that a supervisor left behind: none, unless the machine was very busy when it was killed."""
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from odf_common.embedded.node_file import is_running
+
+PATIENCE: Final = 5.0  # seconds
+
+
+def sweep(home: Path) -> None:
+    """Remove what parts that were killed had begun to write; nobody may be at work in `home`."""
+    for name in ("scratch", "staging"):
+        shutil.rmtree(home / name, ignore_errors=True)
+
+
+def end_leftovers(home: Path) -> None:
+    """Kill what still runs as a part of this home's node; when it returns nothing does."""
+    pids = tuple(leftovers(home))
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE
+    while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def leftovers(home: Path) -> Iterator[int]:
+    """Iterate over processes that were started as parts of this home's node, and what those started.
+
+    They are known by their environment, which the supervisor gave them and which nobody else has.
+    """
+    mark = f"ODF_HOME={home}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (folder / "environ").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        is_part = any(variable.startswith(b"ODF_PART=") for variable in environment)
+        if is_part and mark in environment and int(folder.name) != os.getpid():
+            yield int(folder.name)

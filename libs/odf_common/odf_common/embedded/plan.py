@@ -1,0 +1,190 @@
+"""Which parts a node consists of: what is installed, where each listens, what each is told."""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from odf_common.embedded.checks import require_free
+from odf_common.embedded.kafka_redis import kafka_part, redis_part
+from odf_common.embedded.managed_process import PartSpec
+from odf_common.embedded.node_file import Node
+from odf_common.embedded.readiness import Probe, grpc_serves, listens
+from odf_common.embedded.tcp_ports import LOOPBACK, allocate
+from odf_common.errors import InvalidInput
+from odf_common.service.settings import Settings
+
+GROUP: Final = "odf.services"
+INFRASTRUCTURE: Final = ("kafka", "redis")
+VIEWS: Final = "views"  # a worker of its own, started with the coordinator
+VIEWS_MODULE: Final = "odf_coordinator.views"
+TEMPORARY: Final = "scratch/tmp"  # with a folder for each service, emptied before it starts
+# Services in the order in which they are shown, and the settings that hold their addresses.
+ADDRESSES: Final = {
+    "ingest": "ingest_grpc",
+    "coordinator": "coordinator_grpc",
+    "engine-spark": "engine",
+    "verifier": "verifier_grpc",
+    "sync": "sync_grpc",
+}
+
+
+Allocate = Callable[[Iterable[str]], Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The parts to run, and the node they will be."""
+
+    node: Node
+    parts: tuple[PartSpec, ...]
+
+
+def make_plan(
+    settings: Settings,
+    wanted: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    pid: int,
+    may_change_ports: bool = False,
+) -> Plan:
+    """Return what to run for these services (none: all that are installed), with ports for what was not told.
+
+    Kafka and Redis are run unless the settings name some. Raises `InvalidInput` for a service that is not there,
+    `PortTaken` and `AddressTaken` where one could not listen.
+    """
+    modules = _modules(wanted)
+    require_free(_told_addresses(settings, modules))
+    allocated = partial(allocate, settings.home, must_keep=not may_change_ports)
+    told = _addressed(settings, allocated)
+    base = {**environment, **_variables(told), "PYTHONUNBUFFERED": "1"}
+    metrics = {name: f"{LOOPBACK}:{port}" for name, port in _metrics_ports(allocated, modules).items()}
+    parts = [_service(name, module, told, base, metrics) for name, module in modules.items()]
+    if settings.kafka is None:
+        ports = {"kafka": _port(told.kafka), **allocated(("kafka-controller",))}
+        environment = {**base, "ODF_PART": "kafka"}
+        parts.append(kafka_part(settings.home, ports, environment, prefix=settings.kafka_prefix))
+    if settings.redis is None:
+        parts.append(redis_part(settings.home, _port(told.redis), {**base, "ODF_PART": "redis"}))
+    # Kafka first: it is what the others wait for.
+    parts.sort(key=lambda part: part.name not in INFRASTRUCTURE)
+    return Plan(node=_node(told, modules, metrics, pid), parts=tuple(parts))
+
+
+def installed() -> Mapping[str, str]:
+    """Return the services that are installed, in the order in which they are shown, and the module of each."""
+    found = {
+        point.name: point.module.partition(".")[0]
+        for point in entry_points(group=GROUP)
+        if find_spec(f"{point.module.partition('.')[0]}.__main__") is not None
+    }
+    if "coordinator" in found and find_spec(VIEWS_MODULE) is not None:
+        found[VIEWS] = VIEWS_MODULE
+    known = [name for name in (*ADDRESSES, VIEWS) if name in found]
+    return {name: found[name] for name in known}
+
+
+def _modules(wanted: Sequence[str]) -> Mapping[str, str]:
+    there = installed()
+    for name in wanted:
+        if name not in there and name not in INFRASTRUCTURE:
+            raise InvalidInput(text=f"there is no service {name}; installed are: {', '.join(there)}")
+    if not wanted:
+        return there
+    with_views = {*wanted, VIEWS} if "coordinator" in wanted else set(wanted)
+    return {name: module for name, module in there.items() if name in with_views}
+
+
+def _told_addresses(settings: Settings, modules: Mapping[str, str]) -> Mapping[str, str]:
+    """Return by variable the addresses at which the settings have these services listen."""
+    fields = [field for name, field in ADDRESSES.items() if name in modules]
+    fields += ["sync_http"] if "sync" in modules else []
+    fields += ["views_http"] if VIEWS in modules else []
+    told = {f"ODF_{field.upper()}": getattr(settings, field) for field in fields}
+    return {variable: address for variable, address in told.items() if address is not None}
+
+
+def _addressed(settings: Settings, allocated: Allocate) -> Settings:
+    """Return the settings with an address for everything: those not told are free ports of loopback."""
+    fields = ("kafka", "redis", *ADDRESSES.values(), "sync_http", "views_http")
+    missing = [field for field in fields if getattr(settings, field) is None]
+    names = {field: _shown(field) for field in missing}
+    ports = allocated(names.values())
+    found: dict[str, Any] = {field: f"{LOOPBACK}:{ports[name]}" for field, name in names.items()}
+    return replace(settings, **found)
+
+
+def _shown(field: str) -> str:
+    return "engine-spark" if field == "engine" else field.removesuffix("_grpc").replace("_", "-")
+
+
+def _variables(told: Settings) -> Mapping[str, str]:
+    fields = ("kafka", "redis", *ADDRESSES.values(), "sync_http", "views_http")
+    return {"ODF_HOME": str(told.home)} | {f"ODF_{field.upper()}": getattr(told, field) for field in fields}
+
+
+def _metrics_ports(allocated: Allocate, modules: Mapping[str, str]) -> Mapping[str, int]:
+    ports = allocated([f"{name}-metrics" for name in modules])
+    return {name: ports[f"{name}-metrics"] for name in modules}
+
+
+def _service(
+    name: str, module: str, told: Settings, base: Mapping[str, str], metrics: Mapping[str, str]
+) -> PartSpec:
+    temporary = told.home / TEMPORARY / name
+    environment = {
+        **base,
+        "TMPDIR": str(temporary),
+        "ODF_PART": name,
+        "ODF_INSTANCE": f"embedded.{name}",
+        "ODF_METRICS_PORT": str(_port(metrics[name])),
+    }
+    return PartSpec(
+        name=name,
+        command=(sys.executable, "-m", module),
+        environment=environment,
+        probe=_probe(name, told),
+        prepare=emptied(temporary),
+        is_service=name != VIEWS,
+    )
+
+
+def emptied(folder: Path) -> Callable[[], Awaitable[None]]:
+    """Return what makes a folder anew: a part that is killed leaves what it had put aside."""
+
+    def make() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    return lambda: asyncio.to_thread(make)
+
+
+def _probe(name: str, told: Settings) -> Probe:
+    if name == VIEWS:
+        return listens(str(told.views_http))
+    return grpc_serves(getattr(told, ADDRESSES[name]))
+
+
+def _node(told: Settings, modules: Mapping[str, str], metrics: Mapping[str, str], pid: int) -> Node:
+    return Node(
+        home=told.home,
+        pid=pid,
+        kafka=told.kafka,
+        redis=told.redis,
+        engine=told.engine,
+        http=f"http://{told.sync_http}" if "sync" in modules else None,
+        views=f"http://{told.views_http}" if VIEWS in modules else None,
+        grpc={name: getattr(told, field) for name, field in ADDRESSES.items() if name in modules},
+        metrics=metrics,
+    )
+
+
+def _port(address: str | None) -> int:
+    assert address is not None, "addresses were given"
+    return int(address.rpartition(":")[2])

@@ -1,0 +1,243 @@
+"""The supervisor: one process that runs all parts of a home, tells where they are, and ends them together."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Self
+
+from odf_common.embedded.checks import require_home, require_kafka, require_redis
+from odf_common.embedded.managed_process import PartProcess
+from odf_common.embedded.node_file import Node, Part, forget_node, write_node
+from odf_common.embedded.orphans import end_leftovers, sweep
+from odf_common.embedded.plan import INFRASTRUCTURE, Plan, make_plan
+from odf_common.errors import Conflict, OdfError
+from odf_common.service.settings import Settings, child_environment
+
+log = logging.getLogger(__name__)
+
+LOCK: Final = "node.lock"
+PATIENCE: Final = 300.0  # seconds for all parts to become ready; a machine may be busy
+TELL_SECONDS: Final = 1.0
+SERVICE_GRACE: Final = 10.0  # seconds between SIGTERM and SIGKILL
+INFRASTRUCTURE_GRACE: Final = 15.0
+OnChange = Callable[[Node], None]
+
+
+@dataclass(eq=False, kw_only=True)
+class AlreadyRunning(Conflict):
+    """A node is running for this home already."""
+
+    home: Path
+
+    def advice(self) -> str:
+        """Return how to see or end it."""
+        return "`odf status` shows it, `odf down` stops it"
+
+
+@dataclass(eq=False, kw_only=True)
+class StartFailed(OdfError):
+    """A part of the node did not start."""
+
+    part: str
+    why: str
+    log: Path
+    tail: str
+
+    def __str__(self) -> str:
+        """Return which part, why, and the end of its log."""
+        shown = f"; the end of its log:\n{self.tail}" if self.tail else ""
+        return f"{self.part} did not start: {self.why}{shown}"
+
+    def advice(self) -> str:
+        """Return where the whole log is."""
+        return f"the whole log is {self.log}"
+
+
+class Supervisor:
+    """Runs the parts of one home until told to stop."""
+
+    def __init__(self, plan: Plan, on_change: OnChange) -> None:
+        """Prepare; `run` starts the parts. `on_change` is told of each change of a part."""
+        self._plan = plan
+        self._on_change = on_change
+        self._parts = [PartProcess(spec, plan.node.home / "logs", self._changed) for spec in plan.parts]
+        self._stop = asyncio.Event()
+        self._step = asyncio.Event()
+        self._is_written = True
+        self.node = plan.node
+
+    def stop(self) -> None:
+        """Ask `run` to end everything and return."""
+        self._stop.set()
+        self._step.set()
+
+    async def run(self) -> None:
+        """Start the parts and keep them running until `stop`; raises `StartFailed`; none is left either way."""
+        write_node(self.node)
+        keeping = [asyncio.create_task(part.run()) for part in self._parts]
+        try:
+            await self._started(keeping)
+            await self._ended(keeping)
+        finally:
+            await self._stop_all(keeping)
+            forget_node(self.node.home)
+
+    async def _started(self, keeping: Sequence[asyncio.Task[None]]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while not self._stop.is_set() and any(part.state != "ready" for part in self._parts):
+                    await self._changed_or_ended(keeping)
+                    self._on_change(self.node)  # who tells a person may say what is waited for
+                    for part in self._parts:
+                        if part.has_failed:
+                            raise _start_failed(part, "it ended again and again")
+                return
+        late = next(part for part in self._parts if part.state != "ready")
+        raise _start_failed(late, f"it was not ready after {PATIENCE:g} s")
+
+    async def _ended(self, keeping: Sequence[asyncio.Task[None]]) -> None:
+        while not self._stop.is_set():
+            await self._changed_or_ended(keeping)
+            if not self._is_written:
+                self._write()
+
+    async def _changed_or_ended(self, keeping: Sequence[asyncio.Task[None]]) -> None:
+        """Return after the next change, or a second; raises what a part's keeper raises (a program that is missing)."""
+        self._step.clear()
+        step = asyncio.create_task(self._step.wait())
+        try:
+            done, _ = await asyncio.wait(
+                [step, *keeping], timeout=TELL_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            step.cancel()
+        for task in done - {step}:
+            task.result()
+
+    async def _stop_all(self, keeping: Sequence[asyncio.Task[None]]) -> None:
+        services = [part for part in self._parts if part.spec.name not in INFRASTRUCTURE]
+        rest = [part for part in self._parts if part.spec.name in INFRASTRUCTURE]
+        # Services first: they still have something to say to Kafka.
+        await asyncio.gather(*(part.stop(SERVICE_GRACE) for part in services))
+        await asyncio.gather(*(part.stop(INFRASTRUCTURE_GRACE) for part in rest))
+        for task in keeping:
+            task.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
+
+    def _changed(self) -> None:
+        shown = [
+            (
+                part.spec.is_service,
+                Part(name=part.spec.name, pid=part.pid, state=part.state, since=part.since),
+            )
+            for part in self._parts
+        ]
+        self.node = replace(
+            self._plan.node,
+            services=tuple(part for is_service, part in shown if is_service),
+            parts=tuple(part for is_service, part in shown if not is_service),
+        )
+        self._write()
+        self._on_change(self.node)
+        self._step.set()
+
+    def _write(self) -> None:
+        """Write where the parts are; what fails, as on a disk that is full for a while, is tried again."""
+        was_written = self._is_written
+        try:
+            write_node(self.node)
+            self._is_written = True
+        except OSError as error:
+            self._is_written = False
+            if was_written:
+                log.warning("where parts are cannot be written for now: %s", error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What to start: these services (none: all), and what it may change for that."""
+
+    services: tuple[str, ...] = ()
+    new_ports: bool = False
+    """Take another port where another process listens at one that this node had before."""
+    take_over: bool = False
+    """Take the topics of a node that is gone for good."""
+
+    def arguments(self) -> list[str]:
+        """Return the words that `parse` reads."""
+        flags = {"--new-ports": self.new_ports, "--take-over": self.take_over}
+        return [*(name for name, is_set in flags.items() if is_set), *self.services]
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> Self:
+        """Return what `arguments` wrote."""
+        services = tuple(word for word in words if not word.startswith("--"))
+        return cls(services=services, new_ports="--new-ports" in words, take_over="--take-over" in words)
+
+
+def supervise(settings: Settings, start: Start, on_change: OnChange) -> None:
+    """Run the node of this home in this process until SIGTERM or SIGINT.
+
+    Raises `AlreadyRunning`, `StartFailed`, `NotInstalled`, and what is not as it has to be before anything is started
+    (`checks`); no process is left in any case.
+    """
+    require_home(settings.home)
+    # What Kafka's client has to say about a broker that is starting is of no interest: the broker has a log.
+    logging.getLogger("kafka").addHandler(logging.NullHandler())
+    logging.getLogger("kafka").propagate = False
+    with only_one(settings.home):
+        end_leftovers(settings.home)
+        sweep(settings.home)
+        if settings.kafka is not None:
+            require_kafka(settings, is_taking_over=start.take_over)
+        if settings.redis is not None:
+            require_redis(settings.redis)
+        plan = make_plan(
+            settings,
+            start.services,
+            child_environment(),
+            pid=os.getpid(),
+            may_change_ports=start.new_ports,
+        )
+        asyncio.run(_supervise(plan, on_change))
+
+
+async def _supervise(plan: Plan, on_change: OnChange) -> None:
+    supervisor = Supervisor(plan, on_change)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, supervisor.stop)
+    await supervisor.run()
+
+
+@contextmanager
+def only_one(home: Path) -> Iterator[None]:
+    """Hold the home's lock while the block runs; raises `AlreadyRunning` when somebody else does."""
+    with (home / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AlreadyRunning(home=home) from error
+        yield
+
+
+def is_locked(home: Path) -> bool:
+    """Tell whether a supervisor is at work for a home."""
+    if not (home / LOCK).exists():
+        return False
+    try:
+        with only_one(home):
+            return False
+    except AlreadyRunning:
+        return True
+
+
+def _start_failed(part: PartProcess, why: str) -> StartFailed:
+    return StartFailed(part=part.spec.name, why=why, log=part.log, tail=part.tail())

@@ -1,1 +1,0 @@
-"""The embedded node: starts its parts, keeps them running, and leaves no process behind."""

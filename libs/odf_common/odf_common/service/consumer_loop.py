@@ -1,0 +1,160 @@
+"""One reader for each subscription: take a message, handle it, send the results, then commit the position.
+
+`Unavailable` → the message is tried again in its lane, and given up after a minute; any other `OdfError` is final
+for it → dead letter; anything else is a bug: logged, and a dead letter on the third attempt. No message holds up those
+of other datasets.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from odf_common.codec.bus import Envelope, body_of, decode
+from odf_common.errors import InvalidInput, OdfError, Unavailable
+from odf_common.ports.bus import FIXED_TOPICS, Bus, DeadLetter, Inbox, OnOwned, Received, Topics
+from odf_common.service import metrics
+from odf_common.service.lanes import Lanes
+from odf_common.service.retry import keep_trying
+
+log = structlog.stdlib.get_logger(__name__)
+
+POLL_SECONDS: Final = 0.1
+ATTEMPTS: Final = 3  # a message that meets a bug this often becomes a dead letter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A message that a handler wants sent."""
+
+    topic: str
+    envelope: Envelope
+
+
+Handler = Callable[[Envelope], Iterable[Outgoing]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What a service reacts to. In a group the instances share the topic; without, each sees all, from now on.
+
+    With `threads`, messages of different datasets are handled at the same time, in up to that number of them; the
+    handler has to bear that. `on_owned` is told the partitions that are this instance's, on its reader's thread, when
+    they change.
+    """
+
+    topic: str
+    handler: Handler
+    group: bool = True
+    on_owned: OnOwned | None = None
+    threads: int = 0
+
+
+class Reader:
+    """Reads one subscription until told to stop."""
+
+    def __init__(self, subscription: Subscription, *, group: str, bus: Bus, topics: Topics) -> None:
+        """Prepare; `run` does the rest."""
+        self._subscription = subscription
+        self._group = group if subscription.group else None
+        self._bus = bus
+        self._topics = topics
+        self.ready = threading.Event()
+
+    def run(self, stop: threading.Event) -> None:
+        """Read until `stop`."""
+        while not stop.is_set():
+            inbox = keep_trying(self._open, stop)
+            if inbox is None:
+                return
+            try:
+                self._read(inbox, stop)
+            except Unavailable as error:
+                log.warning("inbox is opened anew", topic=self._subscription.topic, why=str(error))
+                stop.wait(1.0)
+            finally:
+                inbox.close()
+
+    def _open(self) -> Inbox:
+        self._topics.ensure_topics(FIXED_TOPICS)
+        return self._bus.subscribe(self._subscription.topic, group=self._group, on_owned=self._owned)
+
+    def _owned(self, partitions: frozenset[int]) -> None:
+        metrics.PARTITIONS.labels(self._subscription.topic).set(len(partitions))
+        if self._subscription.on_owned is not None:
+            self._subscription.on_owned(partitions)
+
+    def _read(self, inbox: Inbox, stop: threading.Event) -> None:
+        lanes = Lanes(self._take, threads=self._subscription.threads)
+        try:
+            while not stop.is_set():
+                if lanes.has_room(POLL_SECONDS):
+                    message = inbox.poll(POLL_SECONDS)
+                    if inbox.is_ready:
+                        self.ready.set()
+                    if message is not None:
+                        lanes.put(message)
+                for done in lanes.settle():
+                    inbox.done(done)
+        finally:
+            lanes.close()
+        for done in lanes.settle():
+            inbox.done(done)
+
+    def _take(self, message: Received, attempt: int) -> None:
+        """Handle one message, or bury it; raises `Unavailable` where it is to be tried again."""
+        begun = time.monotonic()
+        try:
+            envelope = decode(message.key, message.value)
+        except InvalidInput as error:
+            self._bury(message, str(error))
+            return
+        if body_of(envelope) is None:
+            if not envelope.may_ignore:
+                self._bury(message, "this version does not know its kind")
+            return
+        with structlog.contextvars.bound_contextvars(
+            dataset=envelope.dataset_id, correlation=envelope.correlation_id
+        ):
+            self._handle(message, envelope, attempt)
+        metrics.SECONDS.labels(message.topic).observe(time.monotonic() - begun)
+
+    def _handle(self, message: Received, envelope: Envelope, attempt: int) -> None:
+        try:
+            self._answer(envelope)
+        except Unavailable:
+            raise
+        except OdfError as error:
+            log.warning("message refused", topic=message.topic, offset=message.offset, why=str(error))
+            self._bury(message, f"{error.code}: {error}")
+        except Exception as error:
+            metrics.MESSAGES.labels(message.topic, "crashed").inc()
+            log.exception("a bug", topic=message.topic, offset=message.offset, attempt=attempt)
+            if attempt < ATTEMPTS:
+                raise Unavailable(what="the handler", why=type(error).__name__) from error
+            self._bury(message, f"{type(error).__name__} on attempt {attempt}")
+        else:
+            metrics.MESSAGES.labels(message.topic, "handled").inc()
+
+    def _answer(self, envelope: Envelope) -> None:
+        for result in self._subscription.handler(envelope):
+            self._bus.send(result.topic, result.envelope)
+        self._bus.flush()
+
+    def _bury(self, message: Received, reason: str) -> None:
+        """Move the message to the dead letters; raises `Unavailable`."""
+        log.error("dead letter", topic=message.topic, offset=message.offset, reason=reason)
+        metrics.MESSAGES.labels(message.topic, "dead").inc()
+        letter = DeadLetter(
+            topic=message.topic,
+            partition=message.partition,
+            offset=message.offset,
+            reason=reason,
+            key=message.key,
+            value=message.value,
+        )
+        self._bus.send_dead_letter(letter)
+        self._bus.flush()

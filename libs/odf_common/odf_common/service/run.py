@@ -1,0 +1,153 @@
+"""How a service runs: settings, wiring, one reader for each subscription, gRPC, and an orderly end.
+
+What becomes of a message that cannot be handled: see `reader`. SIGTERM: stop polling, finish what is in hand, close.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+import structlog
+
+from odf_common.adapters.grpc.server import GrpcServer, Register, serve
+from odf_common.errors import InvalidInput, OdfError
+from odf_common.service import logging, metrics
+from odf_common.service.consumer_loop import Handler, Outgoing, Reader, Subscription
+from odf_common.service.environment import Environment, connect
+from odf_common.service.retry import keep_trying
+from odf_common.service.settings import Settings, load
+
+__all__ = ["Handler", "Outgoing", "Service", "Subscription", "run_service"]
+
+log = structlog.stdlib.get_logger(__name__)
+
+JOIN_SECONDS: Final = 8.0  # for the message in hand
+BUG: Final = 70  # exit code: a bug; the supervisor restarts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A service: what it reacts to, what it answers, what it does by itself."""
+
+    name: str
+    subscriptions: tuple[Subscription, ...] = ()
+    grpc: Register | None = None
+    grpc_address: str | None = None
+    background: tuple[Callable[[threading.Event], None], ...] = ()
+    on_stop: Callable[[], None] | None = None
+
+
+class Running:
+    """A service at work: its threads, its server, and the event that ends them."""
+
+    def __init__(self, service: Service, environment: Environment) -> None:
+        """Prepare; `start` does the rest."""
+        self._service = service
+        self._environment = environment
+        self._readers = tuple(
+            Reader(
+                subscription,
+                group=f"odf.{service.name}",
+                bus=environment.bus,
+                topics=environment.topics,
+            )
+            for subscription in service.subscriptions
+        )
+        self._threads: list[threading.Thread] = []
+        self._server: GrpcServer | None = None
+        self.stop = threading.Event()
+        self.has_failed = False
+
+    def start(self) -> None:
+        """Begin reading, listening and what it does by itself; healthy once it has its partitions.
+
+        Raises `TopicsTaken` before anything is read where the topics are another node's.
+        """
+        if self._service.grpc is not None:
+            self._server = keep_trying(self._listen, self.stop)
+        if self._readers:
+            keep_trying(self._environment.claim, self.stop)
+        for reader in self._readers:
+            self._begin(reader.run)
+        for work in self._service.background:
+            self._begin(work)
+        self._begin(self._announce)
+
+    def finish(self) -> None:
+        """End everything in order; returns when the message in hand is done, or after 8 s."""
+        self.stop.set()
+        if self._server is not None:
+            self._server.stop(JOIN_SECONDS / 2)
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
+        if self._service.on_stop is not None:
+            self._service.on_stop()
+        self._environment.close()
+
+    def _listen(self) -> GrpcServer:
+        assert self._service.grpc is not None
+        if self._service.grpc_address is None:
+            raise InvalidInput(where=self._service.name, text="the address to listen at was not told")
+        return serve(self._service.grpc_address, self._service.grpc, is_ready=False)
+
+    def _announce(self, stop: threading.Event) -> None:
+        for reader in self._readers:
+            while not reader.ready.wait(0.1):
+                if stop.is_set():
+                    return
+        if self._server is not None:
+            self._server.set_ready()
+        log.info("ready")
+
+    def _begin(self, work: Callable[[threading.Event], None]) -> None:
+        def guarded() -> None:
+            try:
+                work(self.stop)
+            except Exception:
+                log.exception("a bug ends this process")
+                self.has_failed = True
+                self.stop.set()
+
+        thread = threading.Thread(target=guarded, name=getattr(work, "__qualname__", "work"), daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+
+def run_service(build: Callable[[Environment], Service]) -> None:
+    """Run a service until SIGTERM or SIGINT; the process exits with 0 then, 1 when it could not start, 70 on a bug."""
+    package = build.__module__.partition(".")[0]
+    logging.configure("info", service=package.removeprefix("odf_").replace("_", "-"))
+    try:
+        code = _run(build, load())
+    except OdfError as error:
+        log.error("cannot start", why=str(error), advice=error.advice())  # noqa: TRY400 - no traceback is needed
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of SDKs that are still busy must not hold the process.
+    os._exit(code)
+
+
+def _run(build: Callable[[Environment], Service], settings: Settings) -> int:
+    environment = connect(settings)
+    service = build(environment)
+    logging.configure(settings.log_level, service=service.name)
+    if settings.metrics_port is not None:
+        metrics.expose(settings.metrics_port)
+    running = Running(service, environment)
+
+    def end(number: int, _: FrameType | None) -> None:
+        log.info("stopping", signal=signal.Signals(number).name)
+        running.stop.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    running.start()
+    running.stop.wait()
+    running.finish()
+    return BUG if running.has_failed else 0
