@@ -8,7 +8,6 @@ the next.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import structlog
 
@@ -23,6 +22,7 @@ from odf_common.metadata.events import KnownEvent, Seed
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore
 from odf_coordinator.dataset_locks import DatasetLocks, Locks
+from odf_coordinator.datasets import States
 from odf_coordinator.keys import NotOwned
 from odf_coordinator.objects import require_checkpoint, require_objects
 from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
@@ -30,25 +30,6 @@ from odf_coordinator.problems import Problems, remedy_of
 from odf_coordinator.repeats import is_repeat
 
 log = structlog.get_logger(__name__)
-
-
-class States(Protocol):
-    """Folded chains."""
-
-    def at(self, dataset: DatasetId, head: Multihash) -> ChainState:
-        """Return the state at a block of the chain."""
-
-    def aside(self, dataset: DatasetId, block: Multihash) -> ChainState:
-        """Return the state at a block that is not the head."""
-
-    def current(self, dataset: DatasetId) -> ChainState | None:
-        """Return the state at the head."""
-
-    def remember(self, state: ChainState) -> None:
-        """Keep a state that is known to be right."""
-
-    def forget(self, dataset: DatasetId) -> None:
-        """Drop what is known of a dataset that has gone."""
 
 
 Listener = Callable[[ChainState], None]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Protocol
 
 import structlog
 
@@ -15,10 +16,28 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefReader
-from odf_coordinator.committer import States
 from odf_coordinator.problems import Problems, remedy_of
 
 log = structlog.get_logger(__name__)
+
+
+class States(Protocol):
+    """Folded chains."""
+
+    def at(self, dataset: DatasetId, head: Multihash) -> ChainState:
+        """Return the state at a block of the chain."""
+
+    def aside(self, dataset: DatasetId, block: Multihash) -> ChainState:
+        """Return the state at a block that is not the head."""
+
+    def current(self, dataset: DatasetId) -> ChainState | None:
+        """Return the state at the head."""
+
+    def remember(self, state: ChainState) -> None:
+        """Keep a state that is known to be right."""
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop what is known of a dataset that has gone."""
 
 
 @dataclass(eq=False, kw_only=True)

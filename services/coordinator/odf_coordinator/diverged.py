@@ -8,7 +8,7 @@ import structlog
 from odf_common.chain.dependency_order import in_order
 from odf_common.chain.input_divergence import Agreement, Line, agreement
 from odf_common.chain.state import ChainState
-from odf_common.errors import Conflict, OdfError
+from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent
@@ -21,23 +21,6 @@ from odf_coordinator.migrating import Migrating
 from odf_coordinator.outcomes import require_committed
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(eq=False, kw_only=True)
-class InputDiverged(Conflict):
-    """A derivative has read a block that its input no longer has."""
-
-    dataset: str
-    input: str
-    block: str
-
-    def __str__(self) -> str:
-        """Return which derivative stands still, for which block of which input, and what to do."""
-        return (
-            f"{self.dataset} has read block {self.block} of {self.input}, which is no longer in its chain: "
-            f"{self.input} was reset, or went on in another way; `odf pull --reset-derivatives {self.dataset}` "
-            f"takes {self.dataset} back to where both agree, and derives it again from there"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,52 +1,27 @@
 """Data of derivatives that is let go, since it can be made again of the inputs: slices and checkpoints, never blocks.
 
-Objects go newest first and come back newest last, so the newest tell whether all is here. That it was let go, and not
-lost, is noted before (`dataset/drop_marker.py`).
+A note (`dataset/drop_marker.py`) is written before anything is removed, so that dropped data is not taken for lost.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import structlog
 
 from odf_common.chain.input_divergence import Line
 from odf_common.chain.walk import iterate
-from odf_common.dataset.drop_marker import dropped_line, note_drop
-from odf_common.errors import InvalidQuery, NotFound, Refused
-from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, ExecuteTransform, SetTransform
+from odf_common.dataset.drop_marker import note_drop
+from odf_common.errors import InvalidQuery, Refused
+from odf_common.metadata.events import ExecuteTransform, SetTransform
 from odf_common.metadata.steps import Transform
 from odf_common.ports.engine import Engine, EngineNotAvailable
-from odf_common.ports.store import BlobReader, ObjectKind
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.availability import objects_by_block
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
 from odf_coordinator.objects import ObjectRef, objects_of
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(eq=False, kw_only=True)
-class DataDropped(NotFound):
-    """The data of a derivative is not here, but can be made again."""
-
-    def __str__(self) -> str:
-        """Return whose data it is, and how to have it again."""
-        return (
-            f"the data of {self.what} is not here: it was dropped, or lost; `odf pull {self.what}` makes it again "
-            "from its inputs"
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class CopyLost(NotFound):
-    """The data of a copy is not here, and only who keeps the dataset can give it again."""
-
-    def __str__(self) -> str:
-        """Return whose data it is, and how to have it again."""
-        return (
-            f"the data of {self.what} is not here: it was lost, and {self.what} is a copy; "
-            f"`odf pull URL --as {self.what}` brings it again from where it is kept"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +106,7 @@ class Dropping:
         seen: set[tuple[ObjectKind, str]] = set()
         newest: list[ObjectRef] = []
         others: list[ObjectRef] = []
-        for _, objects in _objects(self.datasets, known):
+        for _, objects in objects_by_block(self.datasets, known):
             new = [one for one in objects if (one.kind, str(one.name)) not in seen]
             seen.update((one.kind, str(one.name)) for one in new)
             has_data = any(one.kind is ObjectKind.DATA for one in newest)
@@ -141,49 +116,6 @@ class Dropping:
             for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):
                 blobs.remove(known.id, kind, [one.name for one in there if one.kind is kind])
             yield from there
-
-
-def was_dropped(datasets: Datasets, known: Known) -> bool:
-    """Tell whether a derivative's data was let go, and has not come back."""
-    line = dropped_line(datasets.blobs, known.id)
-    missing = None if line is None else _newest_missing(datasets, known)
-    return line is not None and missing is not None and line.holds(missing)
-
-
-def is_dropped(datasets: Datasets, known: Known) -> bool:
-    """Tell whether a dataset's newest records or newest checkpoint are not in the store."""
-    return _newest_missing(datasets, known) is not None
-
-
-def _newest_missing(datasets: Datasets, known: Known) -> Multihash | None:
-    """Return the block of the newest records or the newest checkpoint if those are not in the store."""
-    for block, objects in _objects(datasets, known):
-        if not has_all(datasets.blobs, known, objects):
-            return block
-        if any(one.kind is ObjectKind.DATA for one in objects):
-            return None
-    return None
-
-
-def has_all(blobs: BlobReader, known: Known, objects: Iterable[ObjectRef]) -> bool:
-    """Tell whether objects of a dataset are in the store."""
-    return all(blobs.has(known.id, one.kind, one.name) for one in objects)
-
-
-def why_missing(datasets: Datasets, known: Iterable[Known], error: NotFound) -> NotFound:
-    """Return why an object of one of these datasets was not found, where that can be told better."""
-    for one in known:
-        is_copy = not datasets.is_ours(one.id)
-        if (is_copy or one.is_derivative) and is_dropped(datasets, one):
-            return CopyLost(what=one.alias) if is_copy else DataDropped(what=one.alias)
-    return error
-
-
-def _objects(datasets: Datasets, known: Known) -> Iterator[tuple[Multihash, tuple[ObjectRef, ...]]]:
-    """Yield the objects of each transform with its block, newest first."""
-    for name, decoded, _ in iterate(datasets.reader(known.id), known.state.head):
-        if isinstance(decoded.block.event, AddData | ExecuteTransform):
-            yield name, tuple(objects_of(decoded.block.event))
 
 
 def _transforms(datasets: Datasets, known: Known) -> Iterator[Transform]:

@@ -22,8 +22,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform, KnownEvent, SetDataSchema, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
+from odf_coordinator.availability import why_missing
 from odf_coordinator.datasets import Datasets, Known
-from odf_coordinator.dropping import why_missing
 from odf_coordinator.written import examine, store
 
 log = structlog.get_logger(__name__)

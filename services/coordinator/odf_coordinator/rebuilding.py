@@ -19,9 +19,9 @@ from odf_common.dataset.replay import Replaying, Stored
 from odf_common.errors import NotFound, VerificationFailed
 from odf_common.metadata.events import DataSlice, ExecuteTransform, SetTransform
 from odf_common.ports.engine import Engine, EngineNotAvailable
+from odf_coordinator.availability import DataDropped, has_all, is_dropped, why_missing
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, Known
-from odf_coordinator.dropping import DataDropped, has_all, is_dropped, why_missing
 from odf_coordinator.objects import CheckpointMissing, objects_of, require_checkpoint
 from odf_coordinator.written import Written, examine, store
 

@@ -23,7 +23,7 @@ from odf_common.errors import HeadMoved, InvalidQuery, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.engine import EngineSilent
 from odf_coordinator.datasets import Datasets, Known
-from odf_coordinator.diverged import InputDiverged
+from odf_coordinator.errors import InputDiverged
 from odf_coordinator.planner import Dependants, Line, Result
 from odf_coordinator.problems import Problem, Problems, remedy_of
 from odf_coordinator.transformer import Plan, Step, Transformer

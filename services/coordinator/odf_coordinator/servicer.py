@@ -22,10 +22,11 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
     add_CoordinatorServicer_to_server,
 )
 from odf_coordinator.adding import Adding
+from odf_coordinator.availability import was_dropped
 from odf_coordinator.changing import Changing
 from odf_coordinator.datasets import Datasets, Known, Unreadable
 from odf_coordinator.drafts import Manifest
-from odf_coordinator.dropping import Dropping, was_dropped
+from odf_coordinator.dropping import Dropping
 from odf_coordinator.handlers import known_event
 from odf_coordinator.late import late_rows
 from odf_coordinator.pulling import Pulled, Pulling

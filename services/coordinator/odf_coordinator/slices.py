@@ -15,8 +15,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, DataSlice, ExecuteTransform
 from odf_common.ports.store import ObjectKind
+from odf_coordinator.availability import why_missing
 from odf_coordinator.datasets import Datasets, Known
-from odf_coordinator.dropping import why_missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,10 +36,10 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobStore
+from odf_coordinator.availability import why_missing
 from odf_coordinator.committer import Committer
 from odf_coordinator.datasets import Datasets, DatasetUnknown, Known
-from odf_coordinator.diverged import InputDiverged
-from odf_coordinator.dropping import why_missing
+from odf_coordinator.errors import InputDiverged
 from odf_coordinator.late import count_late
 from odf_coordinator.outcomes import require_committed
 from odf_coordinator.underway import Underway

@@ -13,7 +13,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.dropping import CopyLost, DataDropped, is_dropped, was_dropped
+from odf_coordinator.availability import CopyLost, DataDropped, is_dropped, was_dropped
 from odf_coordinator.objects import ObjectRef, objects_of
 from odf_coordinator.outcomes import Refused as RefusedOutcome
 from odf_coordinator.pulling import Pulled
