@@ -27,9 +27,9 @@ from odf_common.metadata.events import AddData, DataSlice, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
 from odf_common.testing.builders import a_chain, a_push_source, a_schema, a_seed, a_source_state
-from odf_coordinator.committer import Committer
-from odf_coordinator.keys import KeyFolder, Owners
-from odf_coordinator.outcomes import Committed
+from odf_coordinator.catalog.ownership import KeyFolder, Owners
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.outcomes import Committed
 
 LENGTHS: Final = (100, 1_000, 10_000)
 COMMITS: Final = 60

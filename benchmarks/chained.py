@@ -24,16 +24,16 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import FreeLocks, SystemClock
-from odf_coordinator.adding import Adding
-from odf_coordinator.claims import Claims
-from odf_coordinator.committer import Committer
-from odf_coordinator.datasets import Datasets, Known
-from odf_coordinator.drafts import Manifest
-from odf_coordinator.keys import KeyFolder, Owners
-from odf_coordinator.outcomes import require_committed
-from odf_coordinator.publisher import Publisher
+from odf_coordinator.catalog.ownership import KeyFolder, Owners
+from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.head_publisher import Publisher
+from odf_coordinator.commit.outcomes import require_committed
+from odf_coordinator.definitions.create import Adding
+from odf_coordinator.definitions.drafts import Manifest
+from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.testing import FakeBus, FakeTopics
-from odf_coordinator.transformer import Step, Transformer
+from odf_coordinator.transforms.runner import Step, Transformer
 
 RECORDS: Final = 1_000  # a transaction
 HOUR: Final = 3_600_000  # ms

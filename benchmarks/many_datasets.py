@@ -32,8 +32,8 @@ from odf_common.testing.builders import (
     a_transform,
     some_data,
 )
-from odf_coordinator.ownership import Ownership
-from odf_coordinator.servicer import Servicer
+from odf_coordinator.api.grpc_servicer import Servicer
+from odf_coordinator.catalog.partitions import Ownership
 from odf_coordinator.testing import Coordinator
 
 Row = dict[str, object]

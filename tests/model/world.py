@@ -32,7 +32,7 @@ from odf_common.testing.actors import Actor, ActorKiller, VirtualTime, current_a
 from odf_common.testing.killer import Killed
 from odf_common.testing.push_topics import PushConsumer, PushLog, PushLogs
 from odf_common.testing.redis import MemoryLocks, MemoryStateCache
-from odf_coordinator.handlers import Commands
+from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.testing import Coordinator, TickingClock
 from odf_ingest.batch import FileBatch
 from odf_ingest.commit import BatchCommitter

@@ -11,7 +11,7 @@ OS_ERRORS = {
 } - {TimeoutError.__name__}  # of futures
 # Files and sockets that are not a dataset's.
 OTHER = {
-    "odf_coordinator/views.py": "the broker's socket",
+    "odf_coordinator/views/app.py": "the broker's socket",
     "odf_ingest/preprocess.py": "Arrow's reading of the engine's output",
     "odf_ingest/push/inflight.py": "the file of another push",
     "odf_ingest/read/parquet.py": "Arrow's reading of what was pushed",

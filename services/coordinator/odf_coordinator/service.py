@@ -13,30 +13,30 @@ from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.ports.bus import COORDINATOR_COMMANDS, NOTIFICATIONS
 from odf_common.service.environment import Environment
 from odf_common.service.run import Service, Subscription
-from odf_coordinator.adding import Adding
-from odf_coordinator.changing import Changing
-from odf_coordinator.claims import Claims
-from odf_coordinator.collector import Collector
-from odf_coordinator.committer import Committer, Sign
-from odf_coordinator.datasets import Datasets
-from odf_coordinator.diverged import Diverged
-from odf_coordinator.dropping import Dropping
-from odf_coordinator.handlers import Commands, Notifications
-from odf_coordinator.importer import Importer
-from odf_coordinator.ingest_client import IngestClient
-from odf_coordinator.keys import KeyFolder, Owners
-from odf_coordinator.ownership import Ownership
-from odf_coordinator.problems import Problems
-from odf_coordinator.publisher import Publisher
-from odf_coordinator.pulling import Pulling
-from odf_coordinator.reading import Reading
-from odf_coordinator.rebuilding import Rebuilding
-from odf_coordinator.references import References
-from odf_coordinator.scheduler import Scheduler
-from odf_coordinator.servicer import Parts, register
-from odf_coordinator.slices import Slices
-from odf_coordinator.transformer import Transformer
-from odf_coordinator.underway import Underway
+from odf_coordinator.api.bus_handlers import Commands, Notifications
+from odf_coordinator.api.grpc_servicer import Parts, register
+from odf_coordinator.catalog.ownership import KeyFolder, Owners
+from odf_coordinator.catalog.partitions import Ownership
+from odf_coordinator.catalog.problems import Problems
+from odf_coordinator.catalog.registry import Datasets
+from odf_coordinator.commit.committer import Committer, Sign
+from odf_coordinator.commit.head_publisher import Publisher
+from odf_coordinator.definitions.create import Adding
+from odf_coordinator.lifecycle.claims import Claims
+from odf_coordinator.lifecycle.collector import Collector
+from odf_coordinator.operations.drop_data import Dropping
+from odf_coordinator.operations.import_chain import Importer
+from odf_coordinator.operations.ingest_client import IngestClient
+from odf_coordinator.operations.modify import Changing
+from odf_coordinator.operations.pull import Pulling
+from odf_coordinator.operations.read import Reading
+from odf_coordinator.operations.rebuild_data import Rebuilding
+from odf_coordinator.operations.references import References
+from odf_coordinator.operations.rollback import Diverged
+from odf_coordinator.storage.slice_index import Slices
+from odf_coordinator.transforms.progress import Underway
+from odf_coordinator.transforms.runner import Transformer
+from odf_coordinator.transforms.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
 

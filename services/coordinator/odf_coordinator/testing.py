@@ -26,31 +26,31 @@ from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, Catalog, ObjectKind, RefStore
 from odf_common.service.environment import FreeLocks
-from odf_coordinator.adding import Added, Adding
-from odf_coordinator.changing import Changing
-from odf_coordinator.claims import Claims
-from odf_coordinator.collector import Collector
-from odf_coordinator.committer import Committer
-from odf_coordinator.dataset_locks import Locks
-from odf_coordinator.datasets import Datasets, Known
-from odf_coordinator.diverged import Diverged
-from odf_coordinator.drafts import Manifest
-from odf_coordinator.dropping import Dropping
-from odf_coordinator.handlers import Notifications
-from odf_coordinator.importer import Importer
-from odf_coordinator.keys import KeyFolder, Owners
-from odf_coordinator.outcomes import Outcome, require_committed
-from odf_coordinator.publisher import Publisher
-from odf_coordinator.pulling import Pulling
-from odf_coordinator.reading import Reading
-from odf_coordinator.rebuilding import Rebuilding
-from odf_coordinator.references import References
-from odf_coordinator.scheduler import Scheduler
-from odf_coordinator.servicer import Parts
-from odf_coordinator.slices import Slices
+from odf_coordinator.api.bus_handlers import Notifications
+from odf_coordinator.api.grpc_servicer import Parts
+from odf_coordinator.catalog.ownership import KeyFolder, Owners
+from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.dataset_locks import Locks
+from odf_coordinator.commit.head_publisher import Publisher
+from odf_coordinator.commit.outcomes import Outcome, require_committed
+from odf_coordinator.definitions.create import Added, Adding
+from odf_coordinator.definitions.drafts import Manifest
+from odf_coordinator.lifecycle.claims import Claims
+from odf_coordinator.lifecycle.collector import Collector
+from odf_coordinator.operations.drop_data import Dropping
+from odf_coordinator.operations.import_chain import Importer
+from odf_coordinator.operations.modify import Changing
+from odf_coordinator.operations.pull import Pulling
+from odf_coordinator.operations.read import Reading
+from odf_coordinator.operations.rebuild_data import Rebuilding
+from odf_coordinator.operations.references import References
+from odf_coordinator.operations.rollback import Diverged
+from odf_coordinator.storage.slice_index import Slices
 from odf_coordinator.testing_engine import PassingEngine
-from odf_coordinator.transformer import Transformer
-from odf_coordinator.underway import Underway
+from odf_coordinator.transforms.progress import Underway
+from odf_coordinator.transforms.runner import Transformer
+from odf_coordinator.transforms.scheduler import Scheduler
 
 __all__ = ["Coordinator", "FakeBus", "FakeTopics", "NoIngest", "PassingEngine", "TickingClock"]
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.cli import main as cli
-from odf_coordinator.servicer import register
+from odf_coordinator.api.grpc_servicer import register
 from odf_coordinator.testing import Coordinator
 
 Odf = Callable[..., int]

@@ -4,7 +4,7 @@ from odf_common.codec.bus import Body, envelope
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.keys import generate
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_coordinator.board import Board
+from odf_coordinator.views.table import Board
 
 DATASET = generate().dataset_id
 HEAD = physical_hash_of(b"head")

@@ -19,8 +19,8 @@ from odf_common.metadata.events import (
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.datasets import Unreadable
-from odf_coordinator.summaries import unreadable_summary
+from odf_coordinator.api.responses import unreadable_summary
+from odf_coordinator.catalog.registry import Unreadable
 from odf_coordinator.testing import Coordinator
 
 

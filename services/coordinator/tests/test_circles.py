@@ -15,9 +15,9 @@ from odf_common.metadata.events import DatasetKind, Seed, SetTransform, Transfor
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.dataset_locks import Lock
-from odf_coordinator.outcomes import Committed
-from odf_coordinator.outcomes import Refused as RefusedOutcome
+from odf_coordinator.commit.dataset_locks import Lock
+from odf_coordinator.commit.outcomes import Committed
+from odf_coordinator.commit.outcomes import Refused as RefusedOutcome
 from odf_coordinator.testing import Coordinator
 
 CIRCLE = "itself or derived of it"

@@ -13,8 +13,8 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind, RefStore
-from odf_coordinator.datasets import Known
-from odf_coordinator.outcomes import Committed, HeadMoved, Outcome, Refused
+from odf_coordinator.catalog.registry import Known
+from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused
 from odf_coordinator.testing import Coordinator
 
 

@@ -12,10 +12,10 @@ from odf_common.identity.keys import PrivateKey
 from odf_common.metadata.events import SetInfo
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_coordinator.handlers import Commands
-from odf_coordinator.keys import NotOwned
-from odf_coordinator.outcomes import Committed
-from odf_coordinator.summaries import unheard
+from odf_coordinator.api.bus_handlers import Commands
+from odf_coordinator.api.responses import unheard
+from odf_coordinator.catalog.ownership import NotOwned
+from odf_coordinator.commit.outcomes import Committed
 from odf_coordinator.testing import Coordinator
 
 WIDER = ("city STRING", "city STRING, people BIGINT")

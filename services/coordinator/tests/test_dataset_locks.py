@@ -4,7 +4,7 @@ import pytest
 
 from odf_common.identity.did import DatasetId
 from odf_common.service.environment import FreeLocks
-from odf_coordinator.dataset_locks import DatasetBusy, DatasetLocks
+from odf_coordinator.commit.dataset_locks import DatasetBusy, DatasetLocks
 
 ONE, OTHER = (DatasetId.of_key(bytes(31) + bytes([n])) for n in (1, 2))
 

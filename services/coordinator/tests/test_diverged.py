@@ -13,7 +13,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.engine import OnProgress
-from odf_coordinator.pulling import Pulled
+from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.testing import Coordinator, PassingEngine
 
 COPIES = ("cities.copy", "copy.copy")

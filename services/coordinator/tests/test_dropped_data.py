@@ -13,11 +13,11 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.availability import CopyLost, DataDropped, is_dropped, was_dropped
-from odf_coordinator.objects import ObjectRef, objects_of
-from odf_coordinator.outcomes import Refused as RefusedOutcome
-from odf_coordinator.pulling import Pulled
-from odf_coordinator.rebuilding import RebuildDiffers
+from odf_coordinator.commit.outcomes import Refused as RefusedOutcome
+from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.operations.rebuild_data import RebuildDiffers
+from odf_coordinator.storage.availability import CopyLost, DataDropped, is_dropped, was_dropped
+from odf_coordinator.storage.object_checks import ObjectRef, objects_of
 from odf_coordinator.testing import Coordinator, PassingEngine
 
 Objects = dict[tuple[ObjectKind, Multihash], bytes]

@@ -14,8 +14,8 @@ from odf_common.metadata.steps import Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import Past, ValidatedQuery
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.availability import DataDropped, is_dropped, was_dropped
-from odf_coordinator.rebuilding import EngineGone
+from odf_coordinator.operations.rebuild_data import EngineGone
+from odf_coordinator.storage.availability import DataDropped, is_dropped, was_dropped
 from odf_coordinator.testing import Coordinator, PassingEngine
 
 

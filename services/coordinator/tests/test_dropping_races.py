@@ -12,7 +12,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.availability import DataDropped, is_dropped
+from odf_coordinator.storage.availability import DataDropped, is_dropped
 from odf_coordinator.testing import Coordinator, PassingEngine
 
 

@@ -15,8 +15,8 @@ from odf_common.chain.walk import iterate
 from odf_common.errors import HeadMoved
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.testing.profiles import examples
-from odf_coordinator.datasets import Known
-from odf_coordinator.diverged import Diverged
+from odf_coordinator.catalog.registry import Known
+from odf_coordinator.operations.rollback import Diverged
 from odf_coordinator.testing import Coordinator
 
 ROOT = """

@@ -10,9 +10,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.bus import COORDINATOR_REPLIES, NOTIFICATIONS
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_coordinator.handlers import Commands
-from odf_coordinator.ownership import Ownership
-from odf_coordinator.publisher import Publisher
+from odf_coordinator.api.bus_handlers import Commands
+from odf_coordinator.catalog.partitions import Ownership
+from odf_coordinator.commit.head_publisher import Publisher
 from odf_coordinator.testing import Coordinator, FakeBus
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from odf_common.adapters.grpc.client import NobodyThere
 from odf_common.testing.builders import a_dataset
-from odf_coordinator.ingest_client import IngestClient
+from odf_coordinator.operations.ingest_client import IngestClient
 
 
 def test_an_ingest_that_does_not_come_is_waited_for_once_and_not_for_each_dataset(

@@ -15,8 +15,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.testing.killer import Killed, Killer
-from odf_coordinator.collector import GRACE_SECONDS
-from odf_coordinator.outcomes import Committed, Outcome, require_committed
+from odf_coordinator.commit.outcomes import Committed, Outcome, require_committed
+from odf_coordinator.lifecycle.collector import GRACE_SECONDS
 from odf_coordinator.testing import Coordinator, FakeTopics
 
 Act = Callable[[Coordinator], object]

@@ -20,9 +20,9 @@ from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 from odf_common.service.consumer_loop import Reader, Subscription
 from odf_common.testing.bus import MemoryBus, MemoryTopics
-from odf_coordinator.datasets import Known
-from odf_coordinator.handlers import Commands
-from odf_coordinator.servicer import Servicer
+from odf_coordinator.api.bus_handlers import Commands
+from odf_coordinator.api.grpc_servicer import Servicer
+from odf_coordinator.catalog.registry import Known
 from odf_coordinator.testing import Coordinator
 
 

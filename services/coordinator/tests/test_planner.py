@@ -4,7 +4,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
-from odf_coordinator.planner import TRANSITIONS, JobEvent, JobState, Line, Result
+from odf_coordinator.transforms.work_queue import TRANSITIONS, JobEvent, JobState, Line, Result
 
 ONE, TWO = generate().dataset_id, generate().dataset_id
 

@@ -14,7 +14,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.scalars import Timestamp
 from odf_common.testing.power_cut import Disk, Files, Recorder
-from odf_coordinator.objects import objects_of
+from odf_coordinator.storage.object_checks import objects_of
 from odf_coordinator.testing import Coordinator
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -10,8 +10,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, SetInfo, SetTransform, TransformInput
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.references import Compared
-from odf_coordinator.summaries import ref_item
+from odf_coordinator.api.responses import ref_item
+from odf_coordinator.operations.references import Compared
 from odf_coordinator.testing import Coordinator
 
 BRANCH = "cities@next"

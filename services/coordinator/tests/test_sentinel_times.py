@@ -7,9 +7,9 @@ import pytest
 
 from odf_common.codec.bus import envelope
 from odf_common.metadata.scalars import Timestamp
-from odf_coordinator.board import Board
-from odf_coordinator.messages import committed
+from odf_coordinator.commit.bus_messages import committed
 from odf_coordinator.testing import Coordinator
+from odf_coordinator.views.table import Board
 
 Odf = Callable[..., int]
 SENTINELS = [

@@ -7,10 +7,10 @@ from odf_common.identity.keys import generate
 from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.committer import Committer
-from odf_coordinator.datasets import Known
-from odf_coordinator.keys import Owners
-from odf_coordinator.outcomes import Committed, HeadMoved, Outcome
+from odf_coordinator.catalog.ownership import Owners
+from odf_coordinator.catalog.registry import Known
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome
 from odf_coordinator.testing import Coordinator
 
 KEY = generate()

@@ -10,10 +10,10 @@ import pytest
 
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
-from odf_coordinator.scheduler import AT_A_TIME, STALLED
 from odf_coordinator.testing import Coordinator
 from odf_coordinator.testing_engine import PassingEngine
-from odf_coordinator.underway import QUIET
+from odf_coordinator.transforms.progress import QUIET
+from odf_coordinator.transforms.scheduler import AT_A_TIME, STALLED
 
 SLOW = tuple(f"cities.slow.{number}" for number in range(5))
 QUICK = ("cities.copy", "cities.other")

@@ -14,7 +14,7 @@ from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, OffsetInterval, SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.testing import Coordinator
-from odf_coordinator.written import examine
+from odf_coordinator.transforms.engine_output import examine
 
 
 @pytest.fixture

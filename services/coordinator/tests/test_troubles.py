@@ -14,8 +14,8 @@ from odf_common.metadata.engine import TransformRequest, TransformResponseSucces
 from odf_common.ports.bus import PARTITIONS
 from odf_common.ports.engine import OnProgress
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
-from odf_coordinator.ownership import Ownership
-from odf_coordinator.servicer import Servicer
+from odf_coordinator.api.grpc_servicer import Servicer
+from odf_coordinator.catalog.partitions import Ownership
 from odf_coordinator.testing import Coordinator
 
 CONTEXT = cast("grpc.ServicerContext", None)  # `List` does not look at it
@@ -118,7 +118,7 @@ def test_a_dataset_that_could_not_be_read_at_the_start_is_announced_once_it_can(
     pair: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[DatasetId] = []
-    monkeypatch.setattr("odf_coordinator.ownership.READ_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("odf_coordinator.catalog.partitions.READ_AGAIN_SECONDS", 0.0)
     ownership = Ownership(
         datasets=pair.datasets, keys=pair.keys, tell=lambda state: told.append(state.dataset_id)
     )

@@ -11,10 +11,10 @@ from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.bus.v1.bus_pb2 import TransformProgress
 from odf_common.testing.builders import a_dataset
-from odf_coordinator.late import late_rows
-from odf_coordinator.pulling import Pulled
+from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.testing import Coordinator
-from odf_coordinator.underway import SHORT, Underway
+from odf_coordinator.transforms.late_counter import late_rows
+from odf_coordinator.transforms.progress import SHORT, Underway
 
 COUNTING = EngineProgress(stage="computing", rows=3, total=5)
 DONE = EngineProgress(stage="writing", rows=5, total=5, late=2)

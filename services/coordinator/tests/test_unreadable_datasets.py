@@ -16,8 +16,8 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_coordinator.datasets import Unreadable
-from odf_coordinator.handlers import Commands
+from odf_coordinator.api.bus_handlers import Commands
+from odf_coordinator.catalog.registry import Unreadable
 from odf_coordinator.testing import Coordinator
 
 FAULTS = [

@@ -1,0 +1,128 @@
+"""What the coordinator does with messages: commands get one reply each, notifications wake transforms."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from odf_common.codec.bus import Envelope, envelope
+from odf_common.codec.flatbuffers import decode_event
+from odf_common.codec.times import time_of
+from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD, check_ref_name
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import KnownEvent, UnknownEvent
+from odf_common.ports.bus import COORDINATOR_REPLIES
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_common.service.run import Outgoing
+from odf_coordinator.catalog.registry import Datasets
+from odf_coordinator.commit.bus_messages import reply
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
+from odf_coordinator.operations.import_chain import Importer
+from odf_coordinator.storage.slice_index import Slices
+from odf_coordinator.transforms.late_counter import forget_late
+from odf_coordinator.transforms.scheduler import Scheduler
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """Answers proposals."""
+
+    committer: Committer
+    importer: Importer
+
+    def handle(self, message: Envelope) -> Iterable[Outgoing]:
+        """Return the reply; what could not be read is refused too."""
+        try:
+            outcome = self._outcome(message)
+        except OdfError as error:
+            if isinstance(error, Unavailable) and not isinstance(error, StorageUnavailable):
+                raise
+            # A fault of one dataset's files is answered: waiting for it would keep all others waiting.
+            outcome = refusal(error)
+        _note(message, outcome)
+        return (Outgoing(topic=COORDINATOR_REPLIES, envelope=_answer(message, outcome)),)
+
+    def _outcome(self, message: Envelope) -> Outcome:
+        dataset = DatasetId.parse(message.dataset_id)
+        match message.WhichOneof("body"):
+            case "propose":
+                return self._propose(dataset, message.propose)
+            case "import_chain":
+                return self._import(dataset, message.import_chain)
+            case other:
+                raise InvalidInput(text=f"the coordinator takes no {other or 'empty'} command")
+
+    def _propose(self, dataset: DatasetId, body: bus.Propose) -> Outcome:
+        return self.committer.commit(
+            dataset,
+            expected_head=_hash(body.expected_head),
+            events=tuple(known_event(raw) for raw in body.events),
+            system_time=time_of(body.system_time),
+        )
+
+    def _import(self, dataset: DatasetId, body: bus.ImportChain) -> Outcome:
+        return self.importer.import_chain(
+            dataset,
+            expected_head=_hash(body.expected_head),
+            new_head=Multihash.from_bytes(body.new_head),
+            alias=body.alias,
+            ref=check_ref_name(body.ref or HEAD),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notifications:
+    """Wakes the derivatives of datasets that other instances have moved; forgets datasets that are gone."""
+
+    scheduler: Scheduler
+    datasets: Datasets
+    slices: Slices
+
+    def handle(self, message: Envelope) -> Iterable[Outgoing]:
+        """Mark what may be stale now; answers nothing."""
+        match message.WhichOneof("body"):
+            case "committed":
+                self.scheduler.on_announced(DatasetId.parse(message.dataset_id))
+            case "dataset_removed":
+                gone = DatasetId.parse(message.dataset_id)
+                self.scheduler.on_removed(gone)
+                self.datasets.forget(gone)
+                self.slices.forget(gone)
+                forget_late(message.dataset_removed.alias)
+            case _:
+                pass
+        return ()
+
+
+def known_event(raw: bytes) -> KnownEvent:
+    """Read an event; raises `InvalidInput` for one that this version does not know."""
+    event = decode_event(raw)
+    if isinstance(event, UnknownEvent):
+        raise InvalidInput(text=f"an event of kind {event.discriminator} cannot be committed: {event.reason}")
+    return event
+
+
+def _answer(message: Envelope, outcome: Outcome) -> Envelope:
+    return envelope(message.dataset_id, reply(outcome), cause=message)
+
+
+def _hash(raw: bytes) -> Multihash | None:
+    return Multihash.from_bytes(raw) if raw else None
+
+
+def _note(message: Envelope, outcome: Outcome) -> None:
+    facts = {"dataset": message.dataset_id, "correlation": message.correlation_id}
+    match outcome:
+        case Committed(already=True):
+            log.info("proposal repeated", **facts)
+        case Refused(code=code, text=text):
+            log.warning("proposal refused", code=code, why=text, **facts)
+        case HeadMoved(head=head):
+            log.info("proposal overtaken", head=None if head is None else str(head), **facts)
+        case Committed():
+            pass

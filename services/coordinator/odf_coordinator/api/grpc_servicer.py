@@ -1,0 +1,245 @@
+"""The gRPC service `odf.node.v1.Coordinator`: requests to calls, results to answers. Errors are left to the server."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import grpc
+
+from odf_common.adapters.grpc.comparison import encode_comparison
+from odf_common.chain.walk import iterate
+from odf_common.codec.flatbuffers import encode_event
+from odf_common.codec.times import time_of
+from odf_common.dataset.signature_check import stored_signature
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.dataset_refs import is_pattern
+from odf_common.ports.engine import EngineProgress
+from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
+    CoordinatorServicer,
+    add_CoordinatorServicer_to_server,
+)
+from odf_coordinator.api.bus_handlers import known_event
+from odf_coordinator.api.responses import ref_item, summary, unheard, unreadable_summary
+from odf_coordinator.catalog.registry import Datasets, Known, Unreadable
+from odf_coordinator.catalog.rejects import rejects_of
+from odf_coordinator.definitions.create import Adding
+from odf_coordinator.definitions.drafts import Manifest
+from odf_coordinator.operations.drop_data import Dropping
+from odf_coordinator.operations.modify import Changing
+from odf_coordinator.operations.pull import Pulled, Pulling
+from odf_coordinator.operations.read import Reading, ipc_chunks
+from odf_coordinator.operations.references import Expected, References
+from odf_coordinator.storage.availability import was_dropped
+from odf_coordinator.transforms.late_counter import late_rows
+from odf_coordinator.transforms.scheduler import Scheduler
+
+NAME = "odf.node.v1.Coordinator"
+WAITING_SECONDS: Final = 60.0  # who waits for a dataset asks again more often
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What answers the questions."""
+
+    datasets: Datasets
+    adding: Adding
+    changing: Changing
+    reading: Reading
+    references: References
+    pulling: Pulling
+    scheduler: Scheduler
+    dropping: Dropping
+
+
+class Servicer(CoordinatorServicer):
+    """Answers the `odf` command and other services."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Answer with these parts."""
+        self._parts = parts
+
+    def Add(self, request: wire.AddRequest, context: grpc.ServicerContext) -> wire.AddReply:  # noqa: N802
+        """Make datasets of manifests."""
+        manifests = tuple(Manifest(name=one.name, text=one.text) for one in request.manifests)
+        added = self._parts.adding.add(manifests, is_replacing=request.replace)
+        results = [
+            wire.AddReply.Result(
+                alias=one.alias, dataset_id=str(one.dataset_id), head=str(one.head), outcome=one.outcome
+            )
+            for one in added
+        ]
+        return wire.AddReply(results=results)
+
+    def List(self, request: wire.ListRequest, context: grpc.ServicerContext) -> wire.ListReply:  # noqa: N802
+        """Return all datasets by name."""
+        listed = self._parts.datasets.listed()
+        return wire.ListReply(datasets=[self._told(one) for one in listed])
+
+    def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
+        """Return one dataset, with the size of its data."""
+        known = self._parts.datasets.find_at(request.ref)
+        size = sum(one.size for one in self._parts.reading.slices.all(known))
+        return self._summary(known, data_size=size)
+
+    def Log(self, request: wire.LogRequest, context: grpc.ServicerContext) -> Iterator[wire.BlockItem]:  # noqa: N802
+        """Iterate over blocks, newest first."""
+        known = self._parts.datasets.find_at(request.ref)
+        blocks = iterate(self._parts.datasets.reader(known.id), known.state.head)
+        for name, _, raw in islice(blocks, request.limit or None):
+            signature = None
+            if request.with_signatures:
+                signature = stored_signature(self._parts.datasets.blobs, known.id, name)
+            yield wire.BlockItem(hash=str(name), content=raw, signature=signature)
+
+    def LastEvent(  # noqa: N802
+        self, request: wire.LastEventRequest, context: grpc.ServicerContext
+    ) -> wire.LastEventReply:
+        """Return the event of a kind that is in force."""
+        known = self._parts.datasets.find_at(request.ref)
+        event = known.state.definitions.in_force(request.kind)
+        return wire.LastEventReply(
+            event=b"" if event is None else encode_event(event),
+            alias=known.alias,
+            dataset_id=str(known.id),
+            kind=known.state.kind.name,
+        )
+
+    def Tail(self, request: wire.TailRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
+        """Iterate over the Arrow stream of the last records."""
+        table = self._parts.reading.tail(request.ref, request.records)
+        return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
+
+    def Query(self, request: wire.SqlRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
+        """Iterate over the Arrow stream of an answer."""
+        table = self._parts.reading.query(request.sql)
+        return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
+
+    def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[wire.PullItem]:  # noqa: N802
+        """Iterate over the steps of a pull."""
+        pulling = self._parts.pulling
+        if request.HasField("set_watermark"):
+            if request.all or not request.refs or any(is_pattern(ref) for ref in request.refs):
+                raise InvalidInput(text="a watermark is set on datasets given by name")
+            steps = pulling.set_watermarks(request.refs, time_of(request.set_watermark))
+        elif request.reset_derivatives:
+            steps = pulling.derive_again(
+                () if request.all else request.refs,
+                is_recursive=request.recursive,
+                is_wanted=context.is_active,
+            )
+        else:
+            steps = pulling.pull(
+                request.refs,
+                is_all=request.all,
+                is_recursive=request.recursive,
+                is_wanted=context.is_active,
+            )
+        return map(_pull_item, steps)
+
+    def Rename(self, request: wire.RenameRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
+        """Give a dataset another name."""
+        return self._told(self._parts.changing.rename(request.ref, request.new_alias))
+
+    def Delete(self, request: wire.DeleteRequest, context: grpc.ServicerContext) -> wire.DeleteReply:  # noqa: N802
+        """Remove a dataset."""
+        self._parts.changing.delete(request.ref)
+        return wire.DeleteReply()
+
+    def Reset(self, request: wire.ResetRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
+        """Move a head back."""
+        return self._summary(
+            self._parts.changing.reset(request.ref, Multihash.parse(request.head), is_forced=request.force)
+        )
+
+    def DropData(self, request: wire.DropDataRequest, context: grpc.ServicerContext) -> wire.DropDataReply:  # noqa: N802
+        """Remove the data of a derivative."""
+        dropped = self._parts.dropping.drop(request.ref)
+        return wire.DropDataReply(
+            alias=dropped.known.alias,
+            slices=dropped.slices,
+            checkpoints=dropped.checkpoints,
+            size=dropped.size,
+        )
+
+    def CommitEvent(  # noqa: N802
+        self,
+        request: wire.CommitEventRequest,
+        context: grpc.ServicerContext,
+    ) -> wire.DatasetSummary:
+        """Append one metadata event."""
+        return self._summary(self._parts.changing.commit_event(request.ref, known_event(request.event)))
+
+    def ListRefs(self, request: wire.ListRefsRequest, context: grpc.ServicerContext) -> wire.ListRefsReply:  # noqa: N802
+        """Return the references of a dataset."""
+        return wire.ListRefsReply(refs=[ref_item(one) for one in self._parts.references.all(request.ref)])
+
+    def SetRef(self, request: wire.SetRefRequest, context: grpc.ServicerContext) -> wire.RefItem:  # noqa: N802
+        """Make or move a reference."""
+        expected = Expected(request.expected) if request.HasField("expected") else None
+        return ref_item(self._parts.references.set(request.ref, request.block, expected))
+
+    def DeleteRef(self, request: wire.DeleteRefRequest, context: grpc.ServicerContext) -> wire.DeleteRefReply:  # noqa: N802
+        """Remove a reference."""
+        expected = Expected(request.expected) if request.HasField("expected") else None
+        self._parts.references.delete(request.ref, expected)
+        return wire.DeleteRefReply()
+
+    def FastForward(  # noqa: N802
+        self, request: wire.FastForwardRequest, context: grpc.ServicerContext
+    ) -> wire.DatasetSummary:
+        """Move the head forward to a reference."""
+        return self._summary(self._parts.references.fast_forward(request.ref))
+
+    def Compare(self, request: wire.CompareRequest, context: grpc.ServicerContext) -> wire.Comparison:  # noqa: N802
+        """Compare two chains."""
+        compared = self._parts.references.compare(request.left, request.right)
+        return encode_comparison(compared.relation, compared.common)
+
+    def _told(self, one: Known | Unreadable) -> wire.DatasetSummary:
+        """Return the summary of a dataset; one that cannot be summed up says so, and hides no other."""
+        if isinstance(one, Unreadable):
+            return unreadable_summary(one)
+        try:
+            return self._summary(one)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this dataset only
+            return unreadable_summary(self._parts.datasets.unreadable(one.entry, error))
+
+    def _summary(self, known: Known, *, data_size: int = 0) -> wire.DatasetSummary:
+        return summary(
+            known,
+            problem=self._parts.scheduler.trouble(known.id)
+            or self._parts.datasets.waits.recent(known.id, WAITING_SECONDS)
+            or unheard(known, self._parts.datasets.is_ours),
+            data_size=data_size,
+            # Only of derivatives: a listing opens no file of a root but its head.
+            is_dropped=known.is_derivative and was_dropped(self._parts.datasets, known),
+            late=late_rows(self._parts.datasets.blobs, known.id) if known.is_derivative else 0,
+            rejects=rejects_of(self._parts.datasets, known),
+        )
+
+
+def register(server: grpc.Server, parts: Parts) -> tuple[str, ...]:
+    """Add the service to a server; returns its full name."""
+    add_CoordinatorServicer_to_server(Servicer(parts), server)
+    return (NAME,)
+
+
+def _pull_item(step: Pulled) -> wire.PullItem:
+    now = step.progress or EngineProgress()
+    return wire.PullItem(
+        alias=step.alias,
+        state=step.state,
+        new_blocks=step.new_blocks,
+        new_records=step.new_records,
+        error=step.error,
+        head="" if step.head is None else str(step.head),
+        stage=now.stage,
+        rows=now.rows,
+        total=now.total,
+        late=now.late if step.progress else step.new_late,
+        rejected=step.rejects.count,
+        rejected_reason=step.rejects.reason,
+    )

@@ -1,0 +1,85 @@
+"""What the coordinator shows of a dataset."""
+
+from collections.abc import Callable
+from typing import Final
+
+from odf_common.adapters.grpc.comparison import encode_comparison
+from odf_common.codec.times import time_message, time_message_or_none
+from odf_common.dataset.rejects import Rejects
+from odf_common.identity.did import DatasetId
+from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+from odf_coordinator.catalog.problems import Problem
+from odf_coordinator.catalog.registry import Known, Unreadable
+from odf_coordinator.operations.references import Reference
+
+NONE: Final = Rejects()
+
+
+def summary(
+    known: Known,
+    *,
+    problem: Problem | None = None,
+    data_size: int = 0,
+    is_dropped: bool = False,
+    late: int = 0,
+    rejects: Rejects = NONE,
+) -> wire.DatasetSummary:
+    """Return a dataset as the answer to a question."""
+    state = known.state
+    return wire.DatasetSummary(
+        alias=known.alias,
+        dataset_id=str(known.id),
+        kind=state.kind.name,
+        head=str(state.head),
+        blocks=state.sequence_number + 1,
+        records=state.next_offset,
+        watermark=time_message_or_none(state.watermark),
+        system_time=time_message(state.system_time),
+        push_topics=dict(known.entry.push_topics),
+        problem="" if problem is None else problem.text,
+        remedy="" if problem is None else problem.remedy,
+        since=None if problem is None else problem.since.ns,
+        data_size=data_size,
+        inputs=[str(one) for one in known.inputs()],
+        dropped=is_dropped,
+        late=late,
+        rejected=rejects.count,
+        rejected_reason=rejects.reason,
+    )
+
+
+def unheard(known: Known, is_ours: Callable[[DatasetId], bool]) -> Problem | None:
+    """Return the problem of a dataset of ours whose push sources have no topic, as after its key was brought here."""
+    missing = known.state.push_sources.keys() - known.entry.push_topics.keys()
+    if not missing or not is_ours(known.id):
+        return None
+    return Problem(
+        text=f"push source {', '.join(sorted(missing))} has no topic here: nothing can be published to it",
+        remedy=f"`odf pull {known.alias}` creates it",
+        since=known.state.system_time,
+    )
+
+
+def unreadable_summary(one: Unreadable) -> wire.DatasetSummary:
+    """Return what can be told of a dataset whose chain cannot be read."""
+    entry = one.entry
+    return wire.DatasetSummary(
+        alias=entry.alias,
+        dataset_id=str(entry.dataset_id),
+        push_topics=dict(entry.push_topics),
+        problem=f"cannot be read: {one.why}",
+        remedy=one.remedy,
+        since=None if one.since is None else one.since.ns,
+    )
+
+
+def ref_item(reference: Reference) -> wire.RefItem:
+    """Return a reference as the answer to a question."""
+    compared = reference.compared
+    return wire.RefItem(
+        name=reference.name,
+        block="" if reference.block is None else str(reference.block),
+        sequence_number=reference.sequence_number,
+        compared=None if compared is None else encode_comparison(compared.relation, compared.common),
+        problem=reference.problem,
+    )

@@ -1,0 +1,41 @@
+"""Who reads whom: no dataset comes to read itself, over whatever steps, and none loses what it reads."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from odf_common.errors import InvalidInput
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import MetadataEvent, SetTransform
+from odf_common.ports.store import CatalogEntry
+from odf_coordinator.catalog.registry import Datasets, DatasetUnknown
+
+
+@contextmanager
+def inputs_kept(
+    datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool = False
+) -> Iterator[None]:
+    """Keep what datasets read as it is while `events` come into a dataset, if a transform is among them.
+
+    Raises `InvalidInput` if that would close a circle, and `DatasetUnknown` for an input that is not here where
+    they must be. Take it before `Committer.exclusively`, never inside.
+    """
+    events = tuple(events)
+    if not any(isinstance(event, SetTransform) for event in events):
+        yield
+        return
+    with datasets.catalog.locked():
+        require_inputs_kept(datasets, entry, events, are_here=are_here)
+        yield
+
+
+def require_inputs_kept(
+    datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool
+) -> None:
+    """Raise what `inputs_kept` raises; for those who hold the catalog's lock."""
+    for one in (one for event in events if isinstance(event, SetTransform) for one in event.inputs):
+        dataset, name = DatasetId.parse(one.dataset_ref), one.alias or one.dataset_ref
+        if datasets.is_derived_of(dataset, entry.dataset_id):
+            text = f"{entry.alias} cannot read {name}, which is {entry.alias} itself or derived of it"
+            raise InvalidInput(text=text)
+        if are_here and datasets.catalog.by_id(dataset) is None:
+            raise DatasetUnknown(what=name)

@@ -1,0 +1,257 @@
+"""This node's datasets: from a reference to catalog entry, chain state and blocks."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Protocol
+
+import structlog
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import NotFound, OdfError
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD, split_ref
+from odf_common.identity.dataset_refs import parse_ref
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import DatasetKind
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefReader
+from odf_coordinator.catalog.problems import Problems, remedy_of
+
+log = structlog.get_logger(__name__)
+
+
+class States(Protocol):
+    """Folded chains."""
+
+    def at(self, dataset: DatasetId, head: Multihash) -> ChainState:
+        """Return the state at a block of the chain."""
+
+    def aside(self, dataset: DatasetId, block: Multihash) -> ChainState:
+        """Return the state at a block that is not the head."""
+
+    def current(self, dataset: DatasetId) -> ChainState | None:
+        """Return the state at the head."""
+
+    def remember(self, state: ChainState) -> None:
+        """Keep a state that is known to be right."""
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop what is known of a dataset that has gone."""
+
+
+@dataclass(eq=False, kw_only=True)
+class DatasetUnknown(NotFound):
+    """No dataset bears this name or id."""
+
+    nearest: str | None = None
+
+    def __str__(self) -> str:
+        """Return the reference that led nowhere, and the nearest name."""
+        return f"dataset {self.what} does not exist" + (
+            f"; did you mean {self.nearest}?" if self.nearest else ""
+        )
+
+    def advice(self) -> str:
+        """Return how to see what there is."""
+        return "`odf list` shows the datasets of this node"
+
+
+@dataclass(eq=False, kw_only=True)
+class ReferenceUnknown(NotFound):
+    """The dataset has no reference of this name."""
+
+    def advice(self) -> str:
+        """Return how to see what there is."""
+        return (
+            "`odf ref list DATASET` shows the references of a dataset, `odf ref set DATASET@NAME` makes one"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A dataset that has a name and blocks, at one of its references."""
+
+    entry: CatalogEntry
+    state: ChainState
+    ref: str = HEAD
+
+    @property
+    def id(self) -> DatasetId:
+        """Return the dataset's id."""
+        return self.entry.dataset_id
+
+    @property
+    def alias(self) -> str:
+        """Return the dataset's name, as it was spelled."""
+        return self.entry.alias
+
+    @property
+    def is_derivative(self) -> bool:
+        """Tell whether it takes its data from other datasets."""
+        return self.state.kind is DatasetKind.Derivative
+
+    def inputs(self) -> tuple[DatasetId, ...]:
+        """Return the datasets that its transform reads, each once."""
+        return inputs_of(self.state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A dataset that has a name, and why its chain cannot be read."""
+
+    entry: CatalogEntry
+    why: str
+    remedy: str = ""
+    since: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Datasets:
+    """Looks datasets up; those that are not `is_ours` are copies."""
+
+    catalog: Catalog
+    states: States
+    blobs: BlobStore
+    refs: RefReader
+    is_ours: Callable[[DatasetId], bool] = lambda _: True
+    troubles: Problems = field(default_factory=Problems)
+    """Of datasets that could not be read when they were last listed."""
+    waits: Problems = field(default_factory=Problems)
+    """Of datasets that could not be committed to when that was last tried: their lock is held, say."""
+    roots: set[DatasetId] = field(default_factory=set)
+    """Datasets known to be roots, which they stay: they read no other."""
+
+    def find(self, ref: str) -> Known:
+        """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name."""
+        known = self.known(self.entry(ref))
+        if known is None:
+            raise DatasetUnknown(what=ref)
+        return known
+
+    def find_at(self, ref: str) -> Known:
+        """Return the dataset of `DATASET@NAME` at that reference; raises `DatasetUnknown`, `NotFound`."""
+        text, name = split_ref(ref)
+        if name == HEAD:
+            return self.find(text)
+        entry = self.entry(text)
+        block = self.require_ref(entry, name)
+        return Known(entry=entry, state=self.states.aside(entry.dataset_id, block), ref=name)
+
+    def require_ref(self, entry: CatalogEntry, name: str) -> Multihash:
+        """Return where a reference of a dataset is; raises `ReferenceUnknown`."""
+        block = self.refs.head(entry.dataset_id, name)
+        if block is None:
+            raise ReferenceUnknown(what=f"reference {name} of {entry.alias}")
+        return block
+
+    def entry(self, ref: str) -> CatalogEntry:
+        """Return the catalog entry of this alias or id; raises `DatasetUnknown` with the nearest name."""
+        parsed = parse_ref(ref)
+        found = (
+            self.catalog.by_id(parsed)
+            if isinstance(parsed, DatasetId)
+            else self.catalog.by_alias(str(parsed))
+        )
+        if found is None:
+            raise DatasetUnknown(what=ref, nearest=self.nearest(ref))
+        return found
+
+    def by_id(self, dataset: DatasetId) -> Known | None:
+        """Return the dataset with this id, None when it has no name here or no blocks."""
+        entry = self.catalog.by_id(dataset)
+        return None if entry is None else self.known(entry)
+
+    def known(self, entry: CatalogEntry) -> Known | None:
+        """Return the dataset of an entry, None when it has no blocks."""
+        state = self.states.current(entry.dataset_id)
+        return None if state is None else Known(entry=entry, state=state)
+
+    def all(self) -> Iterator[Known]:
+        """Iterate over all datasets by name; one that cannot be read does not hide the others."""
+        return (one for one in self.listed() if isinstance(one, Known))
+
+    def listed(self) -> Iterator[Known | Unreadable]:
+        """Iterate over all datasets by name, those that cannot be read among them."""
+        entries = tuple(self.catalog.entries())
+        if self.troubles:
+            self.troubles.keep(entry.dataset_id for entry in entries)
+        for entry in entries:
+            one = self.read(entry)
+            if one is not None:
+                yield one
+
+    def read(self, entry: CatalogEntry) -> Known | Unreadable | None:
+        """Return the dataset of an entry, or why it cannot be read; None when it has no blocks."""
+        try:
+            known = self.known(entry)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this dataset only
+            return self.unreadable(entry, error)
+        self.troubles.clear(entry.dataset_id)
+        return known
+
+    def unreadable(self, entry: CatalogEntry, error: Exception) -> Unreadable:
+        """Return why a dataset cannot be read; what is new of it is logged."""
+        why = str(error) if isinstance(error, OdfError) else f"{type(error).__name__}: {error}"
+        remedy = remedy_of(
+            error, f"`odf verify {entry.alias}` tells what is damaged; restore it, or delete the dataset"
+        )
+        if self.troubles.note(entry.dataset_id, why, remedy=remedy):
+            log.error(
+                "dataset cannot be read",
+                dataset=entry.alias,
+                why=why,
+                exc_info=not isinstance(error, OdfError),
+            )
+        noted = self.troubles.get(entry.dataset_id)
+        return Unreadable(entry=entry, why=why, remedy=remedy, since=None if noted is None else noted.since)
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop what is known of a dataset that has gone."""
+        self.states.forget(dataset)
+        self.troubles.clear(dataset)
+        self.waits.clear(dataset)
+        self.roots.discard(dataset)
+
+    def dependants(self, dataset: DatasetId) -> tuple[Known, ...]:
+        """Return the other derivatives here that read the dataset directly; of roots nothing is read for that."""
+        entries = tuple(self.catalog.entries())
+        self.roots.intersection_update({entry.dataset_id for entry in entries})
+        derived = [
+            known
+            for entry in entries
+            if entry.dataset_id not in self.roots and isinstance(known := self.read(entry), Known)
+        ]
+        self.roots.update(known.id for known in derived if not known.is_derivative)
+        return tuple(known for known in derived if dataset in known.inputs() and known.id != dataset)
+
+    def is_derived_of(self, dataset: DatasetId, origin: DatasetId) -> bool:
+        """Tell whether a dataset is `origin`, or reads it over any number of steps, as far as this node knows them."""
+        seen: set[DatasetId] = set()
+        waiting = [dataset]
+        while waiting:
+            one = waiting.pop()
+            if one == origin:
+                return True
+            if one not in seen:
+                seen.add(one)
+                known = self.by_id(one)
+                waiting.extend(() if known is None else known.inputs())
+        return False
+
+    def nearest(self, ref: str) -> str | None:
+        """Return the name most like `ref`, None when none is."""
+        names = {entry.alias.lower(): entry.alias for entry in self.catalog.entries()}
+        close = get_close_matches(ref.lower(), names, n=1)
+        return names[close[0]] if close else None
+
+    def reader(self, dataset: DatasetId) -> Callable[[Multihash], bytes]:
+        """Return what reads the dataset's blocks."""
+        return lambda name: self.blobs.read(dataset, ObjectKind.BLOCK, name)
+
+
+def inputs_of(state: ChainState) -> tuple[DatasetId, ...]:
+    """Return the datasets that the transform of a chain reads, in its order; none for a root."""
+    if state.transform is None:
+        return ()
+    return tuple(DatasetId.parse(one.dataset_ref) for one in state.transform.inputs)

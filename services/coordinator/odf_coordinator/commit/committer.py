@@ -1,0 +1,216 @@
+"""The only code that moves references (design: one writer).
+
+The fence is the compare-and-set of the reference against `expected_head`. The locks around it, one in this process
+and one in Redis, only save wasted work: with either lost, or outlived, an overtaken proposal still changes nothing.
+Order of writing: objects are there before, then blocks with their signatures, then the head; each durable before
+the next.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import structlog
+
+from odf_common.chain.build_blocks import build_blocks
+from odf_common.chain.state import ChainState
+from odf_common.errors import ChainRuleViolated, InvalidInput, Unavailable
+from odf_common.errors import HeadMoved as HeadMovedError
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import KnownEvent, Seed
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.store import BlobStore, ObjectKind, RefStore
+from odf_coordinator.catalog.ownership import NotOwned
+from odf_coordinator.catalog.problems import Problems, remedy_of
+from odf_coordinator.catalog.registry import States
+from odf_coordinator.commit.dataset_locks import DatasetLocks, Locks
+from odf_coordinator.commit.duplicates import is_repeat
+from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
+from odf_coordinator.storage.object_checks import require_checkpoint, require_objects
+
+log = structlog.get_logger(__name__)
+
+
+Listener = Callable[[ChainState], None]
+RequireOwned = Callable[[DatasetId], None]
+Sign = Callable[[Multihash], bytes]
+
+
+class Committer:
+    """Admits blocks and moves heads."""
+
+    def __init__(  # noqa: PLR0913 - ports and what was set
+        self,
+        *,
+        blobs: BlobStore,
+        refs: RefStore,
+        states: States,
+        locks: Locks,
+        require_owned: RequireOwned,
+        block_version: int = 3,
+        lock_ttl_ms: int = 10_000,
+        sign: Sign | None = None,
+        waits: Problems | None = None,
+    ) -> None:
+        """Use these ports; write blocks of `block_version`, and what `sign` makes of each one's hash beside it.
+
+        `require_owned` raises `NotOwned` for datasets that are not ours to commit to.
+        """
+        self._blobs = blobs
+        self._refs = refs
+        self._states = states
+        self._require_owned = require_owned
+        self._block_version = block_version
+        self._sign = sign
+        self._waits = Problems() if waits is None else waits
+        self.locks = DatasetLocks(locks, lock_ttl_ms)
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` after each move of a head made here, with the state at the new head."""
+        self._listeners.append(listener)
+
+    def commit(
+        self,
+        dataset: DatasetId,
+        *,
+        expected_head: Multihash | None,
+        events: Sequence[KnownEvent],
+        system_time: Timestamp,
+        ref: str = HEAD,
+        onto: ChainState | None = None,
+    ) -> Outcome:
+        """Append events as consecutive blocks in one move of `ref`; a repeat of a commit is answered `already`.
+
+        They follow what is there, or a block `onto` of the chain; what came after that is forgotten in the same move.
+        """
+        try:
+            self._require_owned(dataset)
+        except NotOwned as error:
+            return refusal(error)
+        try:
+            outcome = self._commit(dataset, expected_head, events, system_time, ref, onto)
+        except Unavailable as error:
+            self._waits.note(dataset, f"commits wait: {error}", remedy=remedy_of(error, ""))
+            raise
+        self._waits.clear(dataset)
+        return outcome
+
+    def _commit(  # noqa: PLR0917 - what `commit` is given
+        self,
+        dataset: DatasetId,
+        expected_head: Multihash | None,
+        events: Sequence[KnownEvent],
+        system_time: Timestamp,
+        ref: str,
+        onto: ChainState | None,
+    ) -> Outcome:
+        with self.exclusively(dataset):
+            head = self._refs.head(dataset, ref)
+            if head != expected_head:
+                return self._overtaken(dataset, ref, expected_head, events, system_time)
+            try:
+                past = onto or (None if head is None else self._state(dataset, ref, head))
+                state = self._write(dataset, past, events, system_time)
+            except (ChainRuleViolated, InvalidInput) as error:
+                return refusal(error)
+            try:
+                self.move(dataset, expected=expected_head, state=state, ref=ref)
+            except HeadMovedError:
+                return self._overtaken(dataset, ref, expected_head, events, system_time)
+        return Committed(state=state)
+
+    def require_owned(self, dataset: DatasetId) -> None:
+        """Return if the dataset is ours to commit to; raises `NotOwned`, before any work that would be in vain."""
+        self._require_owned(dataset)
+
+    def move(
+        self, dataset: DatasetId, *, expected: Multihash | None, state: ChainState, ref: str = HEAD
+    ) -> None:
+        """Move a reference to a chain whose blocks and objects are stored and admitted; raises `HeadMoved`.
+
+        Once it has moved nothing is raised: the caller's answer is that it has. Listeners hear of the head only.
+        """
+        self._refs.compare_and_set(dataset, expected=expected, new=state.head, ref=ref)
+        log.info(
+            "reference moved",
+            dataset=str(dataset),
+            ref=ref,
+            block=str(state.head),
+            sequence_number=state.sequence_number,
+            last_offset=state.last_offset,
+        )
+        if ref == HEAD:
+            _contained(self._states.remember, state)
+            self.tell(state)
+
+    def tell(self, state: ChainState) -> None:
+        """Tell the listeners that a chain's head is at least that of `state`; one that fails is logged."""
+        for listener in self._listeners:
+            _contained(listener, state)
+
+    def exclusively(self, dataset: DatasetId) -> AbstractContextManager[None]:
+        """Keep others off a dataset as far as that can be had; whoever outlives the lock meets the fence.
+
+        Raises `DatasetBusy` while another operation of this process works on it.
+        """
+        return self.locks.hold(dataset)
+
+    def _write(
+        self,
+        dataset: DatasetId,
+        past: ChainState | None,
+        events: Sequence[KnownEvent],
+        system_time: Timestamp,
+    ) -> ChainState:
+        """Return the state after `events`, whose blocks are durable then."""
+        for event in events:
+            if isinstance(event, Seed) and event.dataset_id != dataset:
+                raise InvalidInput(text=f"the seed of {dataset} names {event.dataset_id}")
+            require_checkpoint(self._blobs, dataset, event)
+            require_objects(self._blobs, dataset, event)
+        blocks, state = build_blocks(past, events, system_time=system_time, version=self._block_version)
+        for block in blocks:
+            self._blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
+            if self._sign is not None:
+                self._blobs.put(dataset, ObjectKind.SIGNATURE, block.hash, self._sign(block.hash))
+        return state
+
+    def _state(self, dataset: DatasetId, ref: str, block: Multihash) -> ChainState:
+        return (self._states.at if ref == HEAD else self._states.aside)(dataset, block)
+
+    def _overtaken(
+        self,
+        dataset: DatasetId,
+        ref: str,
+        expected: Multihash | None,
+        events: Sequence[KnownEvent],
+        system_time: Timestamp,
+    ) -> Committed | HeadMoved | Refused:
+        """Tell a repeat of what has been committed from a proposal that came too late."""
+        actual = self._refs.head(dataset, ref)
+        if actual is None:
+            return HeadMoved(expected=expected, head=None)
+        state = self._state(dataset, ref, actual)
+        blobs = self._blobs
+        repeated = is_repeat(
+            lambda name: blobs.read(dataset, ObjectKind.BLOCK, name),
+            state.head,
+            expected,
+            events,
+            system_time,
+        )
+        return (
+            Committed(state=state, already=True)
+            if repeated
+            else HeadMoved(expected=expected, head=state.head)
+        )
+
+
+def _contained(listener: Listener, state: ChainState) -> None:
+    """Call what is to hear of a head that has moved; its failure is logged, since it cannot undo the commit."""
+    try:
+        listener(state)
+    except Exception:
+        log.exception("a head has moved, and not all heard of it", dataset=str(state.dataset_id))

@@ -1,0 +1,111 @@
+"""Announces heads (design: the chain is the outbox).
+
+What waits to be said is one state a dataset, the latest: a notification means "the head is at least this", so
+older ones need not be sent, and none is lost for good since a start announces all.
+"""
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final, Protocol
+
+import structlog
+
+from odf_common.chain.state import ChainState
+from odf_common.codec.bus import Envelope, envelope
+from odf_common.errors import Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import NOTIFICATIONS
+from odf_common.ports.engine import EngineProgress
+from odf_common.ports.store import Catalog
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_coordinator.commit.bus_messages import committed
+
+log = structlog.get_logger(__name__)
+
+IDLE_SECONDS: Final = 0.5
+
+
+class Sender(Protocol):
+    """The part of the bus that announcing needs."""
+
+    def send(self, topic: str, envelope: Envelope) -> None:
+        """Queue a message under its dataset's key."""
+
+    def flush(self, timeout: float = 10.0) -> None:
+        """Return when all that this thread has sent is durable; raises `Unavailable` if some of it is not."""
+
+
+class Publisher:
+    """Sends `Committed` notifications from one background thread."""
+
+    def __init__(self, *, bus: Sender, catalog: Catalog) -> None:
+        """Use this bus; names come from the catalog."""
+        self._bus = bus
+        self._catalog = catalog
+        self._waiting: dict[DatasetId, ChainState] = {}
+        self._changed = threading.Condition()
+
+    def announce(self, state: ChainState) -> None:
+        """Have the head announced soon."""
+        with self._changed:
+            self._waiting[state.dataset_id] = state
+            self._changed.notify()
+
+    def removed(self, dataset: DatasetId, alias: str) -> None:
+        """Tell that a dataset is gone; raises `Unavailable` when that cannot be said."""
+        with self._changed:
+            self._waiting.pop(dataset, None)
+        self._bus.send(NOTIFICATIONS, envelope(dataset, bus.DatasetRemoved(alias=alias)))
+        self._bus.flush()
+
+    def working(self, dataset: DatasetId, now: EngineProgress) -> None:
+        """Tell what the engine does for a derivative; nobody waits for that, and none of it has to arrive."""
+        body = bus.TransformProgress(stage=now.stage, rows=now.rows, total=now.total)
+        with suppress(Unavailable):
+            self._bus.send(NOTIFICATIONS, envelope(dataset, body, may_ignore=True))
+
+    def run(self, stop: threading.Event) -> None:
+        """Send what waits until told to stop."""
+        is_lost = False
+        while not stop.is_set():
+            batch = self._take()
+            if not batch:
+                continue
+            try:
+                self._send(batch.values())
+            except Unavailable as error:
+                self._put_back(batch)
+                if not is_lost:
+                    log.warning("heads cannot be announced, trying again", why=str(error))
+                is_lost = True
+                stop.wait(IDLE_SECONDS)
+            else:
+                is_lost = False
+
+    def _take(self) -> dict[DatasetId, ChainState]:
+        with self._changed:
+            if not self._waiting:
+                self._changed.wait(IDLE_SECONDS)
+            batch, self._waiting = self._waiting, {}
+            return batch
+
+    def _put_back(self, batch: dict[DatasetId, ChainState]) -> None:
+        """Keep what was not sent, unless something newer waits already."""
+        with self._changed:
+            self._waiting = {**batch, **self._waiting}
+
+    def _send(self, states: Iterable[ChainState]) -> None:
+        for state in states:
+            entry = self._catalog.by_id(state.dataset_id)
+            if entry is None:
+                # A dataset is announced once it has a name; `add` gives it after the blocks.
+                continue
+            try:
+                body = committed(state, alias=entry.alias)
+            except Exception:
+                # Who asks the coordinator is told the same; the heads of other datasets are announced.
+                log.exception("a head cannot be announced", dataset=entry.alias, block=str(state.head))
+                continue
+            self._bus.send(NOTIFICATIONS, envelope(state.dataset_id, body))
+        self._bus.flush()

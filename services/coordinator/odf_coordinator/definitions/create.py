@@ -1,0 +1,185 @@
+"""Making datasets of manifests, and making them again: each dataset all or nothing."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from odf_common.errors import AlreadyExists
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddPushSource, KnownEvent
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Clock
+from odf_common.ports.engine import Engine
+from odf_common.ports.store import CatalogEntry
+from odf_coordinator.catalog.dependency_guard import inputs_kept, require_inputs_kept
+from odf_coordinator.catalog.ownership import KeyFolder
+from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.outcomes import require_committed
+from odf_coordinator.commit.retry_on_conflict import again_when_overtaken
+from odf_coordinator.definitions.diff import (
+    changes,
+    dropped_sources,
+    require_admitted,
+    require_replaceable,
+    standing,
+)
+from odf_coordinator.definitions.drafts import Draft, Manifest, drafts_of
+from odf_coordinator.definitions.query_validation import Validation
+from odf_coordinator.lifecycle.claims import Claims
+from odf_coordinator.transforms.migration import Migrating
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """What became of a manifest: `outcome` is added, unchanged or replaced."""
+
+    alias: str
+    dataset_id: DatasetId
+    head: Multihash
+    outcome: str
+
+
+@dataclass(eq=False, kw_only=True)
+class NameTaken(AlreadyExists):
+    """Another dataset, or another definition of this one, bears the name."""
+
+    changed: str
+
+    def __str__(self) -> str:
+        """Return the name, and in what the manifest differs."""
+        return f"dataset {self.what} already exists and differs in {self.changed}"
+
+    def advice(self) -> str:
+        """Return how to go on."""
+        return "give --replace to change its definition, or another name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adding:
+    """Adds datasets."""
+
+    datasets: Datasets
+    committer: Committer
+    claims: Claims
+    engine: Engine
+    clock: Clock
+    keys: KeyFolder
+
+    def add(self, manifests: Sequence[Manifest], *, is_replacing: bool) -> tuple[Added, ...]:
+        """Make the datasets of all manifests. All are checked before the first is made."""
+        drafts = drafts_of(manifests, self.datasets.catalog)
+        validation = Validation(datasets=self.datasets, engine=self.engine)
+        checked = []
+        for written in drafts:
+            known = self._existing(written)
+            draft = written if known is None else written.with_events(standing(known.state, written.events))
+            if known is not None:
+                self._require_changeable(known, draft, is_replacing=is_replacing)
+            with draft.placed():
+                require_admitted(None if known is None else known.state, draft.seed, draft.events)
+            checked.append(validation.check(draft))
+        return tuple(self._make(draft) for draft in checked)
+
+    def amend(self, known: Known, events: Sequence[KnownEvent]) -> Known:
+        """Append events that say something new of a dataset, and make the topics they need at its head.
+
+        With a new query comes what its migration makes, in the same commit. Raises `NotOwned` before anything is made
+        for a copy, and `InvalidQuery` when the state of the query before cannot be carried over.
+        """
+        self.committer.require_owned(known.id)
+        time = max(self.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
+        events = Migrating(datasets=self.datasets, engine=self.engine).carried(known, events, time)
+        entry = self.give_topics(known, events) if known.ref == HEAD else known.entry
+        with inputs_kept(self.datasets, known.entry, events, are_here=True):
+            outcome = self.committer.commit(
+                known.id, expected_head=known.state.head, events=events, system_time=time, ref=known.ref
+            )
+        return replace(known, entry=entry, state=require_committed(known.id, outcome).state)
+
+    def give_topics(self, known: Known, events: Iterable[KnownEvent]) -> CatalogEntry:
+        """Return the dataset's entry, kept with a topic, which exists then, for each push source of `events`."""
+        sources = _sources_of(events)
+        entry = self.claims.entry(known.id)
+        if entry.push_topics.keys() >= set(sources):
+            return entry
+        with self.claims.adding_topics(known.id, sources) as made, self.datasets.catalog.locked():
+            now = self.claims.entry(known.id)  # it may have been renamed
+            entry = replace(now, push_topics={**now.push_topics, **made})
+            self.datasets.catalog.replace(entry)
+        return entry
+
+    def make_heard(self, known: Known) -> None:
+        """Give the push sources of a dataset topics where they have none, as after its key was brought here."""
+        sources = known.state.push_sources
+        if sources.keys() - known.entry.push_topics.keys():
+            self.give_topics(known, sources.values())
+            self.committer.tell(known.state)
+
+    def _require_changeable(self, known: Known, draft: Draft, *, is_replacing: bool) -> None:
+        require_compatible(known, draft, is_replacing=is_replacing)
+        if changes(known.state, draft.events):
+            self.committer.require_owned(known.id)
+
+    def _existing(self, draft: Draft) -> Known | None:
+        entry = self.datasets.catalog.by_alias(draft.name)
+        return None if entry is None else self.datasets.known(entry)
+
+    def _make(self, draft: Draft) -> Added:
+        known = self._existing(draft)
+        if known is None:
+            made, outcome = self._create(draft), "added"
+        else:
+            made = again_when_overtaken(lambda: self._replaced(draft))
+            outcome = "replaced" if changes(known.state, draft.events) else "unchanged"
+        log.info("manifest added", dataset=made.alias, outcome=outcome)
+        return Added(alias=made.alias, dataset_id=made.id, head=made.state.head, outcome=outcome)
+
+    def _replaced(self, draft: Draft) -> Known:
+        known = self.datasets.find(draft.name)
+        changed = changes(known.state, draft.events)
+        return self.amend(known, changed) if changed else known
+
+    def _create(self, draft: Draft) -> Known:
+        """Write key, chain, topics, and last the name, which makes the dataset one."""
+        dataset, catalog = draft.dataset_id, self.datasets.catalog
+        with self.claims.creating(dataset, draft.name, _sources_of(draft.events)) as topics:
+            entry = CatalogEntry(alias=draft.name, dataset_id=dataset, push_topics=topics)
+            self.keys.save(draft.key)
+            known = self._written(draft, entry)
+            with catalog.locked():
+                require_inputs_kept(self.datasets, entry, draft.events, are_here=True)
+                catalog.add(entry)
+        self.committer.tell(known.state)
+        return known
+
+    def _written(self, draft: Draft, entry: CatalogEntry) -> Known:
+        events = (draft.seed, *draft.events)
+        outcome = self.committer.commit(
+            draft.dataset_id, expected_head=None, events=events, system_time=self.clock.now()
+        )
+        state = require_committed(draft.dataset_id, outcome).state
+        return Known(entry=entry, state=state)
+
+
+def _sources_of(events: Iterable[KnownEvent]) -> list[str]:
+    return [event.source_name for event in events if isinstance(event, AddPushSource)]
+
+
+def require_compatible(known: Known, draft: Draft, *, is_replacing: bool) -> None:
+    """Return if the manifest says what the dataset says, or may replace it; raises `NameTaken` otherwise."""
+    changed = [type(event).__name__ for event in changes(known.state, draft.events)]
+    if draft.snapshot.kind is not known.state.kind:
+        changed.append("kind")
+    changed += [f"source {name}" for name in dropped_sources(known.state, draft.events)]
+    if not changed:
+        return
+    if not is_replacing:
+        raise NameTaken(what=known.alias, changed=", ".join(changed))
+    with draft.placed():
+        require_replaceable(known.state, draft.snapshot.kind, draft.events)

@@ -1,0 +1,296 @@
+"""What an event may declare: columns of which no record could ever be hashed, merged or told apart are refused.
+
+Complaints name source and column; `where` is a path below the event, such as `read.ddlSchema[0]`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.data.ddl import ddl_to_schema
+from odf_common.data.schema_evolution import schema_of_event
+from odf_common.data.stored_types import stored_schema
+from odf_common.errors import InvalidInput
+from odf_common.hashing.logical import UnhashableType, check_hashable
+from odf_common.metadata.events import AddPushSource, KnownEvent, SetDataSchema, SetPollingSource, SetVocab
+from odf_common.metadata.steps import (
+    MergeStrategy,
+    MergeStrategyAppend,
+    MergeStrategyChangelogStream,
+    MergeStrategySnapshot,
+    ReadStep,
+    ReadStepCsv,
+    Strings,
+)
+from odf_common.metadata.vocabulary import DatasetVocabulary, vocabulary_of
+from odf_coordinator.definitions.declared_schemas import Source, without_operations
+
+PRIMARY: Final = "merge.primaryKey"
+COMPARED: Final = "merge.compareColumns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column, and the path where it is declared."""
+
+    path: str
+    field: pa.Field
+
+    def refused(self, text: str) -> InvalidInput:
+        """Return the complaint about the column."""
+        return InvalidInput(text=f"column {self.field.name}: {text}", where=self.path)
+
+
+def require_possible(event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
+    """Return if there can be records of what the event declares; raises `InvalidInput`."""
+    match event:
+        case AddPushSource() | SetPollingSource():
+            try:
+                _require_source(event, vocabulary)
+            except InvalidInput as error:
+                raise of_source(event, error) from error
+        case SetDataSchema():
+            _require_schema(event, vocabulary)
+        case SetVocab():
+            _require_vocabulary(event)
+        case _:
+            pass
+
+
+def require_pollable(event: KnownEvent) -> None:
+    """Raise `InvalidInput` for a polling source: this node has no part that fetches data."""
+    if isinstance(event, SetPollingSource):
+        text = (
+            "polling is not supported by this node, which would never fetch this source; "
+            "declare an AddPushSource and append what you fetch with `odf ingest`"
+        )
+        raise InvalidInput(text=text)
+
+
+def of_source(source: Source, error: InvalidInput) -> InvalidInput:
+    """Return the complaint with the source's name before it."""
+    name = f"source {source.source_name}" if isinstance(source, AddPushSource) else "the polling source"
+    return InvalidInput(text=f"{name}: {error.text}", where=error.where)
+
+
+def declared_columns(read: ReadStep) -> tuple[Column, ...] | None:
+    """Return the columns that a read step declares, None if it leaves them open; raises `InvalidInput`."""
+    if read.schema is not None:
+        found = _columns_of(SetDataSchema(schema=read.schema), "read.schema")
+        return tuple(Column(path=f"read.schema.fields[{n}]", field=field) for n, field in enumerate(found))
+    if not read.ddl_schema:
+        return None
+    columns: list[Column] = []
+    for number, text in enumerate(read.ddl_schema):
+        path = f"read.ddlSchema[{number}]"
+        try:
+            columns += (Column(path=path, field=field) for field in ddl_to_schema([text]))
+        except InvalidInput as error:
+            raise InvalidInput(text=str(error), where=path) from error
+    return tuple(columns)
+
+
+def _require_source(source: Source, vocabulary: DatasetVocabulary) -> None:
+    if isinstance(source, AddPushSource) and not source.source_name.strip():
+        raise InvalidInput(text="its name is empty; call it default", where="sourceName")
+    if isinstance(source.read, ReadStepCsv):
+        _require_characters(source.read)
+    columns = declared_columns(source.read)
+    if columns is not None:
+        _require_distinct(columns)
+        if isinstance(source.read, ReadStepCsv):
+            _require_flat(columns)
+    if columns is None or source.preprocess is not None:
+        _require_keys(source.merge, None)
+        return
+    names = [column.field.name for column in columns]
+    if (
+        isinstance(source.merge, MergeStrategyChangelogStream)
+        and vocabulary.operation_type_column not in names
+    ):
+        text = (
+            f"a ChangelogStream takes operations from column {vocabulary.operation_type_column}; declare it"
+        )
+        raise InvalidInput(text=text, where="read")
+    _require_event_time(names, vocabulary)
+    kept = set(without_operations(pa.schema([column.field for column in columns]), source, vocabulary).names)
+    columns = tuple(column for column in columns if column.field.name in kept)
+    _require_own_names(columns, vocabulary)
+    for column in columns:
+        _require_hashable(column)
+        if column.field.name == vocabulary.event_time_column:
+            _require_time(column)
+    _require_keys(source.merge, {*kept, vocabulary.event_time_column})
+    _require_flat_keys(source.merge, columns)
+
+
+def _require_flat(columns: Iterable[Column]) -> None:
+    """Raise `InvalidInput` for a list or a struct: a Csv cell holds one value."""
+    for column in columns:
+        if kind.is_nested(column.field.type):
+            text = f"Csv has no values of type {column.field.type}; declare STRING, and take it apart by preprocess"
+            raise column.refused(text)
+
+
+def _require_characters(read: ReadStepCsv) -> None:
+    """Raise `InvalidInput` unless what separates and quotes values are single characters."""
+    for name in ("separator", "quote", "escape"):
+        value = getattr(read, name)
+        if value and (len(value) != 1 or not value.isascii() or value in "\r\n"):
+            raise InvalidInput(text=f"{value!r} is not one ASCII character", where=f"read.{name}")
+
+
+def _require_event_time(names: Sequence[str], vocabulary: DatasetVocabulary) -> None:
+    """Raise `InvalidInput` if the vocabulary names an event time column that the source does not declare.
+
+    Without a name of its own the event time may be missing: it is then the time at which a record came.
+    """
+    name = vocabulary.event_time_column
+    if name == DatasetVocabulary().event_time_column or name in names:
+        return
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+    text = (
+        f"SetVocab names {name} as the event time, and the schema has no such column; {hint} "
+        "Declare it, or leave out eventTimeColumn for the time at which records come"
+    )
+    raise InvalidInput(text=text, where="read")
+
+
+def _require_schema(event: SetDataSchema, vocabulary: DatasetVocabulary) -> None:
+    path = "rawArrowSchema" if event.schema is None else "schema"
+    form = "{}" if event.schema is None else "{}.fields[{}]"
+    found = enumerate(_columns_of(event, path))
+    columns = tuple(Column(path=form.format(path, n), field=field) for n, field in found)
+    _require_distinct(columns)
+    for column in columns:
+        _require_hashable(column)
+    names = [column.field.name for column in columns]
+    for name in system_columns(vocabulary):
+        if name not in names:
+            text = f"column {name} is missing; a data schema has the system columns too"
+            raise InvalidInput(text=text, where=path)
+
+
+def _require_vocabulary(event: SetVocab) -> None:
+    names = system_columns(vocabulary_of(event))
+    if not all(name.strip() for name in names):
+        raise InvalidInput(text="a system column needs a name")
+    lower = [name.lower() for name in names]
+    for name in names:
+        if lower.count(name.lower()) > 1:
+            raise InvalidInput(text=f"two system columns are called {name}")
+
+
+def system_columns(vocabulary: DatasetVocabulary) -> Strings:
+    """Return the names of offset, operation, system time and event time."""
+    return tuple(getattr(vocabulary, field.name) for field in fields(vocabulary))
+
+
+def _columns_of(event: SetDataSchema, path: str) -> Sequence[pa.Field]:
+    try:
+        return tuple(schema_of_event(event))
+    except InvalidInput as error:
+        raise InvalidInput(text=str(error), where=path) from error
+
+
+def _require_distinct(columns: Sequence[Column]) -> None:
+    seen: dict[str, str] = {}
+    for column in columns:
+        name = column.field.name
+        before = seen.get(name.lower())
+        seen[name.lower()] = name
+        if before is not None:
+            text = "is declared twice" if before == name else f"SQL cannot tell it from {before}"
+            raise column.refused(f"{text}; give it another name")
+
+
+def _require_own_names(columns: Iterable[Column], vocabulary: DatasetVocabulary) -> None:
+    event_time = vocabulary.event_time_column
+    system = {name.lower(): name for name in system_columns(vocabulary)}
+    for column in columns:
+        taken = system.get(column.field.name.lower())
+        if taken is not None and column.field.name != event_time:
+            text = (
+                f"the name belongs to system column {taken}; give it another name, or rename that by SetVocab"
+            )
+            raise column.refused(text)
+
+
+def _require_hashable(column: Column) -> None:
+    for scale in _scales(column.field.type):
+        if scale < 0:
+            raise column.refused(f"a decimal cannot have the negative scale {scale}; use 0 or more")
+    try:
+        check_hashable(stored_schema(pa.schema([column.field])))
+    except UnhashableType as error:
+        raise column.refused(f"type {column.field.type} has no logical hash; {error.advice()}") from error
+    _require_distinct_inside(column, column.field.type)
+
+
+def _require_distinct_inside(column: Column, type_: pa.DataType) -> None:
+    for inner in _inner(type_):
+        _require_distinct_inside(column, inner.type)
+    if kind.is_struct(type_):
+        seen: set[str] = set()
+        for inner in type_.fields:
+            if inner.name.lower() in seen:
+                raise column.refused(f"its struct has two fields called {inner.name}")
+            seen.add(inner.name.lower())
+
+
+def _scales(type_: pa.DataType) -> tuple[int, ...]:
+    if kind.is_decimal(type_):
+        return (type_.scale,)
+    return tuple(scale for inner in _inner(type_) for scale in _scales(inner.type))
+
+
+def _inner(type_: pa.DataType) -> tuple[pa.Field, ...]:
+    if kind.is_struct(type_):
+        return tuple(type_.fields)
+    is_list = kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_)
+    return (type_.value_field,) if is_list else ()
+
+
+def _require_time(column: Column) -> None:
+    type_ = column.field.type
+    if not (kind.is_timestamp(type_) or kind.is_date(type_)):
+        raise column.refused(f"the event time has to be a TIMESTAMP or DATE, not {type_}")
+
+
+def _require_keys(merge: MergeStrategy, names: set[str] | None) -> None:
+    """Return if the merge has a key, of columns among `names`, None where those are not known."""
+    if isinstance(merge, MergeStrategyAppend):
+        return
+    if not merge.primary_key:
+        raise InvalidInput(
+            text="primaryKey is empty; name the columns that tell records apart", where=PRIMARY
+        )
+    _require_declared(merge.primary_key, names, "primary key", PRIMARY)
+    if isinstance(merge, MergeStrategySnapshot) and merge.compare_columns:
+        _require_declared(merge.compare_columns, names, "column to compare", COMPARED)
+
+
+def _require_flat_keys(merge: MergeStrategy, columns: Iterable[Column]) -> None:
+    """Return unless a list or a struct is part of the key: keys are sorted, and those have no order."""
+    keys = () if isinstance(merge, MergeStrategyAppend) else merge.primary_key
+    nested = {one.field.name: one.field.type for one in columns if kind.is_nested(one.field.type)}
+    for number, name in enumerate(keys):
+        if name in nested:
+            what = "struct" if kind.is_struct(nested[name]) else "list"
+            text = f"primary key {name} is a {what}; a key needs columns of single values"
+            raise InvalidInput(text=text, where=f"{PRIMARY}[{number}]")
+
+
+def _require_declared(given: Strings, names: set[str] | None, role: str, where: str) -> None:
+    for number, name in enumerate(given):
+        if names is not None and name not in names:
+            near = get_close_matches(name, sorted(names), n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(names))}"
+            raise InvalidInput(
+                text=f"{role} {name} is not a declared column{hint}", where=f"{where}[{number}]"
+            )

@@ -1,0 +1,181 @@
+"""From manifests to datasets that could be made: parsed, put in order, inputs resolved to ids. Nothing is written."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+
+from odf_common.codec.manifests import Written, written_snapshots
+from odf_common.errors import InvalidInput
+from odf_common.identity.dataset_refs import parse_alias, parse_ref
+from odf_common.identity.did import DatasetId
+from odf_common.identity.keys import PrivateKey, generate
+from odf_common.metadata.events import KnownEvent, Seed, SetTransform, TransformInput
+from odf_common.metadata.normalize import normalize
+from odf_common.metadata.snapshot import DatasetSnapshot
+from odf_common.ports.store import Catalog
+from odf_coordinator.catalog.registry import DatasetUnknown
+from odf_coordinator.definitions.diff import require_whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A file of one or more snapshots; `name` is for error messages."""
+
+    name: str
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A dataset as a manifest wants it. `key` is new; it is not used where the name exists already."""
+
+    written: Written
+    snapshot: DatasetSnapshot
+    dataset_id: DatasetId
+    key: PrivateKey
+
+    @property
+    def name(self) -> str:
+        """Return the alias as it was written."""
+        return self.snapshot.name
+
+    @property
+    def events(self) -> tuple[KnownEvent, ...]:
+        """Return what the dataset is to say of itself."""
+        return self.snapshot.metadata
+
+    def with_events(self, events: tuple[KnownEvent, ...]) -> "Draft":
+        """Return the draft with other events in the same places."""
+        return replace(self, snapshot=replace(self.snapshot, metadata=events))
+
+    @property
+    def seed(self) -> Seed:
+        """Return the event that the chain begins with."""
+        return Seed(dataset_id=self.dataset_id, dataset_kind=self.snapshot.kind)
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """Put the place in the file, and the dataset's name, before each complaint, whose `where` is a path."""
+        with _placed(self.written):
+            yield
+
+
+def drafts_of(manifests: Sequence[Manifest], catalog: Catalog) -> tuple[Draft, ...]:
+    """Return the datasets of all manifests, inputs before those who read them.
+
+    Raises `InvalidInput` that names the manifest: for a text that is no snapshot, a name given twice, datasets
+    that read each other; `DatasetUnknown` for an input that is neither here nor in the manifests.
+    """
+    drafts: dict[str, Draft] = {}
+    for manifest in manifests:
+        for written in written_snapshots(manifest.text, manifest.name):
+            draft = _draft(written, catalog)
+            if draft.name.lower() in drafts:
+                with draft.placed():
+                    raise InvalidInput(text="is defined twice", where="content.name")
+            drafts[draft.name.lower()] = draft
+    return tuple(_resolved(drafts[name], drafts, catalog) for name in _in_order(drafts))
+
+
+def resolve(event: SetTransform, ids: Mapping[str, DatasetId], catalog: Catalog) -> SetTransform:
+    """Return the transform with inputs named by id; `ids` are those of datasets yet to be made, by lower-case name."""
+    inputs = tuple(
+        TransformInput(
+            dataset_ref=str(_id_of(one.dataset_ref, ids, catalog)), alias=one.alias or one.dataset_ref
+        )
+        for one in event.inputs
+    )
+    return replace(event, inputs=inputs)
+
+
+def _draft(written: Written, catalog: Catalog) -> Draft:
+    with _placed(written):
+        normal = normalize(written.snapshot)
+        require_whole(normal)
+    key = generate()
+    entry = catalog.by_alias(str(parse_alias(normal.name)))
+    dataset_id = key.dataset_id if entry is None else entry.dataset_id
+    return Draft(written=written, snapshot=normal, dataset_id=dataset_id, key=key)
+
+
+@contextmanager
+def _placed(written: Written) -> Iterator[None]:
+    try:
+        yield
+    except InvalidInput as error:
+        path = error.where or ""
+        where = ": ".join(part for part in (written.place(path), written.snapshot.name, path) if part)
+        raise replace(error, where=where) from error
+
+
+def _in_order(drafts: Mapping[str, Draft]) -> tuple[str, ...]:
+    graph = {name: _input_names(draft) & drafts.keys() for name, draft in drafts.items()}
+    try:
+        return tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        names = " → ".join(reversed(error.args[1]))
+        raise InvalidInput(text=f"datasets read each other: {names}") from error
+
+
+def _input_names(draft: Draft) -> set[str]:
+    return {
+        one.dataset_ref.lower()
+        for event in draft.events
+        if isinstance(event, SetTransform)
+        for one in event.inputs
+    }
+
+
+def _resolved(draft: Draft, drafts: Mapping[str, Draft], catalog: Catalog) -> Draft:
+    ids = {name: other.dataset_id for name, other in drafts.items()}
+    try:
+        events = tuple(
+            resolve(event, ids, catalog) if isinstance(event, SetTransform) else event
+            for event in draft.events
+        )
+    except DatasetUnknown as error:
+        place = draft.written.place(_path_of_input(draft, error.what))
+        raise InputUnknown(what=error.what, nearest=error.nearest, reader=draft.name, where=place) from error
+    return replace(draft, snapshot=replace(draft.snapshot, metadata=events))
+
+
+def _path_of_input(draft: Draft, ref: str) -> str:
+    paths = (
+        f"content.metadata[{number}].inputs[{at}].datasetRef"
+        for number, event in enumerate(draft.events)
+        if isinstance(event, SetTransform)
+        for at, one in enumerate(event.inputs)
+        if one.dataset_ref == ref
+    )
+    return next(paths)
+
+
+def _id_of(ref: str, ids: Mapping[str, DatasetId], catalog: Catalog) -> DatasetId:
+    parsed = parse_ref(ref)
+    if isinstance(parsed, DatasetId):
+        if parsed in ids.values() or catalog.by_id(parsed) is not None:
+            return parsed
+    elif str(parsed).lower() in ids:
+        return ids[str(parsed).lower()]
+    else:
+        entry = catalog.by_alias(str(parsed))
+        if entry is not None:
+            return entry.dataset_id
+    raise DatasetUnknown(what=ref)
+
+
+@dataclass(eq=False, kw_only=True)
+class InputUnknown(DatasetUnknown):
+    """An input of a transform is not here."""
+
+    reader: str
+    where: str
+
+    def __str__(self) -> str:
+        """Return which input of which dataset is missing, and where it is asked for."""
+        return f"{self.where}: input {self.what} of {self.reader} does not exist"
+
+    def advice(self) -> str:
+        """Return what to do first."""
+        return f"add {self.what} first, or give its manifest in the same command"

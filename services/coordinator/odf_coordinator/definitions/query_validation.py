@@ -1,0 +1,131 @@
+"""Asking the engine whether transforms can run, before anything is committed."""
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import InvalidQuery
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddPushSource, KnownEvent, SetPollingSource, SetTransform
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.ports.engine import Engine, Past
+from odf_coordinator.catalog.registry import Datasets
+from odf_coordinator.definitions.declared_schemas import (
+    known_schemas,
+    schema_of,
+    schema_of_events,
+    vocabulary_of_events,
+    with_system,
+)
+from odf_coordinator.definitions.diff import event_at
+from odf_coordinator.definitions.drafts import Draft
+from odf_coordinator.definitions.schema_evolution import require_additive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a query sees of a dataset."""
+
+    schema: pa.Schema | None
+    vocabulary: DatasetVocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A transform that can run: it names the engine's version, and makes this schema, None while that is unknown."""
+
+    event: SetTransform
+    schema: pa.Schema | None
+
+
+class Validation:
+    """Checks transforms in dependency order: the output of one is the input of the next."""
+
+    def __init__(self, *, datasets: Datasets, engine: Engine) -> None:
+        """Know what is in the catalog."""
+        self._datasets = datasets
+        self._engine = engine
+        self._drafted: dict[DatasetId, Shape] = {}
+
+    def check(self, draft: Draft) -> Draft:
+        """Return the draft if its queries can run, with the engine's version in its transform.
+
+        Raises `InvalidQuery` with the engine's words and position, and `EngineNotAvailable`.
+        """
+        vocabulary = vocabulary_of_events(draft.events)
+        schema = schema_of_events(draft.events)
+        known = self._datasets.by_id(draft.dataset_id)
+        events = [*draft.events]
+        for number, event in enumerate(draft.events):
+            with draft.placed(), event_at(number):
+                if isinstance(event, SetTransform):
+                    checked = self.output(event, vocabulary, None if known is None else known.state)
+                    events[number], schema = checked.event, checked.schema
+                self.preprocessing(event, vocabulary)
+        self._drafted[draft.dataset_id] = Shape(schema=schema, vocabulary=vocabulary)
+        return draft.with_events(tuple(events))
+
+    def preprocessing(self, event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
+        """Return if the SQL of a source, where it has some, can run; raises `InvalidQuery`."""
+        if isinstance(event, AddPushSource | SetPollingSource) and event.preprocess is not None:
+            with _at("preprocess"):
+                self._engine.validate(event.preprocess, {}, {}, vocabulary)
+
+    def output(self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None) -> Checked:
+        """Return a transform with the engine's version, where it names none, and its output schema.
+
+        One that the chain has already stays as it is, whatever engine is here. Raises `InvalidInput` for one that does
+        not go on from the columns of `past`, the dataset as it is.
+        """
+        shapes = {one.alias or one.dataset_ref: self._shape(one.dataset_ref) for one in event.inputs}
+        schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
+        vocabularies = {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {}
+        with _at("transform"):
+            is_new = past is None or past.transform != event
+            asked = event.transform if is_new else replace(event.transform, version=None)
+            before = past if is_new and schemas else None
+            validated = self._engine.validate(asked, schemas, vocabularies, vocabulary, _past(before, event))
+            require_inputs(validated.tables, shapes)
+        if is_new and event.transform.version is None:
+            event = replace(event, transform=replace(event.transform, version=validated.version))
+        if validated.schema is None:
+            return Checked(event=event, schema=None)
+        schema = with_system(validated.schema, vocabulary)
+        if past is not None and is_new:
+            require_additive(past, schema)
+        return Checked(event=event, schema=schema)
+
+    def _shape(self, ref: str) -> Shape:
+        dataset = DatasetId.parse(ref)
+        if dataset in self._drafted:
+            return self._drafted[dataset]
+        known = self._datasets.find(ref)
+        return Shape(schema=schema_of(known.state), vocabulary=known.state.vocabulary)
+
+
+def _past(state: ChainState | None, event: SetTransform) -> Past | None:
+    """Return the query whose state a new one has to take over, None where there is no state, or of other inputs."""
+    known = None if state is None or state.checkpoint is None else state.transform
+    if known is None or known.inputs != event.inputs:
+        return None
+    return Past(transform=known.transform)
+
+
+@contextmanager
+def _at(path: str) -> Iterator[None]:
+    """Say of complaints about SQL in which field of an event it stands."""
+    try:
+        yield
+    except InvalidQuery as error:
+        raise InvalidQuery(text=str(error), where=path) from error
+
+
+def require_inputs(tables: Iterable[str], inputs: Collection[str]) -> None:
+    """Return if every table is an input, case aside; raises `InvalidQuery` naming the first that is none."""
+    known = {name.lower() for name in inputs}
+    for table in tables:
+        if table.lower() not in known:
+            raise InvalidQuery(text=f"table {table} is not an input; inputs are: {', '.join(sorted(inputs))}")

@@ -1,0 +1,100 @@
+"""Whether what a source or a query declares can go on in a dataset that has a schema: asked when it is committed.
+
+The same is asked of every batch. Columns that a source never had may be missing from it, if they are optional: they
+are null in its records. A column that the source had before is not dropped without a word.
+"""
+
+import pyarrow as pa
+
+from odf_common.chain.state import ChainState
+from odf_common.data.schema_alignment import continued_schema, with_new_columns
+from odf_common.data.schema_evolution import check_evolution, schema_of_event
+from odf_common.errors import InvalidInput
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_coordinator.definitions.declared_columns import declared_columns, of_source
+from odf_coordinator.definitions.declared_schemas import (
+    Source,
+    declared_schema,
+    with_system,
+    without_operations,
+)
+
+
+def require_continuing(
+    known: pa.Schema, source: Source, before: Source | None, vocabulary: DatasetVocabulary
+) -> None:
+    """Return if records of the source fit the schema `known` of the dataset; raises `InvalidInput` naming the column.
+
+    `before` is the definition that the source replaces. What comes of SQL, or of a read step without a schema, is
+    known only when it comes.
+    """
+    declared = declared_records(source, vocabulary)
+    if declared is None:
+        return
+    try:
+        _require_case(known, declared)
+        previous = None if before is None else declared_records(before, vocabulary)
+        if previous is not None:
+            _require_kept(known, previous, declared)
+        check_evolution(known, continued_schema(_with_nulls(declared, known), known, vocabulary))
+    except InvalidInput as error:
+        found = InvalidInput(text=str(error), where=_path(source, error.where or ""))
+        raise of_source(source, found) from error
+
+
+def require_additive(past: ChainState, output: pa.Schema) -> None:
+    """Return if records of a new query fit the schema of a derivative, which it may add columns to.
+
+    `output` has the system columns. Raises `InvalidInput` naming the column (spec: Query Evolution).
+    """
+    if past.schema is None:
+        return
+    known = schema_of_event(past.schema)
+    try:
+        check_evolution(known, continued_schema(output, with_new_columns(known, output), past.vocabulary))
+    except InvalidInput as error:
+        text = f"{error}; a new query may add columns, but the dataset keeps those it has, under their names and types"
+        raise InvalidInput(text=text, where="transform") from error
+
+
+def declared_records(source: Source, vocabulary: DatasetVocabulary) -> pa.Schema | None:
+    """Return the schema of the records of a source as far as it is declared, system columns first."""
+    declared = None if source.preprocess is not None else declared_schema(source.read)
+    return (
+        None
+        if declared is None
+        else with_system(without_operations(declared, source, vocabulary), vocabulary)
+    )
+
+
+def _with_nulls(declared: pa.Schema, known: pa.Schema) -> pa.Schema:
+    names = set(declared.names)
+    return pa.schema([*declared, *(one for one in known if one.nullable and one.name not in names)])
+
+
+def _require_case(known: pa.Schema, declared: pa.Schema) -> None:
+    names = {name.lower(): name for name in known.names}
+    for name in declared.names:
+        there = names.get(name.lower(), name)
+        if there != name:
+            raise InvalidInput(text=f"the dataset spells it {there}", where=f"column {name}")
+
+
+def _require_kept(known: pa.Schema, before: pa.Schema, declared: pa.Schema) -> None:
+    """Return if the source keeps the columns of the dataset that it had, and none becomes required."""
+    for column in known:
+        at = before.get_field_index(column.name)
+        if at < 0:
+            continue
+        now = declared.get_field_index(column.name)
+        if now < 0:
+            raise InvalidInput(text="cannot be removed from the schema", where=f"column {column.name}")
+        if column.nullable and before.field(at).nullable and not declared.field(now).nullable:
+            raise InvalidInput(text="was optional and cannot become required", where=f"column {column.name}")
+
+
+def _path(source: Source, where: str) -> str:
+    """Return the path of the column that a complaint is about, or of the read step."""
+    name = where.removeprefix("column ").partition(".")[0].removesuffix("[]")
+    columns = declared_columns(source.read) or ()
+    return next((column.path for column in columns if column.field.name == name), "read")

@@ -1,0 +1,222 @@
+"""Creating and removing datasets so that a process may be killed at any write, and nothing is left that no one removes.
+
+A dataset is created in many steps: key, chain, topics, and last its name, which makes it one. It is removed in the
+opposite order: first its name, in one step, then all else. Around either, the operation holds a claim on the dataset,
+whose record lists what there may be. One rule ends a claim, and also one that a killed process left: what the
+record lists, and no name vouches for, is removed. Topics are created and deleted while no other lock is held, since
+the broker may be slow; what cannot be removed now is removed later (`Collector`).
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import structlog
+
+from odf_common.errors import AlreadyExists, OdfError
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import Catalog, CatalogEntry, Claim, RefStore
+from odf_coordinator.catalog.ownership import KeyFolder
+from odf_coordinator.catalog.push_topics import PushTopics, topics_for
+from odf_coordinator.catalog.registry import Datasets, DatasetUnknown
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.dataset_locks import DatasetBusy
+from odf_coordinator.commit.head_publisher import Publisher
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+WAIT_SECONDS: Final = 15.0  # for another operation on the same dataset, which may wait for the broker
+POLL_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """Claims datasets for the time in which they are created, removed or given topics."""
+
+    datasets: Datasets
+    refs: RefStore
+    committer: Committer
+    topics: PushTopics
+    publisher: Publisher
+    keys: KeyFolder
+    wait_seconds: float = WAIT_SECONDS
+
+    @contextmanager
+    def creating(self, dataset: DatasetId, alias: str, sources: Iterable[str]) -> Iterator[Mapping[str, str]]:
+        """Yield a new topic for each source; afterwards there is a dataset with this name, or nothing of it.
+
+        Raises `AlreadyExists` if the name is taken, and `DatasetBusy`.
+        """
+
+        def record(claim: Claim) -> Mapping[str, str]:
+            self._require_free(alias)
+            return self._reserve(claim, alias, sources)
+
+        with self._claimed(dataset, record) as made:
+            self._create_topics(made)
+            yield made
+
+    @contextmanager
+    def adding_topics(self, dataset: DatasetId, sources: Iterable[str]) -> Iterator[Mapping[str, str]]:
+        """Yield a new topic for each source that has none; those that the entry does not get are deleted afterwards.
+
+        Raises `DatasetUnknown` and `DatasetBusy`.
+        """
+
+        def record(claim: Claim) -> Mapping[str, str]:
+            entry = self.entry(dataset)
+            return self._reserve(claim, entry.alias, [one for one in sources if one not in entry.push_topics])
+
+        with self._claimed(dataset, record) as made:
+            self._create_topics(made)
+            yield made
+
+    @contextmanager
+    def importing(self, dataset: DatasetId, alias: str) -> Iterator[None]:
+        """Claim a copy that is new here; objects stay if it fails, since the next attempt needs them.
+
+        Raises `AlreadyExists` if the name is taken, and `DatasetBusy`.
+        """
+
+        def record(claim: Claim) -> None:
+            self._require_free(alias)
+            claim.write(CatalogEntry(alias=alias, dataset_id=dataset))
+
+        with self._claimed(dataset, record, is_copy=True):
+            self._drop_head(dataset)  # of an attempt that was killed before the name was taken
+            yield
+
+    def remove(self, dataset: DatasetId, require_removable: Callable[[CatalogEntry], None]) -> CatalogEntry:
+        """Free a dataset's name and remove all of it, also one whose chain cannot be read; returns its last entry.
+
+        Once the name is free the dataset is gone: what cannot be removed at once is removed by the collector.
+        """
+
+        def record(claim: Claim) -> CatalogEntry:
+            entry = self.entry(dataset)
+            require_removable(entry)
+            claim.write(entry)
+            self._catalog.remove(entry.alias)
+            return entry
+
+        with self._claimed(dataset, record) as entry:
+            return entry
+
+    def settle(self, dataset: DatasetId, is_due: Callable[[CatalogEntry], bool]) -> bool:
+        """Remove what a killed operation left of a dataset; False if the claim is held, or its record is not due."""
+        claim = self._catalog.claim(dataset)
+        if claim is None:
+            return False
+        try:
+            with self._catalog.locked():
+                if not is_due(claim.entry):
+                    return False
+                claim.write(claim.entry)
+            self._settle(claim, is_copy=False)
+        finally:
+            claim.release()
+        return True
+
+    def entry(self, dataset: DatasetId) -> CatalogEntry:
+        """Return the entry as it is now; raises `DatasetUnknown`."""
+        entry = self._catalog.by_id(dataset)
+        if entry is None:
+            raise DatasetUnknown(what=str(dataset))
+        return entry
+
+    @property
+    def _catalog(self) -> Catalog:
+        return self.datasets.catalog
+
+    @contextmanager
+    def _claimed(
+        self, dataset: DatasetId, record: Callable[[Claim], T], *, is_copy: bool = False
+    ) -> Iterator[T]:
+        """Claim a dataset, `record` under the catalog's lock, and settle the claim afterwards, whatever happened."""
+        claim, recorded = self._take(dataset, record)
+        try:
+            try:
+                yield recorded
+            finally:
+                self._settle(claim, is_copy=is_copy)
+        finally:
+            claim.release()
+
+    def _take(self, dataset: DatasetId, record: Callable[[Claim], T]) -> tuple[Claim, T]:
+        deadline = time.monotonic() + self.wait_seconds
+        while True:
+            with self._catalog.locked():
+                claim = self._catalog.claim(dataset)
+                if claim is not None:
+                    return claim, _recorded(claim, record)
+            if time.monotonic() >= deadline:
+                why = f"it has been created or removed for {self.wait_seconds:g} s by another operation"
+                raise DatasetBusy(what=f"dataset {dataset}", why=why)
+            time.sleep(POLL_SECONDS)
+
+    def _settle(self, claim: Claim, *, is_copy: bool) -> None:
+        """Remove what the claim recorded and no name vouches for; what is left over is logged, never raised."""
+        entry = claim.entry
+        try:
+            named = self._named(entry)
+            if named is None:
+                self._remove(entry, is_copy=is_copy)
+            kept = () if named is None else named.push_topics.values()
+            for topic in entry.push_topics:
+                if topic not in kept:
+                    self.topics.delete_topic(topic)
+            if named is None and not is_copy:
+                self.publisher.removed(entry.dataset_id, entry.alias)
+            claim.settle()
+        except OdfError as error:
+            log.warning("what is left of a dataset is removed later", dataset=entry.alias, why=str(error))
+
+    def _named(self, entry: CatalogEntry) -> CatalogEntry | None:
+        """Return the dataset's entry, None if it has no name; most often it has the one that was recorded."""
+        found = self._catalog.by_alias(entry.alias) if entry.alias else None
+        if found is None or found.dataset_id != entry.dataset_id:
+            found = self._catalog.by_id(entry.dataset_id)
+        return found
+
+    def _remove(self, entry: CatalogEntry, *, is_copy: bool) -> None:
+        dataset = entry.dataset_id
+        with self.committer.exclusively(dataset):
+            if is_copy:
+                self._drop_head(dataset)
+            else:
+                self.datasets.blobs.delete_dataset(dataset)
+            self.datasets.states.forget(dataset)
+        if not is_copy:
+            self.keys.remove(dataset)
+
+    def _drop_head(self, dataset: DatasetId) -> None:
+        if self.refs.head(dataset) is not None:
+            self.refs.remove(dataset, HEAD, expected=None)
+
+    def _require_free(self, alias: str) -> None:
+        if self._catalog.by_alias(alias) is not None:
+            raise AlreadyExists(what=f"dataset {alias}")
+
+    def _reserve(self, claim: Claim, alias: str, sources: Iterable[str]) -> Mapping[str, str]:
+        """Record names of topics that no dataset has, and no other claim has recorded; hold the catalog's lock."""
+        taken = {topic for entry in self._catalog.entries() for topic in entry.push_topics.values()}
+        taken |= {topic for other in self._catalog.claims() for topic in other.push_topics}
+        made = topics_for(alias, sources, taken, prefix=self.topics.prefix)
+        claim.write(CatalogEntry(alias=alias, dataset_id=claim.entry.dataset_id, push_topics=made))
+        return made
+
+    def _create_topics(self, made: Mapping[str, str]) -> None:
+        for topic in made.values():
+            self.topics.create_push_topic(topic)
+
+
+def _recorded(claim: Claim, record: Callable[[Claim], T]) -> T:
+    try:
+        return record(claim)
+    except BaseException:
+        claim.release()
+        raise

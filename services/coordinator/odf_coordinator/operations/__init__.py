@@ -1,0 +1,1 @@
+"""What a person asks for: change, reset, stage, import, pull, drop and rebuild, read."""

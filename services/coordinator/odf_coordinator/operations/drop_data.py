@@ -1,0 +1,131 @@
+"""Data of derivatives that is let go, since it can be made again of the inputs: slices and checkpoints, never blocks.
+
+A note (`dataset/drop_marker.py`) is written before anything is removed, so that dropped data is not taken for lost.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from odf_common.chain.input_divergence import Line
+from odf_common.chain.walk import iterate
+from odf_common.dataset.drop_marker import note_drop
+from odf_common.errors import InvalidQuery, Refused
+from odf_common.metadata.events import ExecuteTransform, SetTransform
+from odf_common.metadata.steps import Transform
+from odf_common.ports.engine import Engine, EngineNotAvailable
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.storage.availability import objects_by_block
+from odf_coordinator.storage.object_checks import ObjectRef, objects_of
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """What was let go; `size` in bytes."""
+
+    known: Known
+    slices: int
+    checkpoints: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropping:
+    """Drops data."""
+
+    datasets: Datasets
+    committer: Committer
+    engine: Engine
+
+    def drop(self, ref: str) -> Dropped:
+        """Remove the slices and checkpoints of a derivative of ours that this node can make again.
+
+        Raises `Refused` for a root, for a copy, where an input could not give again what it gave, and where a transform
+        of the chain was computed by an engine that is not here; `Unavailable` when the engine cannot be asked.
+        """
+        known = self.datasets.find(ref)
+        if not known.is_derivative:
+            text = f"{known.alias} is a root: its data is derived of nothing, and could not be made again"
+            raise Refused(reason="DataNotDerived", text=text)
+        self.committer.require_owned(known.id)
+        self._require_engine(known)  # not under the lock: a busy engine answers late
+        with self.committer.exclusively(known.id):
+            asked, known = known, self.datasets.find(ref)
+            if known.state.transform != asked.state.transform:
+                self._require_engine(known)
+            self._require_inputs(known)
+            note_drop(self.datasets.blobs, known.id, known.state.head)
+            removed = list(self._remove(known))
+        log.info("data dropped", dataset=known.alias, objects=len(removed))
+        return Dropped(
+            known=known,
+            slices=sum(one.kind is ObjectKind.DATA for one in removed),
+            checkpoints=sum(one.kind is ObjectKind.CHECKPOINT for one in removed),
+            size=sum(one.size for one in removed),
+        )
+
+    def _require_inputs(self, known: Known) -> None:
+        for done in known.state.input_progress:
+            source = self.datasets.by_id(done.dataset_id)
+            if source is None:
+                text = f"{done.dataset_id}, an input of {known.alias}, is not here; its data could not be made again"
+                raise Refused(reason="DataNotDerived", text=text)
+            line = Line(self.datasets.reader(source.id), source.state.head)
+            if done.last_block is not None and not line.holds(done.last_block):
+                text = (
+                    f"{source.alias}, an input of {known.alias}, no longer has block {done.last_block}; "
+                    "its data could not be made again"
+                )
+                raise Refused(reason="DataNotDerived", text=text)
+
+    def _require_engine(self, known: Known) -> None:
+        """Return if the engine that is here is the one of each transform whose results the chain has."""
+        seen: set[tuple[str, str | None]] = set()
+        for transform in _transforms(self.datasets, known):
+            name = (transform.engine.lower(), transform.version)
+            if name in seen:
+                continue
+            seen.add(name)
+            try:
+                self.engine.validate(transform, {}, {}, known.state.vocabulary)
+            except (
+                EngineNotAvailable,
+                InvalidQuery,
+            ) as error:  # another version need not even read the query
+                text = f"the data of {known.alias} could not be made again here: {error}"
+                raise Refused(reason="DataNotDerived", text=text) from error
+
+    def _remove(self, known: Known) -> Iterator[ObjectRef]:
+        """Yield what was there and is removed; the newest is gone for good before any other."""
+        blobs = self.datasets.blobs
+        seen: set[tuple[ObjectKind, str]] = set()
+        newest: list[ObjectRef] = []
+        others: list[ObjectRef] = []
+        for _, objects in objects_by_block(self.datasets, known):
+            new = [one for one in objects if (one.kind, str(one.name)) not in seen]
+            seen.update((one.kind, str(one.name)) for one in new)
+            has_data = any(one.kind is ObjectKind.DATA for one in newest)
+            (others if has_data else newest).extend(new)
+        for group in (newest, others):
+            there = [one for one in group if blobs.has(known.id, one.kind, one.name)]
+            for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):
+                blobs.remove(known.id, kind, [one.name for one in there if one.kind is kind])
+            yield from there
+
+
+def _transforms(datasets: Datasets, known: Known) -> Iterator[Transform]:
+    """Yield the transforms of a chain that computed any of its objects, newest first."""
+    has_results = False
+    for _, decoded, _ in iterate(datasets.reader(known.id), known.state.head):
+        event = decoded.block.event
+        if isinstance(event, ExecuteTransform):
+            has_results = has_results or any(objects_of(event))
+        elif isinstance(event, SetTransform):
+            if has_results:
+                yield event.transform
+            has_results = False

@@ -1,0 +1,116 @@
+"""Taking over a chain whose blocks and objects another part has put into the store (design: ImportChain)."""
+
+from dataclasses import dataclass
+
+from odf_common.chain.compare import common_block, compare
+from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
+from odf_common.chain.walk import blocks_between
+from odf_common.errors import AlreadyExists, ChainRuleViolated, InvalidInput, NotFound, VerificationFailed
+from odf_common.errors import HeadMoved as HeadMovedError
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import parse_alias
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import Seed
+from odf_common.ports.store import CatalogEntry, RefStore
+from odf_coordinator.catalog.dependency_guard import inputs_kept, require_inputs_kept
+from odf_coordinator.catalog.registry import Datasets
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, refusal
+from odf_coordinator.lifecycle.claims import Claims
+from odf_coordinator.storage.object_checks import require_objects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importer:
+    """Admits blocks that are already stored, all or none."""
+
+    datasets: Datasets
+    refs: RefStore
+    committer: Committer
+    claims: Claims
+
+    def import_chain(
+        self,
+        dataset: DatasetId,
+        *,
+        expected_head: Multihash | None,
+        new_head: Multihash,
+        alias: str,
+        ref: str = HEAD,
+    ) -> Outcome:
+        """Move a reference to `new_head` in one step; a dataset that is new here takes the name `alias`.
+
+        The head only goes forward; other references of a dataset that is here already go to any block.
+        """
+        try:
+            if ref == HEAD:
+                return self._import(dataset, expected_head, new_head, alias)
+            with self.committer.exclusively(dataset):
+                return self._stage(dataset, ref, expected_head, new_head)
+        except HeadMovedError:
+            return HeadMoved(expected=expected_head, head=self.refs.head(dataset, ref))
+        except (ChainRuleViolated, InvalidInput, NotFound, VerificationFailed, AlreadyExists) as error:
+            return refusal(error)
+
+    def _import(
+        self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash, alias: str
+    ) -> Committed | HeadMoved:
+        entry = self.datasets.catalog.by_id(dataset)
+        if entry is not None:
+            return self._advance(entry, expected, new_head)
+        if not alias:
+            raise InvalidInput(text=f"{dataset} is new here and needs a name")
+        entry = CatalogEntry(alias=str(parse_alias(alias)), dataset_id=dataset)
+        with self.claims.importing(dataset, entry.alias):
+            outcome = self._advance(entry, expected, new_head, is_new=True)
+        if isinstance(outcome, Committed):
+            self.committer.tell(outcome.state)  # now that it has a name
+        return outcome
+
+    def _advance(
+        self, entry: CatalogEntry, expected: Multihash | None, new_head: Multihash, *, is_new: bool = False
+    ) -> Committed | HeadMoved:
+        """Move the head; a dataset that is new here has its name after that, which makes it one."""
+        dataset = entry.dataset_id
+        head = self.refs.head(dataset)
+        if head == new_head:
+            return Committed(state=self.datasets.states.at(dataset, head), already=True)
+        if head != expected:
+            return HeadMoved(expected=expected, head=head)
+        state = self._admitted(dataset, expected, new_head)
+        with inputs_kept(self.datasets, entry, (state.transform,)), self.committer.exclusively(dataset):
+            self.committer.move(dataset, expected=expected, state=state)
+        if is_new:
+            with self.datasets.catalog.locked():
+                require_inputs_kept(self.datasets, entry, (state.transform,), are_here=False)
+                self.datasets.catalog.add(entry)
+        return Committed(state=state)
+
+    def _stage(self, dataset: DatasetId, ref: str, expected: Multihash | None, block: Multihash) -> Committed:
+        head = self.refs.head(dataset)
+        if head is None:
+            raise InvalidInput(text=f"{dataset} has no head to keep reference {ref} beside")
+        read = self.datasets.reader(dataset)
+        known = common_block(compare(read, head, read, block), head, block)
+        state = self._admitted(dataset, known, block)
+        self.committer.move(dataset, expected=expected, state=state, ref=ref)
+        return Committed(state=state)
+
+    def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:
+        """Return the state after the blocks up to `new_head`, whose hashes are right and whose objects are stored."""
+        state = None if expected is None else self._state(dataset, expected)
+        for name, decoded, _ in blocks_between(self.datasets.reader(dataset), new_head, expected):
+            event = decoded.block.event
+            if isinstance(event, Seed) and event.dataset_id != dataset:
+                raise InvalidInput(text=f"the chain is that of {event.dataset_id}, not of {dataset}")
+            require_objects(self.datasets.blobs, dataset, event)
+            state = admit(state, decoded.block, block_hash=name, version=decoded.version)
+        if state is None:
+            raise InvalidInput(text=f"the chain of {dataset} has no blocks")
+        return state
+
+    def _state(self, dataset: DatasetId, block: Multihash) -> ChainState:
+        states = self.datasets.states
+        return (states.at if block == self.refs.head(dataset) else states.aside)(dataset, block)

@@ -1,0 +1,275 @@
+"""Changing datasets that are there: rename, delete, reset, single metadata events, watermarks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import unquote
+
+import structlog
+
+from odf_common.chain.add_data import add_data_event
+from odf_common.chain.state import ChainState
+from odf_common.chain.transform_request import is_migration
+from odf_common.chain.walk import iterate
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, VerificationFailed
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import parse_alias
+from odf_common.metadata.events import (
+    AddData,
+    DisablePollingSource,
+    DisablePushSource,
+    ExecuteTransform,
+    KnownEvent,
+    MetadataEvent,
+    Seed,
+    SetTransform,
+    SetVocab,
+)
+from odf_common.metadata.normalize import normalize
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.snapshot import DatasetSnapshot
+from odf_common.metadata.vocabulary import vocabulary_of
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_coordinator.catalog.dependency_guard import inputs_kept
+from odf_coordinator.catalog.registry import Datasets, DatasetUnknown, Known, Unreadable
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.retry_on_conflict import again_when_overtaken
+from odf_coordinator.definitions.create import Adding
+from odf_coordinator.definitions.declared_columns import require_pollable, require_possible
+from odf_coordinator.definitions.declared_schemas import sources_of
+from odf_coordinator.definitions.diff import in_force, require_settable
+from odf_coordinator.definitions.drafts import resolve
+from odf_coordinator.definitions.query_validation import Validation
+
+log = structlog.get_logger(__name__)
+
+_WRITTEN_WHEN: Final[Mapping[type, str]] = {
+    AddData: "ingest commits it with the records it describes; push records, or use `odf ingest`",
+    ExecuteTransform: "it is committed with the result of a transform; use `odf pull`",
+    Seed: "it is the first event of a dataset, committed when the dataset is made; use `odf add`",
+}
+_PATH: Final = "content.metadata[0]"  # of an event that is alone in a snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changing:
+    """Changes datasets."""
+
+    datasets: Datasets
+    committer: Committer
+    adding: Adding
+
+    def rename(self, ref: str, new_alias: str) -> Known | Unreadable:
+        """Give a dataset another name; its push topics and all that read it stay as they are.
+
+        That is one step. Repeating a rename does nothing; a dataset whose chain cannot be read is renamed too.
+        """
+        alias = str(parse_alias(new_alias))
+        catalog = self.datasets.catalog
+        with catalog.locked():
+            entry = self._to_be_renamed(ref, alias)
+            if entry.alias.lower() != alias.lower():
+                catalog.rename(entry.alias, replace(entry, alias=alias, formerly=entry.alias))
+            elif entry.alias != alias:
+                catalog.replace(replace(entry, alias=alias))
+        log.info("dataset renamed", dataset=entry.alias, to=alias)
+        entry = replace(entry, alias=alias)
+        try:
+            known = self.datasets.known(entry)
+        except OdfError as error:
+            return Unreadable(entry=entry, why=str(error))
+        if known is None:
+            return Unreadable(entry=entry, why="it has no blocks")
+        self.committer.tell(known.state)
+        return known
+
+    def delete(self, ref: str) -> None:
+        """Remove a dataset that nothing depends on, also one whose chain or name cannot be read.
+
+        It is gone once its name is free. Repeating a deletion that was killed finishes it.
+        """
+        try:
+            entry = self.datasets.entry(ref)
+        except DatasetUnknown:
+            if not self._finished(ref):
+                raise
+            return
+        except VerificationFailed:
+            self._free_unreadable(str(parse_alias(ref)))
+            return
+        if self._is_further_name(entry):
+            return
+        # Looked at twice: so that little has to be read while all other changes of names wait.
+        self._require_not_in_use(entry)
+        removed = self.adding.claims.remove(entry.dataset_id, self._require_not_in_use)
+        log.info("dataset deleted", dataset=removed.alias)
+
+    def reset(self, ref: str, head: Multihash, *, is_forced: bool = False) -> Known:
+        """Move a reference back to a block of its chain; the head not if a derivative has read what would be lost.
+
+        Where it is forced, such derivatives stand still from then on, until they are taken back too.
+        """
+        known = self.datasets.find_at(ref)
+        if head == known.state.head:
+            return known
+        place = self._place(known, head)
+        if known.ref == HEAD and not is_forced:
+            self._require_unread(known, place)
+        state = self.datasets.states.aside(known.id, head)
+        transform = state.transform if known.ref == HEAD else None
+        with (
+            inputs_kept(self.datasets, known.entry, (transform,)),
+            self.committer.exclusively(known.id),
+        ):
+            self.committer.move(known.id, expected=known.state.head, state=state, ref=known.ref)
+        return replace(known, state=state)
+
+    def commit_event(self, ref: str, event: KnownEvent) -> Known:
+        """Append one metadata event; nothing happens when the chain says so already.
+
+        Raises `Refused` for an event that only the node writes, and where the dataset is a copy.
+        """
+        if isinstance(event, AddData | ExecuteTransform | Seed):
+            kind = type(event).__name__
+            text = f"{kind} is written by the node only: {_WRITTEN_WHEN[type(event)]}"
+            raise Refused(reason="EventReserved", text=text)
+        return again_when_overtaken(lambda: self._commit_event(self.datasets.find_at(ref), event))
+
+    def set_watermark(self, ref: str, watermark: Timestamp) -> Known:
+        """Raise the watermark of a root; nothing happens when it is that already."""
+        return again_when_overtaken(lambda: self._set_watermark(self.datasets.find(ref), watermark))
+
+    def _commit_event(self, known: Known, event: KnownEvent) -> Known:
+        self.committer.require_owned(known.id)
+        fitting = self._fitting(known, event)
+        if in_force(known.state, fitting) == fitting:
+            return known
+        require_pollable(fitting)
+        require_settable(known.state, fitting)
+        return self.adding.amend(known, (fitting,))
+
+    def _set_watermark(self, known: Known, watermark: Timestamp) -> Known:
+        self.committer.require_owned(known.id)
+        state = known.state
+        if known.is_derivative:
+            text = f"{known.alias} is derivative: its watermark follows from its inputs"
+            raise Refused(reason="DerivativeWatermark", text=text)
+        if state.watermark is not None and watermark < state.watermark:
+            text = f"the watermark of {known.alias} is {state.watermark} and cannot be lowered to {watermark}"
+            raise Refused(reason="WatermarkDecreased", text=text)
+        event = add_data_event(state, new_data=None, watermark=watermark, source_state=None)
+        return known if event is None else self.adding.amend(known, (event,))
+
+    def _require_unread(self, known: Known, place: int) -> None:
+        """Return if no derivative has read blocks after `place`."""
+        for dependant in self.datasets.dependants(known.id):
+            read = dependant.state.progress_of(known.id).last_block
+            if read is not None and self._sequence_number(known, read) > place:
+                text = (
+                    f"{dependant.alias} has read past block {place} of {known.alias}; reset it all the same with "
+                    f"--force, then `odf pull --reset-derivatives {known.alias}` derives anew what was derived of it"
+                )
+                raise Refused(reason="DatasetInUse", text=text)
+
+    def _to_be_renamed(self, ref: str, alias: str) -> CatalogEntry:
+        """Return the entry, also where it has this very name because it has been renamed to it."""
+        try:
+            return self.datasets.entry(ref)
+        except DatasetUnknown:
+            renamed = self.datasets.catalog.by_alias(alias)
+            if renamed is None or renamed.formerly.lower() != ref.lower():
+                raise
+            return renamed
+
+    def _require_not_in_use(self, entry: CatalogEntry) -> None:
+        """Raise `Refused` if another dataset here reads this one."""
+        dependants = [other.alias for other in self.datasets.dependants(entry.dataset_id)]
+        if dependants:
+            raise Refused(reason="DatasetInUse", text=f"{entry.alias} is read by {', '.join(dependants)}")
+
+    def _finished(self, ref: str) -> bool:
+        """Return whether a dataset of this alias or id was being removed, and is gone now."""
+        claims = self.adding.claims
+        is_finished = False
+        for entry in self.datasets.catalog.claims():
+            if ref.lower() in (entry.alias.lower(), str(entry.dataset_id)):
+                is_finished |= claims.settle(entry.dataset_id, lambda record: bool(record.alias))
+        return is_finished
+
+    def _free_unreadable(self, alias: str) -> None:
+        """Free a name whose dataset is unknown; that dataset's files stay."""
+        catalog = self.datasets.catalog
+        with catalog.locked():
+            if alias.lower() in {unquote(name) for name in catalog.unreadable()}:
+                catalog.remove(alias)
+                log.warning("unreadable name freed", name=alias)
+
+    def _is_further_name(self, entry: CatalogEntry) -> bool:
+        """Return whether the dataset has another name, as a killed rename once left it; this one is free then."""
+        catalog = self.datasets.catalog
+        with catalog.locked():
+            names = {
+                other.alias.lower() for other in catalog.entries() if other.dataset_id == entry.dataset_id
+            }
+            if names > {entry.alias.lower()}:
+                catalog.remove(entry.alias)
+                log.warning("one of two names freed", dataset=str(entry.dataset_id), name=entry.alias)
+                return True
+            return False
+
+    def _place(self, known: Known, head: Multihash) -> int:
+        """Return the sequence number of a block that may be the chain's head; raises `InvalidInput` if it may not."""
+        above: MetadataEvent | None = None
+        for name, decoded, _ in iterate(self.datasets.reader(known.id), known.state.head):
+            event = decoded.block.event
+            if name == head:
+                if isinstance(event, SetTransform) and isinstance(above, ExecuteTransform):
+                    _require_unmigrated(head, event, above)
+                return decoded.block.sequence_number
+            above = event
+        raise InvalidInput(text=f"{head} is not a block of the chain of {known.alias}")
+
+    def _sequence_number(self, known: Known, name: Multihash) -> int:
+        try:
+            raw = self.datasets.blobs.read(known.id, ObjectKind.BLOCK, name)
+        except NotFound:
+            return 0
+        return decode_block(raw).block.sequence_number
+
+    def _fitting(self, known: Known, event: KnownEvent) -> KnownEvent:
+        """Return the event in its normal form, its queries checked by the engine."""
+        if isinstance(event, DisablePollingSource | DisablePushSource):
+            return event
+        snapshot = DatasetSnapshot(name=known.alias, kind=known.state.kind, metadata=(event,))
+        try:
+            normal = normalize(snapshot).metadata[0]
+        except InvalidInput as error:
+            # The snapshot is ours: to whoever wrote the event, paths begin at the event.
+            where = (error.where or "").removeprefix(_PATH).removeprefix(".")
+            raise InvalidInput(text=error.text, where=where or None) from error
+        validation = Validation(datasets=self.datasets, engine=self.adding.engine)
+        if isinstance(normal, SetTransform):
+            resolved = resolve(normal, {}, self.datasets.catalog)
+            return validation.output(resolved, known.state.vocabulary, known.state).event
+        _require_possible(normal, known.state)
+        validation.preprocessing(normal, known.state.vocabulary)
+        return normal
+
+
+def _require_unmigrated(head: Multihash, new: SetTransform, above: ExecuteTransform) -> None:
+    """Return if the block above that of a query is not its migration, without which the query has another's state."""
+    if is_migration(above, new):
+        text = f"{head} sets a query, and the next block is its migration: reset to that one, or to the one before"
+        raise InvalidInput(text=text)
+
+
+def _require_possible(event: KnownEvent, state: ChainState) -> None:
+    """Return if there can be records of what the event declares, and under other names of what was declared before."""
+    if isinstance(event, SetVocab):
+        require_possible(event, state.vocabulary)
+        for source in sources_of(state):
+            require_possible(source, vocabulary_of(event))
+    else:
+        require_possible(event, state.vocabulary)

@@ -1,0 +1,230 @@
+"""Bringing datasets up to date on demand: roots by draining sources, derivatives by transforming."""
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import structlog
+
+from odf_common.chain.dependency_order import in_order
+from odf_common.dataset.rejects import Rejects
+from odf_common.errors import OdfError, Refused, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.dataset_refs import covered, is_pattern
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.engine import EngineProgress
+from odf_coordinator.catalog.ownership import KeyFolder
+from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.rejects import rejects_of
+from odf_coordinator.commit.retry_on_conflict import again_when_overtaken
+from odf_coordinator.operations.modify import Changing
+from odf_coordinator.operations.rebuild_data import Rebuilding
+from odf_coordinator.operations.rollback import Diverged
+from odf_coordinator.transforms.late_counter import late_rows
+from odf_coordinator.transforms.scheduler import Scheduler
+
+NOT_POLLED: Final = (
+    "{} has a polling source, and this node does not support polling: nothing was fetched; commit a "
+    "DisablePollingSource and an AddPushSource, then use `odf ingest`"
+)
+NO_REJECTS: Final = Rejects()
+log = structlog.get_logger(__name__)
+
+TICK: Final = 0.5  # seconds between looks at whether the caller is still there
+PATIENCE: Final = 300.0  # seconds that the engine may be out of reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """How far the pull of one dataset is: reset, waiting, running, updated, rebuilt, up-to-date, failed."""
+
+    alias: str
+    state: str
+    new_blocks: int = 0
+    new_records: int = 0
+    error: str = ""
+    head: Multihash | None = None
+    progress: EngineProgress | None = None  # while the engine is at it
+    new_late: int = 0  # rows that came too late for their windows, and were dropped
+    rejects: Rejects = NO_REJECTS  # messages that were rejected and wait for a decision
+
+
+class Ingest(Protocol):
+    """The service that reads sources."""
+
+    def drain(self, dataset: DatasetId) -> Iterator[int]:
+        """Iterate until what is in the dataset's sources now is committed; yields how much still waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulling:
+    """Pulls datasets."""
+
+    datasets: Datasets
+    scheduler: Scheduler
+    changing: Changing
+    ingest: Ingest
+    keys: KeyFolder
+    diverged: Diverged
+    rebuilding: Rebuilding
+
+    def pull(
+        self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
+    ) -> Iterator[Pulled]:
+        """Iterate over steps; ends early when `is_wanted` no longer holds. A failure does not keep others off."""
+        chosen, explicit = self._chosen(tuple(refs), is_all=is_all, is_recursive=is_recursive)
+        yield from self._pull(chosen, explicit, is_wanted)
+
+    def derive_again(
+        self, refs: Iterable[str], *, is_recursive: bool, is_wanted: Callable[[], bool]
+    ) -> Iterator[Pulled]:
+        """Take back the derivatives that have diverged from their inputs, then pull them with what was asked for.
+
+        Looked at are the datasets given and all that is derived of them; without any, all that are here. Raises
+        `HeadMoved` when one of them is committed to again and again meanwhile.
+        """
+        refs = tuple(refs)
+        chosen, explicit = self._chosen(refs, is_all=False, is_recursive=is_recursive)
+        looked_at = self.diverged.downstream(chosen.values() if refs else self.datasets.all())
+        taken_back: dict[DatasetId, Known] = {}
+
+        def take_back() -> None:
+            # Downstream goes first, so a worker may derive one again from an input that is still to be taken back.
+            while found := {known.id: known for known in self.diverged.take_back(looked_at)}:
+                taken_back.update(found)
+
+        again_when_overtaken(take_back)
+        for known in taken_back.values():
+            yield Pulled(alias=known.alias, state="reset", head=known.state.head)
+        yield from self._pull(chosen | taken_back, explicit, is_wanted)
+
+    def _chosen(
+        self, refs: tuple[str, ...], *, is_all: bool, is_recursive: bool
+    ) -> tuple[dict[DatasetId, Known], set[DatasetId]]:
+        """Return the datasets to pull, and which of them were asked for by name."""
+        named = [self.datasets.find(ref) for ref in refs if not is_pattern(ref)]
+        like = self._like([ref for ref in refs if is_pattern(ref)])
+        chosen = {known.id: known for known in ([*self.datasets.all()] if is_all else [*named, *like])}
+        if is_recursive:
+            chosen = self._with_inputs(chosen)
+        return chosen, set() if is_all else {known.id for known in named}
+
+    def _pull(
+        self, chosen: Mapping[DatasetId, Known], explicit: set[DatasetId], is_wanted: Callable[[], bool]
+    ) -> Iterator[Pulled]:
+        for known in inputs_first(chosen):
+            yield Pulled(alias=known.alias, state="running", head=known.state.head)
+            try:
+                yield from self._pull_one(known, is_wanted, is_explicit=known.id in explicit)
+            except OdfError as error:
+                yield Pulled(alias=known.alias, state="failed", error=str(error), head=known.state.head)
+            except Exception as error:
+                log.exception("a bug in a pull", dataset=known.alias)
+                text = f"{type(error).__name__} in the coordinator; see its log"
+                yield Pulled(alias=known.alias, state="failed", error=text, head=known.state.head)
+
+    def _pull_one(
+        self, known: Known, is_wanted: Callable[[], bool], *, is_explicit: bool
+    ) -> Generator[Pulled, None, None]:
+        late = late_rows(self.datasets.blobs, known.id)
+        is_rebuilt = yield from self._update(known, is_wanted, is_explicit=is_explicit)
+        outcome = self._outcome(known, is_rebuilt=is_rebuilt)
+        yield replace(outcome, new_late=late_rows(self.datasets.blobs, known.id) - late)
+
+    def _like(self, patterns: Sequence[str]) -> Iterator[Known]:
+        """Iterate over the datasets whose names patterns cover; raises `NothingCovered`."""
+        if patterns:
+            known = {one.alias: one for one in self.datasets.all()}
+            yield from (known[name] for name in covered(patterns, known))
+
+    def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[Pulled]:
+        """Raise the watermarks of roots; the first that refuses ends it."""
+        for known in [self.datasets.find(ref) for ref in refs]:
+            self.changing.set_watermark(str(known.id), watermark)
+            yield self._outcome(known)
+
+    def _update(
+        self, known: Known, is_wanted: Callable[[], bool], *, is_explicit: bool
+    ) -> Generator[Pulled, None, bool]:
+        """Bring a dataset up to date; returns whether data that was dropped was made again for that."""
+        if not is_explicit and not self.keys.has(known.id):
+            return False  # a copy is passed over unless it is asked for
+        self.changing.committer.require_owned(known.id)
+        is_rebuilt = self.rebuilding.is_needed(known)
+        if is_rebuilt:
+            yield from self._rebuild(known, is_wanted)
+        if known.is_derivative:
+            yield from self._transform(known, is_wanted)
+        elif known.state.polling_source is not None:
+            raise Refused(reason="PollingNotSupported", text=NOT_POLLED.format(known.alias))
+        elif known.state.push_sources:
+            self.changing.adding.make_heard(known)
+            for waiting in self.ingest.drain(known.id):
+                if waiting:
+                    yield Pulled(alias=known.alias, state="waiting", head=known.state.head)
+        return is_rebuilt
+
+    def _rebuild(self, known: Known, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+        for _ in self.rebuilding.rebuild(known):
+            yield Pulled(alias=known.alias, state="running", head=known.state.head)
+            if not is_wanted():
+                return  # the next pull goes on from here
+        self.changing.committer.tell(known.state)  # whoever reads it may go on
+
+    def _transform(self, known: Known, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+        """Wait for a look that began after now; what it finds includes all that the inputs hold now."""
+        ticket = self.scheduler.request(known.id)
+        deadline = time.monotonic() + PATIENCE
+        while is_wanted():
+            result = self.scheduler.wait(known.id, ticket, TICK)
+            if result is not None:
+                if result.error is not None:
+                    raise result.error
+                return
+            lost = self.scheduler.lost(known.id)
+            if not lost:
+                deadline = time.monotonic() + PATIENCE
+            elif time.monotonic() > deadline:
+                raise Unavailable(what="the engine", why=lost)
+            yield Pulled(
+                alias=known.alias,
+                state="waiting" if lost else "running",
+                head=known.state.head,
+                progress=self.scheduler.underway.of(known.id),
+            )
+
+    def _outcome(self, before: Known, *, is_rebuilt: bool = False) -> Pulled:
+        """Return what has come since `before`."""
+        after = self.datasets.find(str(before.id))
+        now = after.state
+        blocks = now.sequence_number - before.state.sequence_number
+        rejects = rejects_of(self.datasets, after)
+        return Pulled(
+            alias=before.alias,
+            state="updated" if blocks else "rebuilt" if is_rebuilt else "up-to-date",
+            new_blocks=max(blocks, 0),
+            new_records=max(now.next_offset - before.state.next_offset, 0),
+            head=now.head,
+            rejects=rejects,
+        )
+
+    def _with_inputs(self, chosen: Mapping[DatasetId, Known]) -> dict[DatasetId, Known]:
+        """Return the datasets with all that they read, directly or not; those that cannot be read are left out."""
+        found = dict(chosen)
+        pending = [*found.values()]
+        while pending:
+            for dataset in pending.pop().inputs():
+                entry = None if dataset in found else self.datasets.catalog.by_id(dataset)
+                known = None if entry is None else self.datasets.read(entry)
+                if isinstance(known, Known):
+                    found[dataset] = known
+                    pending.append(known)
+        return found
+
+
+def inputs_first(chosen: Mapping[DatasetId, Known]) -> Iterator[Known]:
+    """Iterate over the datasets, inputs before those who read them."""
+    graph = {dataset: [one for one in known.inputs() if one in chosen] for dataset, known in chosen.items()}
+    return (chosen[dataset] for dataset in in_order(graph))

@@ -1,0 +1,89 @@
+"""Answering questions about data: the last records, and ad-hoc SQL."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+import pyarrow as pa
+
+from odf_common.errors import InvalidQuery
+from odf_common.ports.engine import Engine, QueryTable
+from odf_coordinator.catalog.registry import Datasets, DatasetUnknown, Known
+from odf_coordinator.definitions.declared_schemas import schema_of
+from odf_coordinator.storage.slice_index import Slices
+
+CHUNK: Final = 1 << 20  # bytes of one message
+_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+@dataclass(eq=False, kw_only=True)
+class TableUnknown(DatasetUnknown):
+    """A query names a table that is no dataset here."""
+
+    def __str__(self) -> str:
+        """Return the table, and the nearest dataset."""
+        return f"there is no dataset {self.what}" + (
+            f"; did you mean {self.nearest}?" if self.nearest else ""
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Reads datasets."""
+
+    datasets: Datasets
+    slices: Slices
+    engine: Engine
+
+    def tail(self, ref: str, records: int) -> pa.Table:
+        """Return the last records; without any, an empty table of the schema that is known."""
+        known = self.datasets.find_at(ref)
+        table = self.slices.tail(known, records)
+        if table is not None:
+            return table
+        schema = schema_of(known.state)
+        return pa.table({}) if schema is None else schema.empty_table()
+
+    def query(self, sql: str) -> pa.Table:
+        """Return the answer to SQL over dataset names."""
+        if not _COMMENT.sub("", sql).strip("; \t\r\n"):
+            raise InvalidQuery(text="the query is empty")
+        names = self.engine.tables_of(sql)
+        tables = tuple(self._table(name) for name in names)
+        for name in names:
+            if "." in name and f"`{name}`" not in sql:
+                raise InvalidQuery(text=f"a dotted name has to stand in backticks: `{name}`")
+        return self.engine.query(sql, tables)
+
+    def _table(self, name: str) -> QueryTable:
+        known = self._named(name)
+        schema = schema_of(known.state)
+        if schema is None:
+            raise InvalidQuery(text=f"{known.alias} has no data yet, so its columns are not known")
+        paths = tuple(str(path) for path in self.slices.paths(known))
+        return QueryTable(name=name, schema=schema, data_paths=paths)
+
+    def _named(self, name: str) -> Known:
+        entry = self.datasets.catalog.by_alias(name)
+        known = None if entry is None else self.datasets.known(entry)
+        if known is None:
+            raise TableUnknown(what=name, nearest=self._nearest(name))
+        return known
+
+    def _nearest(self, name: str) -> str | None:
+        """Return the dataset that was meant, perhaps: also where a dotted name was not quoted."""
+        aliases = {entry.alias.lower(): entry.alias for entry in self.datasets.catalog.entries()}
+        close = get_close_matches(name.lower(), aliases, n=1, cutoff=0.5)
+        return aliases[close[0]] if close else None
+
+
+def ipc_chunks(table: pa.Table) -> Iterator[bytes]:
+    """Iterate over one Arrow IPC stream in pieces of at most 1 MiB."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1 << 16)
+    whole = memoryview(sink.getvalue())
+    for start in range(0, len(whole), CHUNK):
+        yield bytes(whole[start : start + CHUNK])

@@ -1,0 +1,169 @@
+"""Data that was dropped, made again bit for bit: each transform of the chain is replayed, and its result stored.
+
+What comes is held against the block: records, offsets, watermark, checkpoint, and the bytes of the slice, since the
+store finds it by their hash. Nothing is committed.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from odf_common.adapters.local.faults import guarded
+from odf_common.chain.add_data import later
+from odf_common.chain.walk import blocks_between
+from odf_common.dataset.drop_marker import forget_drop
+from odf_common.dataset.replay import Replaying, Stored
+from odf_common.errors import NotFound, VerificationFailed
+from odf_common.metadata.events import DataSlice, ExecuteTransform, SetTransform
+from odf_common.ports.engine import Engine, EngineNotAvailable
+from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.storage.availability import DataDropped, has_all, is_dropped, why_missing
+from odf_coordinator.storage.object_checks import CheckpointMissing, objects_of, require_checkpoint
+from odf_coordinator.transforms.engine_output import Written, examine, store
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, kw_only=True)
+class RebuildDiffers(VerificationFailed):
+    """A transform gives something else than its block declares, so its data cannot be made again."""
+
+    dataset: str
+    block: str
+    sequence_number: int
+    text: str
+
+    def __str__(self) -> str:
+        """Return which block of which dataset it is, and the difference."""
+        return (
+            f"block {self.block} of {self.dataset}, sequence number {self.sequence_number}, cannot be made again: "
+            f"{self.text}"
+        )
+
+    def advice(self) -> str:
+        """Return what else gives the data back."""
+        return "bring the data from a copy of the dataset, or delete the dataset and add it again"
+
+
+@dataclass(eq=False, kw_only=True)
+class EngineGone(EngineNotAvailable):
+    """Data that was dropped was computed by an engine that is not here any more, and no other may make it again."""
+
+    text: str = ""
+    dataset: str
+    block: str
+    engine: str
+    before: str
+
+    def __str__(self) -> str:
+        """Return who computed it, and both ways on: the same data by that engine, or other blocks by the one here."""
+        return (
+            f"the data of {self.dataset} is not here, and block {self.block} was computed by {self.engine}, which is "
+            "not here either: install that one and pull again; or derive all anew, in other blocks, with the engine "
+            f"that is here: `odf reset {self.dataset} {self.before} --force`, then `odf add --replace` with its "
+            "manifest"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilding:
+    """Makes dropped data again."""
+
+    datasets: Datasets
+    committer: Committer
+    engine: Engine
+
+    def is_needed(self, known: Known) -> bool:
+        """Tell whether a derivative's data is not here."""
+        return known.is_derivative and is_dropped(self.datasets, known)
+
+    @guarded
+    def rebuild(self, known: Known) -> Iterator[int]:
+        """Replay the transforms whose objects are missing, oldest first; yields how many were.
+
+        Raises `RebuildDiffers` and `EngineGone`, then what came before is stored; `DataDropped` for an input whose data
+        was dropped too, and where this data was dropped again meanwhile; and whatever a replay raises.
+        """
+        datasets = self.datasets
+        replaying = Replaying(
+            blobs=datasets.blobs, catalog=datasets.catalog, engine=self.engine, state_at=datasets.states.aside
+        )
+        links = blocks_between(datasets.reader(known.id), known.state.head, None)
+        blocks = ((name, decoded.block, decoded.version) for name, decoded, _ in links)
+        done = 0
+        for stored in replaying.transforms(blocks, None):
+            if not has_all(datasets.blobs, known, objects_of(stored.event)):
+                self._one(known, replaying, stored)
+                done += 1
+                yield done
+        with self.committer.exclusively(known.id):
+            if not is_dropped(datasets, known):  # again, meanwhile
+                forget_drop(datasets.blobs, known.id)
+        log.info("data made again", dataset=known.alias, transforms=done)
+
+    def _one(self, known: Known, replaying: Replaying, stored: Stored) -> None:
+        scratch = self.datasets.blobs.scratch()
+        try:
+            response = replaying.run(stored, alias=known.alias, scratch=scratch)
+            written = examine(stored.state, response, scratch)
+            event = stored.event
+            facts = (
+                ("watermark", event.new_watermark, later(stored.state.watermark, response.new_watermark)),
+                *_of_slices(event.new_data, written.data),
+                ("checkpoint", event.new_checkpoint, event.new_checkpoint and written.checkpoint),
+            )
+            for what, declared, actual in facts:
+                if declared != actual:
+                    raise RebuildDiffers(
+                        dataset=known.alias,
+                        block=str(stored.block_hash),
+                        sequence_number=stored.block.sequence_number,
+                        text=f"{what}: declared {declared}, replay gives {actual}",
+                    )
+            self._store(known, event, written, scratch)
+        except EngineNotAvailable as error:
+            raise self._engine_gone(known, stored) from error
+        except NotFound as error:
+            inputs = (self.datasets.by_id(step.dataset_id) for step in stored.event.query_inputs)
+            raise why_missing(self.datasets, (one for one in inputs if one is not None), error) from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _engine_gone(self, known: Known, stored: Stored) -> EngineGone:
+        """Return which engine is missing, and where the chain is to be reset to be derived anew: before all queries."""
+        asked = stored.state.transform
+        assert asked is not None, "who computed a block was set before"
+        links = blocks_between(self.datasets.reader(known.id), known.state.head, None)
+        first = next(
+            decoded.block for _, decoded, _ in links if isinstance(decoded.block.event, SetTransform)
+        )
+        return EngineGone(
+            dataset=known.alias,
+            block=str(stored.block_hash),
+            engine=" ".join(part for part in (asked.transform.engine, asked.transform.version) if part),
+            before=str(first.prev_block_hash),
+        )
+
+    def _store(self, known: Known, event: ExecuteTransform, written: Written, scratch: Path) -> None:
+        """Store what was made, unless the data was dropped meanwhile: the newest must not be here without the rest."""
+        blobs = self.datasets.blobs
+        with self.committer.exclusively(known.id):
+            try:
+                require_checkpoint(blobs, known.id, event)
+            except CheckpointMissing as error:
+                raise DataDropped(what=known.alias) from error
+            store(blobs, known.id, written, scratch)
+
+
+def _of_slices(declared: DataSlice | None, actual: DataSlice | None) -> Iterator[tuple[str, object, object]]:
+    """Yield what is compared of two slices, with what it is called; the records before their bytes."""
+    if declared is None or actual is None:
+        yield "records", declared, actual
+        return
+    yield "offsets", declared.offset_interval, actual.offset_interval
+    yield "records", declared.logical_hash, actual.logical_hash
+    yield "bytes of the slice", declared.physical_hash, actual.physical_hash

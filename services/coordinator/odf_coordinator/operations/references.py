@@ -1,0 +1,171 @@
+"""References beside a dataset's head: a chain is staged at one, looked at and verified, and the head follows it."""
+
+from dataclasses import dataclass
+
+from odf_common.chain.compare import Behind, Comparison, Diverged, common_block, compare
+from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD, MARK, split_ref
+from odf_common.ports.store import CatalogEntry, ObjectKind, RefStore, require_unmoved
+from odf_coordinator.catalog.ownership import KeyFolder
+from odf_coordinator.catalog.registry import Datasets, DatasetUnknown, Known, ReferenceUnknown
+from odf_coordinator.commit.outcomes import require_committed
+from odf_coordinator.commit.retry_on_conflict import again_when_overtaken
+from odf_coordinator.definitions.create import Adding
+from odf_coordinator.operations.import_chain import Importer
+
+Expected = str  # a hash that a reference must have to be moved; empty: it must not be there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """How the left of two chains stands to the right one, and the last block that both have."""
+
+    relation: Comparison
+    common: Multihash | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A reference of a dataset, and how it stands to the head; or the problem where one of that cannot be read."""
+
+    name: str
+    block: Multihash | None
+    sequence_number: int | None = None
+    compared: Compared | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """Keeps references; each is moved by compare-and-set."""
+
+    datasets: Datasets
+    refs: RefStore
+    importer: Importer
+    adding: Adding
+    keys: KeyFolder
+
+    def all(self, ref: str) -> tuple[Reference, ...]:
+        """Return all references of a dataset by name, its head first; one that cannot be read hides no other."""
+        entry = self.datasets.entry(ref)
+        names = [name for name in self.refs.names(entry.dataset_id) if name != HEAD]
+        head: Known | None = None
+        found: list[Reference] = []
+        for name in (HEAD, *names):
+            block: Multihash | None = None
+            try:
+                block = self.refs.head(entry.dataset_id, name)
+                if block is None:  # removed meanwhile
+                    continue
+                known = self._at(entry, name, block)
+                head = known if name == HEAD else head
+                found.append(self._reference(known, head))
+            except OdfError as error:
+                found.append(Reference(name=name, block=block, problem=str(error)))
+        if not found:
+            raise DatasetUnknown(what=ref)
+        return tuple(found)
+
+    def set(self, ref: str, block: str, expected: Expected | None) -> Reference:
+        """Make a reference, or move it, to a block given by hash or by another reference; to the head's without one.
+
+        The whole chain of that block is checked, with the objects it needs. Raises `HeadMoved` if the reference is
+        not what is expected, or was moved at the same time.
+        """
+        text, name = self._beside(ref)
+        head = self.datasets.find(text)
+        target = self._block(head, block)
+        outcome = self.importer.import_chain(
+            head.id, expected_head=self._expected(head, name, expected), new_head=target, alias="", ref=name
+        )
+        state = require_committed(head.id, outcome).state
+        return self._reference(Known(entry=head.entry, state=state, ref=name), head)
+
+    def delete(self, ref: str, expected: Expected | None) -> None:
+        """Remove a reference; its blocks stay. Raises `ReferenceUnknown`.
+
+        Where nothing is expected, what it holds is not looked at: it may be damaged, or its chain.
+        """
+        text, name = self._beside(ref)
+        entry = self.datasets.entry(text)
+        if name not in self.refs.names(entry.dataset_id):
+            raise ReferenceUnknown(what=f"reference {name} of {entry.alias}")
+        if expected == "":  # only if there is none, and there is one
+            require_unmoved(entry.dataset_id, name, None, self.refs.head(entry.dataset_id, name))
+        self.refs.remove(entry.dataset_id, name, expected=Multihash.parse(expected) if expected else None)
+
+    def fast_forward(self, ref: str) -> Known:
+        """Move the head to where the reference is; nothing happens if it is there, or past it.
+
+        Raises `Refused` where both went on in their own way.
+        """
+        text, name = self._beside(ref)
+        return again_when_overtaken(lambda: self._fast_forward(self.datasets.find(text), name))
+
+    def compare(self, left: str, right: str) -> Compared:
+        """Compare the chains of two datasets, or of two references of one."""
+        return self._compared(self.datasets.find_at(left), self.datasets.find_at(right))
+
+    def _fast_forward(self, head: Known, name: str) -> Known:
+        candidate = self.datasets.find_at(f"{head.id}{MARK}{name}")
+        compared = self._compared(head, candidate)
+        if isinstance(compared.relation, Diverged):
+            text = (
+                f"{head.alias} has {compared.relation.ours} blocks and {name} has {compared.relation.theirs} "
+                f"that the other one lacks; the last that both have is {compared.common}"
+            )
+            raise Refused(reason="NotFastForward", text=text)
+        if not isinstance(compared.relation, Behind):
+            return head
+        entry = head.entry
+        if self.keys.has(head.id):
+            entry = self.adding.give_topics(head, candidate.state.push_sources.values())
+        outcome = self.importer.import_chain(
+            head.id, expected_head=head.state.head, new_head=candidate.state.head, alias=""
+        )
+        return Known(entry=entry, state=require_committed(head.id, outcome).state)
+
+    def _beside(self, ref: str) -> tuple[str, str]:
+        text, name = split_ref(ref)
+        if name == HEAD:
+            expected = f"write {text or 'DATASET'}{MARK}NAME for a reference beside the head"
+            raise InvalidInput(
+                text=f"{ref} is a head, which commits, fast-forward and reset move; {expected}"
+            )
+        return text, name
+
+    def _block(self, head: Known, block: str) -> Multihash:
+        if not block or block == HEAD:
+            return head.state.head
+        try:
+            name = Multihash.parse(block)
+        except InvalidInput:
+            return self.datasets.find_at(f"{head.id}{MARK}{block}").state.head
+        if not self.datasets.blobs.has(head.id, ObjectKind.BLOCK, name):
+            raise NotFound(what=f"block {block} of {head.alias}")
+        return name
+
+    def _expected(self, known: Known, name: str, expected: Expected | None) -> Multihash | None:
+        if expected is None:
+            return self.refs.head(known.id, name)
+        return Multihash.parse(expected) if expected else None
+
+    def _at(self, entry: CatalogEntry, name: str, block: Multihash) -> Known:
+        states = self.datasets.states
+        state = (states.at if name == HEAD else states.aside)(entry.dataset_id, block)
+        return Known(entry=entry, state=state, ref=name)
+
+    def _reference(self, known: Known, head: Known | None) -> Reference:
+        return Reference(
+            name=known.ref,
+            block=known.state.head,
+            sequence_number=known.state.sequence_number,
+            compared=None if head is None else self._compared(known, head),
+        )
+
+    def _compared(self, left: Known, right: Known) -> Compared:
+        heads = left.state.head, right.state.head
+        readers = self.datasets.reader(left.id), self.datasets.reader(right.id)
+        relation = compare(readers[0], heads[0], readers[1], heads[1])
+        return Compared(relation=relation, common=common_block(relation, *heads))

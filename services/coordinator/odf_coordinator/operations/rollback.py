@@ -1,0 +1,118 @@
+"""Derivatives whose inputs went back, taken back themselves, so that they are derived anew from where both agree."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from odf_common.chain.dependency_order import in_order
+from odf_common.chain.input_divergence import Agreement, Line, agreement
+from odf_common.chain.state import ChainState
+from odf_common.errors import OdfError
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import KnownEvent
+from odf_common.metadata.scalars import Timestamp
+from odf_coordinator.catalog.ownership import KeyFolder
+from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.commit.outcomes import require_committed
+from odf_coordinator.definitions.create import Adding
+from odf_coordinator.definitions.diff import in_force
+from odf_coordinator.transforms.migration import Migrating
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TakenBack:
+    known: Known
+    agreement: Agreement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diverged:
+    """Finds derivatives that have diverged from their inputs, and takes them back."""
+
+    datasets: Datasets
+    adding: Adding
+    keys: KeyFolder
+
+    def downstream(self, chosen: Iterable[Known]) -> tuple[Known, ...]:
+        """Return the datasets, and all that are derived of them over any number of steps, inputs first."""
+        found = {known.id: known for known in chosen}
+        everything = {known.id: known for known in self.datasets.all()} | found
+        for known in _inputs_first(everything):
+            if any(one in found for one in known.inputs()):
+                found.setdefault(known.id, known)
+        return tuple(_inputs_first(found))
+
+    def take_back(self, chosen: Iterable[Known]) -> Iterator[Known]:
+        """Iterate over the derivatives of ours that had diverged, taken back; what is derived of others first.
+
+        So no derivative ever sees an input go back before it. `chosen` are inputs first; where one is to go back,
+        those after it are looked at as if it had. Raises `HeadMoved` if one was committed to meanwhile, and
+        `InvalidQuery` when a query that is said again cannot be migrated.
+        """
+        for one in reversed(self._found(chosen)):
+            yield self._take_back(one)
+
+    def _found(self, chosen: Iterable[Known]) -> list[_TakenBack]:
+        lines: dict[DatasetId, Line | None] = {}
+        found = []
+
+        def holds(dataset: DatasetId, block: Multihash) -> bool:
+            if dataset not in lines:
+                known = self.datasets.by_id(dataset)
+                lines[dataset] = None if known is None else self._line(known.id, known.state.head)
+            line = lines[dataset]
+            return line is None or line.holds(block)  # one that is not here says nothing
+
+        for one in chosen:
+            if not one.is_derivative or not self.keys.has(one.id):
+                continue
+            known = self.datasets.read(one.entry)  # as it is now
+            if not isinstance(known, Known):
+                continue
+            try:
+                agreed = agreement(self.datasets.reader(known.id), known.state.head, holds)
+            except OdfError as error:
+                # What it reads cannot be read: its pull says so, and the others are looked at.
+                log.warning("derivative not compared with its inputs", dataset=known.alias, why=str(error))
+                continue
+            if agreed is not None:
+                found.append(_TakenBack(known=known, agreement=agreed))
+                lines[known.id] = self._line(known.id, agreed.block)
+        return found
+
+    def _line(self, dataset: DatasetId, head: Multihash) -> Line:
+        return Line(self.datasets.reader(dataset), head)
+
+    def _take_back(self, one: _TakenBack) -> Known:
+        known, committer = one.known, self.adding.committer
+        state = self.datasets.states.aside(known.id, one.agreement.block)
+        said = _last_of_each(state, one.agreement.lost)
+        if said:
+            time = max(self.adding.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
+            before = replace(known, state=state)
+            migrating = Migrating(datasets=self.datasets, engine=self.adding.engine)
+            events = migrating.carried(before, said, time)
+            outcome = committer.commit(
+                known.id, expected_head=known.state.head, events=events, system_time=time, onto=state
+            )
+            state = require_committed(known.id, outcome).state
+        else:
+            with committer.exclusively(known.id):
+                committer.move(known.id, expected=known.state.head, state=state)
+        log.info("derivative taken back", dataset=known.alias, block=str(one.agreement.block))
+        return replace(known, state=state)
+
+
+def _inputs_first(datasets: Mapping[DatasetId, Known]) -> Iterator[Known]:
+    graph = {one: [each for each in known.inputs() if each in datasets] for one, known in datasets.items()}
+    return (datasets[dataset] for dataset in in_order(graph))
+
+
+def _last_of_each(state: ChainState, events: Iterable[KnownEvent]) -> tuple[KnownEvent, ...]:
+    """Return the last event of each kind, in order, that says something new after `state`."""
+    last: Mapping[type, KnownEvent] = {type(event): event for event in events}
+    return tuple(event for event in last.values() if in_force(state, event) != event)

@@ -1,0 +1,83 @@
+"""Whether a dataset's data is in the store: it may have been dropped on purpose, or lost by a copy.
+
+The newest records and the newest checkpoint are removed first and restored last, so they stand for all.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from odf_common.chain.walk import iterate
+from odf_common.dataset.drop_marker import dropped_line
+from odf_common.errors import NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import AddData, ExecuteTransform
+from odf_common.ports.store import BlobReader, ObjectKind
+from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.storage.object_checks import ObjectRef, objects_of
+
+
+@dataclass(eq=False, kw_only=True)
+class DataDropped(NotFound):
+    """The data of a derivative is not here, but can be made again."""
+
+    def __str__(self) -> str:
+        """Return whose data it is, and how to have it again."""
+        return (
+            f"the data of {self.what} is not here: it was dropped, or lost; `odf pull {self.what}` makes it again "
+            "from its inputs"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class CopyLost(NotFound):
+    """The data of a copy is not here, and only who keeps the dataset can give it again."""
+
+    def __str__(self) -> str:
+        """Return whose data it is, and how to have it again."""
+        return (
+            f"the data of {self.what} is not here: it was lost, and {self.what} is a copy; "
+            f"`odf pull URL --as {self.what}` brings it again from where it is kept"
+        )
+
+
+def was_dropped(datasets: Datasets, known: Known) -> bool:
+    """Tell whether a derivative's data was let go, and has not come back."""
+    line = dropped_line(datasets.blobs, known.id)
+    missing = None if line is None else _newest_missing(datasets, known)
+    return line is not None and missing is not None and line.holds(missing)
+
+
+def is_dropped(datasets: Datasets, known: Known) -> bool:
+    """Tell whether a dataset's newest records or newest checkpoint are not in the store."""
+    return _newest_missing(datasets, known) is not None
+
+
+def _newest_missing(datasets: Datasets, known: Known) -> Multihash | None:
+    """Return the block of the newest records or the newest checkpoint if those are not in the store."""
+    for block, objects in objects_by_block(datasets, known):
+        if not has_all(datasets.blobs, known, objects):
+            return block
+        if any(one.kind is ObjectKind.DATA for one in objects):
+            return None
+    return None
+
+
+def has_all(blobs: BlobReader, known: Known, objects: Iterable[ObjectRef]) -> bool:
+    """Tell whether objects of a dataset are in the store."""
+    return all(blobs.has(known.id, one.kind, one.name) for one in objects)
+
+
+def why_missing(datasets: Datasets, known: Iterable[Known], error: NotFound) -> NotFound:
+    """Return why an object of one of these datasets was not found, where that can be told better."""
+    for one in known:
+        is_copy = not datasets.is_ours(one.id)
+        if (is_copy or one.is_derivative) and is_dropped(datasets, one):
+            return CopyLost(what=one.alias) if is_copy else DataDropped(what=one.alias)
+    return error
+
+
+def objects_by_block(datasets: Datasets, known: Known) -> Iterator[tuple[Multihash, tuple[ObjectRef, ...]]]:
+    """Yield the objects of each transform with its block, newest first."""
+    for name, decoded, _ in iterate(datasets.reader(known.id), known.state.head):
+        if isinstance(decoded.block.event, AddData | ExecuteTransform):
+            yield name, tuple(objects_of(decoded.block.event))

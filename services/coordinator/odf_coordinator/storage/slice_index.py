@@ -1,0 +1,94 @@
+"""Which data slices a dataset has, and their records: newest first for a tail, all of them for a query."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from odf_common.adapters.local.faults import guarded
+from odf_common.chain.walk import iterate
+from odf_common.data.slices import read_slice
+from odf_common.errors import NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddData, DataSlice, ExecuteTransform
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.storage.availability import why_missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    head: Multihash
+    slices: tuple[DataSlice, ...]
+
+
+class Slices:
+    """Lists slices; remembers a dataset's list, so that a further one costs only the blocks since."""
+
+    def __init__(self, datasets: Datasets) -> None:
+        """Read chains of `datasets`."""
+        self._datasets = datasets
+        self._known: dict[DatasetId, _Listing] = {}
+        self._lock = threading.Lock()
+
+    @guarded
+    def all(self, known: Known) -> tuple[DataSlice, ...]:
+        """Return all slices, oldest first."""
+        with self._lock:
+            before = self._known.get(known.id)
+        new: list[DataSlice] = []
+        old: tuple[DataSlice, ...] = ()
+        for name, slice_ in self._backwards(known):
+            if before is not None and name == before.head:
+                old = before.slices
+                break
+            if slice_ is not None:
+                new.append(slice_)
+        slices = (*old, *reversed(new))
+        with self._lock:
+            self._known[known.id] = _Listing(head=known.state.head, slices=slices)
+        return slices
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop the list of a dataset that has gone."""
+        with self._lock:
+            self._known.pop(dataset, None)
+
+    def __len__(self) -> int:
+        """Return how many datasets' lists are kept."""
+        return len(self._known)
+
+    def paths(self, known: Known) -> tuple[Path, ...]:
+        """Return the files of all slices, oldest first; raises `DataDropped`, `CopyLost`."""
+        return tuple(self.path(known, slice_) for slice_ in self.all(known))
+
+    def path(self, known: Known, slice_: DataSlice) -> Path:
+        """Return the file of a slice; raises `DataDropped` where it can be made again, `CopyLost` of a copy."""
+        try:
+            return self._datasets.blobs.local_path(known.id, ObjectKind.DATA, slice_.physical_hash)
+        except NotFound as error:
+            raise why_missing(self._datasets, (known,), error) from error
+
+    @guarded
+    def tail(self, known: Known, records: int) -> pa.Table | None:
+        """Return the last records, ascending by offset, from as few slices as hold them; None without any slice."""
+        tables: list[pa.Table] = []
+        missing = records
+        for _, slice_ in self._backwards(known):
+            if missing <= 0:
+                break
+            if slice_ is None:
+                continue
+            table = read_slice(self.path(known, slice_))
+            tables.append(table.slice(max(len(table) - missing, 0)))
+            missing -= len(tables[-1])
+        return pa.concat_tables(reversed(tables), promote_options="default") if tables else None
+
+    def _backwards(self, known: Known) -> Iterator[tuple[Multihash, DataSlice | None]]:
+        """Iterate over blocks, newest first, with the slice that each has."""
+        for name, decoded, _ in iterate(self._datasets.reader(known.id), known.state.head):
+            event = decoded.block.event
+            yield name, event.new_data if isinstance(event, AddData | ExecuteTransform) else None

@@ -1,0 +1,105 @@
+"""From one query of a derivative to the next: what the old one kept becomes what the new one goes on from.
+
+The migration's block stands directly behind that of the SetTransform, and both come in one commit; so no crash leaves a
+query that begins with another one's state. The block has nothing new of any input, by which a replay knows it.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from odf_common.adapters.local.faults import guarded
+from odf_common.chain.state import ChainState, InputProgress
+from odf_common.chain.transform_inputs import standing
+from odf_common.chain.transform_request import changes_nothing, next_event
+from odf_common.dataset.migration_request import migrate_request
+from odf_common.dataset.replay import request_files
+from odf_common.errors import InvalidInput, InvalidQuery, NotFound
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import ExecuteTransform, KnownEvent, SetDataSchema, SetTransform
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.engine import Engine
+from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.storage.availability import why_missing
+from odf_coordinator.transforms.engine_output import examine, store
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrating:
+    """Makes the events that carry a derivative's state over to a new query."""
+
+    datasets: Datasets
+    engine: Engine
+
+    @guarded
+    def carried(
+        self, known: Known, events: Sequence[KnownEvent], system_time: Timestamp
+    ) -> tuple[KnownEvent, ...]:
+        """Return the events with those of a migration among them, whose objects are stored, where one is needed.
+
+        Raises `InvalidQuery` with the engine's words when the state cannot be carried over, and `DataDropped` when that
+        state was dropped; then nothing is stored.
+        """
+        new = next((event for event in events if isinstance(event, SetTransform)), None)
+        old = known.state.transform
+        if new is None or old is None or known.state.checkpoint is None:
+            return tuple(events)
+        scratch = self.datasets.blobs.scratch()
+        try:
+            made = self._migrated(known.state, old, new, system_time, scratch)
+        except NotFound as error:
+            raise why_missing(self.datasets, (known,), error) from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        if made is None:
+            return tuple(events)
+        schemas, executed = made
+        log.info("query migrated", dataset=known.alias, records=executed.new_data is not None)
+        at = list(events).index(new) + 1
+        return (*schemas, *events[:at], executed, *events[at:])
+
+    def _migrated(
+        self, state: ChainState, old: SetTransform, new: SetTransform, system_time: Timestamp, scratch: Path
+    ) -> tuple[tuple[SetDataSchema, ...], ExecuteTransform] | None:
+        """Return the migration's event, and before it the schema of its records where that is another one."""
+        states = {one.dataset_id: self._input(one) for one in state.input_progress}
+        files = request_files(self.datasets.blobs, state, scratch)
+        request = migrate_request(state, old, new, states, system_time=system_time, files=files)
+        try:
+            response = self.engine.migrate(request)
+        except InvalidQuery as error:
+            raise self._refused(states, error) from error
+        written = examine(state, response, scratch)
+        if written.checkpoint is None:
+            raise InvalidInput(text="the engine migrated the query, but wrote no checkpoint for the new one")
+        event = next_event(
+            state, standing(state), response, new_data=written.data, new_checkpoint=written.checkpoint
+        )
+        if changes_nothing(state, event):
+            return None
+        store(self.datasets.blobs, state.dataset_id, written, scratch)
+        schemas = () if written.data is None or written.schema is None else (written.schema,)
+        return schemas, event
+
+    def _refused(self, states: Mapping[DatasetId, ChainState], error: InvalidQuery) -> InvalidQuery:
+        """Return why the new query does not go on from the old one, or what is to be read before."""
+        for dataset, seen in states.items():
+            known = self.datasets.by_id(dataset)
+            if known is not None and known.state.schema != seen.schema:
+                text = f"{error}; {known.alias} has another schema by now: pull what is derived, then change its query"
+                return InvalidQuery(text=text)
+        return error
+
+    def _input(self, done: InputProgress) -> ChainState:
+        """Return an input as it was where the old query stopped."""
+        if done.last_block is None:
+            raise NotFound(what=f"a block of {done.dataset_id}")
+        known = self.datasets.by_id(done.dataset_id)
+        if known is not None and known.state.head == done.last_block:
+            return known.state
+        return self.datasets.states.aside(done.dataset_id, done.last_block)

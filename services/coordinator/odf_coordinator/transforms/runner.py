@@ -1,0 +1,210 @@
+"""One step of one derivative: what is new in its inputs, through the engine, into its chain.
+
+Plans are made on current heads, so whatever came since the last step is one step, unless an input got another schema
+or vocabulary on the way. Nothing is kept between steps but the chain; a step that is repeated gives the same records.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import structlog
+
+from odf_common.adapters.local.faults import guarded
+from odf_common.chain.input_divergence import Line
+from odf_common.chain.state import ChainState, InputProgress
+from odf_common.chain.transform_inputs import (
+    InputSlices,
+    has_work,
+    input_ids,
+    input_of,
+    input_until_change,
+    last_block,
+    plan_inputs,
+)
+from odf_common.chain.transform_request import build_request, is_no_op, next_event
+from odf_common.chain.walk import ChainBroken, blocks_between
+from odf_common.dataset.replay import input_source, request_files
+from odf_common.errors import HeadMoved, InvalidInput, NotFound
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import (
+    ExecuteTransformInput,
+    KnownEvent,
+)
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Clock
+from odf_common.ports.engine import Engine
+from odf_common.ports.store import BlobStore
+from odf_coordinator.catalog.registry import Datasets, DatasetUnknown, Known
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.outcomes import require_committed
+from odf_coordinator.storage.availability import why_missing
+from odf_coordinator.transforms.engine_output import examine, store
+from odf_coordinator.transforms.errors import InputDiverged
+from odf_coordinator.transforms.late_counter import count_late
+from odf_coordinator.transforms.progress import Underway
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the next step sees, each source as it is where the step ends.
+
+    A step that failed for the user's fault fails again while `cause` is the same. `is_whole`: nothing is left for a
+    further step.
+    """
+
+    inputs: tuple[InputSlices, ...]
+    sources: Mapping[DatasetId, Known]
+    is_whole: bool = True
+
+    @property
+    def steps(self) -> tuple[ExecuteTransformInput, ...]:
+        """Return the intervals, in SetTransform order."""
+        return tuple(one.step for one in self.inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step that is committed: the state after it, and what it added."""
+
+    state: ChainState
+    blocks: int
+    records: int
+
+    def followed_by(self, step: "Step") -> "Step":
+        """Return both steps as one."""
+        return Step(state=step.state, blocks=self.blocks + step.blocks, records=self.records + step.records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformer:
+    """Performs steps."""
+
+    datasets: Datasets
+    committer: Committer
+    engine: Engine
+    blobs: BlobStore
+    clock: Clock
+    underway: Underway = field(default_factory=Underway)
+
+    @guarded
+    def plan(self, known: Known) -> Plan | None:
+        """Return what is new for a derivative; None when there is nothing to do.
+
+        Raises when an input is missing, and `InputDiverged` for one that no longer has what was read of it.
+        """
+        if known.state.transform is None:
+            return None
+        sources = {dataset: self._input(dataset) for dataset in input_ids(known.state.transform)}
+        for dataset, source in sources.items():
+            _require_still_defined(known, source, known.state.progress_of(dataset))
+        steps = plan_inputs(known.state, {dataset: one.state for dataset, one in sources.items()})
+        if steps is None:
+            return None
+        inputs = tuple(self._new_in(step, known) for step in steps)
+        if not has_work(known.state, inputs):
+            return None
+        seen = {one.step.dataset_id: self._where(sources[one.step.dataset_id], one.step) for one in inputs}
+        return Plan(inputs=inputs, sources=seen, is_whole=seen == sources)
+
+    def cause(self, known: Known, plan: Plan) -> object:
+        """Return what a query's fate depends on besides the records: the transform and its inputs' schemas."""
+        return known.state.transform, tuple(one.state.schema for one in plan.sources.values())
+
+    @guarded
+    def perform(self, known: Known, plan: Plan) -> Step | None:
+        """Run and commit a step, None when it changes nothing.
+
+        Raises `InvalidQuery` for the user's fault, `Unavailable` while the engine is out of reach, `HeadMoved` when
+        the derivative was committed to meanwhile or an input was reset, `Refused` when the result breaks a rule,
+        `DataDropped` where data is needed that was.
+        """
+        scratch = self.blobs.scratch()
+        try:
+            return self._perform(known, plan, scratch)
+        except NotFound as error:
+            raise why_missing(self.datasets, (known, *plan.sources.values()), error) from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _perform(self, known: Known, plan: Plan, scratch: Path) -> Step | None:
+        state = known.state
+        system_time = max(self.clock.now(), Timestamp.from_ms(state.system_time.ms + 1))
+        files = request_files(self.blobs, state, scratch)
+        sources = {
+            dataset: input_source(self.blobs, one.alias, one.state, scratch)
+            for dataset, one in plan.sources.items()
+        }
+        request = build_request(
+            state, plan.inputs, sources, alias=known.alias, system_time=system_time, files=files
+        )
+        with self.underway.at_work(known.id) as work:
+            response = self.engine.execute_transform(request, work.note)
+        written = examine(state, response, scratch)
+        event = next_event(
+            state, plan.steps, response, new_data=written.data, new_checkpoint=written.checkpoint
+        )
+        events: list[KnownEvent] = [] if written.schema is None else [written.schema]
+        if not is_no_op(state, event):
+            events.append(event)
+        if not events:
+            if not plan.is_whole:
+                raise InvalidInput(
+                    text="an input changes its schema, and the engine gave neither records nor a checkpoint nor a "
+                    "watermark before that, so the chain cannot say how far the input was read"
+                )
+            return None
+        self._require_kept(plan)
+        store(self.blobs, state.dataset_id, written, scratch)
+        outcome = self.committer.commit(
+            state.dataset_id, expected_head=state.head, events=events, system_time=system_time
+        )
+        after = require_committed(state.dataset_id, outcome).state
+        count_late(self.blobs, known, work.now.late)
+        records = after.next_offset - state.next_offset
+        log.info("transformed", dataset=known.alias, block=str(after.head), records=records)
+        return Step(state=after, blocks=len(events), records=records)
+
+    def _input(self, dataset: DatasetId) -> Known:
+        known = self.datasets.by_id(dataset)
+        if known is None:
+            raise DatasetUnknown(what=str(dataset))
+        return known
+
+    def _new_in(self, step: ExecuteTransformInput, known: Known) -> InputSlices:
+        if step.new_block_hash is None:
+            return input_of(step, ())
+        read = self.datasets.reader(step.dataset_id)
+        links = blocks_between(read, step.new_block_hash, step.prev_block_hash)
+        try:
+            return input_until_change(step, ((name, decoded.block) for name, decoded, _ in links))
+        except ChainBroken as error:
+            before = None if step.prev_block_hash is None else str(step.prev_block_hash)
+            if (error.kind, error.block) != ("missing", before):
+                raise
+            name = self._input(step.dataset_id).alias
+            raise InputDiverged(dataset=known.alias, input=name, block=error.block) from error
+
+    def _require_kept(self, plan: Plan) -> None:
+        """Return if the inputs still have what the engine was given; raises `HeadMoved` if one was reset meanwhile."""
+        for dataset, seen in plan.sources.items():
+            head = self._input(dataset).state.head
+            block = seen.state.head
+            if head != block and not Line(self.datasets.reader(dataset), head).holds(block):
+                raise HeadMoved(dataset=str(dataset), expected=str(block), actual=str(head))
+
+    def _where(self, known: Known, step: ExecuteTransformInput) -> Known:
+        """Return an input as it is at the end of its step."""
+        end = last_block(step)
+        if end is None or end == known.state.head:
+            return known
+        return replace(known, state=self.datasets.states.aside(known.id, end))
+
+
+def _require_still_defined(known: Known, source: Known, done: InputProgress) -> None:
+    """Return unless an input went back to before its first schema, which looks as if it had none yet."""
+    if done.last_block is not None and source.state.schema is None:
+        raise InputDiverged(dataset=known.alias, input=source.alias, block=str(done.last_block))

@@ -1,0 +1,311 @@
+"""Runs transforms: on every commit the derivatives that read it, at most one transform of each at a time.
+
+A look that waits for the engine takes no place from others: those that have taken `STALLED` seconds do not count among
+the few that run at a time, so the engine has the more to do the longer it takes, and in the end all that it can.
+
+The owner of a derivative is whoever holds its partition of the coordinator's commands. That too only saves wasted
+work: two instances that transform the same derivative meet the fence, and one of them plans again.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+import structlog
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import HeadMoved, InvalidQuery, OdfError, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.ports.engine import EngineSilent
+from odf_coordinator.catalog.problems import Problem, Problems, remedy_of
+from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.transforms.errors import InputDiverged
+from odf_coordinator.transforms.progress import Underway
+from odf_coordinator.transforms.runner import Plan, Step, Transformer
+from odf_coordinator.transforms.work_queue import Dependants, Line, Result
+
+log = structlog.get_logger(__name__)
+
+IDLE_SECONDS: Final = 0.5
+AT_A_TIME: Final = 2  # looks, not counting those that have stalled
+STALLED: Final = 1.0  # seconds after which a look counts as one that waits
+MOST: Final = 64  # looks at a time in all: what the engine cannot do yet waits there
+ROOM_SECONDS: Final = 0.1  # between looks at whether one has stalled
+BACK_OFF: Final = 0.2  # seconds after the first look in vain; doubled for each further one
+BACK_OFF_MAX: Final = 5.0
+FAILED_MAX: Final = 15.0
+AGAIN: Final = "it is tried again automatically; the coordinator's log says more"
+MEND: Final = (
+    "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` tries it again"
+)
+DOUBLINGS: Final = 16  # of a pause; what keeps failing is tried for ever
+
+
+class Scheduler:
+    """Keeps derivatives up to date."""
+
+    def __init__(
+        self,
+        *,
+        datasets: Datasets,
+        transformer: Transformer,
+        is_ours: Callable[[DatasetId], bool],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Run `transformer` on derivatives that `is_ours` names, and on those asked for."""
+        self._datasets = datasets
+        self._transformer = transformer
+        self._is_ours = is_ours
+        self._now = now
+        self._dependants = Dependants()
+        self._line = Line()
+        self._problems = Problems()
+        self._lost = Problems()
+        self._numbers = count()
+        self._begun: dict[int, float] = {}  # looks under way, by number
+        self._changed = threading.Condition(threading.RLock())
+
+    def on_committed(self, state: ChainState) -> None:
+        """Mark what may be stale now that a chain has this state."""
+        with self._changed:
+            is_new = self._dependants.note(state)
+            if state.transform is not None and (is_new or not self._line.is_running(state.dataset_id)):
+                self._mark(state.dataset_id)
+            for dependant in self._dependants.of(state.dataset_id):
+                self._mark(dependant)
+
+    def on_announced(self, dataset: DatasetId) -> None:
+        """Mark what may be stale now that somebody says that a head has moved."""
+        try:
+            known = self._datasets.by_id(dataset)
+        except OdfError as error:
+            # Its derivatives look for themselves, and say what is wrong.
+            log.warning("a dataset that has changed cannot be read", dataset=str(dataset), why=str(error))
+            with self._changed:
+                for dependant in self._dependants.of(dataset):
+                    self._mark(dependant)
+            return
+        if known is not None:
+            self.on_committed(known.state)
+
+    def on_removed(self, dataset: DatasetId) -> None:
+        """Forget a dataset."""
+        with self._changed:
+            self._lost.clear(dataset)
+            self._problems.clear(dataset)
+            self._dependants.forget(dataset)
+            self._line.forget((dataset,))
+            self._changed.notify_all()
+
+    def request(self, dataset: DatasetId) -> int:
+        """Have a derivative looked at now, whoever owns it and whatever its problem; returns a ticket."""
+        with self._changed:
+            ticket = self._line.mark(dataset, is_forced=True)
+            self._changed.notify_all()
+            return ticket
+
+    def wait(self, dataset: DatasetId, ticket: int, timeout: float) -> Result | None:
+        """Return how the look ended, None while it has not after `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._line.result(dataset, ticket) is not None, timeout)
+            return self._line.result(dataset, ticket)
+
+    def problem(self, dataset: DatasetId) -> str:
+        """Return why a derivative is not tried again before something changes, or failed; else an empty string."""
+        known = self._problems.get(dataset)
+        return "" if known is None else known.text
+
+    def trouble(self, dataset: DatasetId) -> Problem | None:
+        """Return what keeps a derivative from going on, be it only that what it needs is out of reach."""
+        return self._problems.get(dataset) or self._lost.get(dataset) or self._silence(dataset)
+
+    def waiting(self) -> int:
+        """Return how many derivatives are queued or looked at."""
+        with self._changed:
+            return self._line.waiting()
+
+    def lost(self, dataset: DatasetId) -> str:
+        """Return what a transform cannot reach, or an empty string."""
+        known = self._lost.get(dataset)
+        return "" if known is None else known.text
+
+    @property
+    def underway(self) -> Underway:
+        """Return what is known of the transforms at work."""
+        return self._transformer.underway
+
+    def run(self, stop: threading.Event) -> None:
+        """Look at derivatives until told to stop; then those looks end that have begun."""
+        with ThreadPoolExecutor(MOST, thread_name_prefix="transform") as pool:
+            while not stop.is_set():
+                taken = self._take()
+                if taken is None:
+                    self._wait()
+                else:
+                    pool.submit(self._look, *taken)
+
+    def work(self) -> bool:
+        """Take the next look that is due; tells whether there was one."""
+        taken = self._take()
+        if taken is None:
+            return False
+        self._look(*taken)
+        return True
+
+    def _take(self) -> tuple[int, DatasetId, bool] | None:
+        """Begin the next look that is due and has room; it has a number, and tells whether it is forced."""
+        with self._changed:
+            taken = self._line.take(self._now()) if self._has_room() else None
+            if taken is None:
+                return None
+            number = next(self._numbers)
+            self._begun[number] = self._now()
+            return number, *taken
+
+    def _has_room(self) -> bool:
+        quick = sum(1 for begun in self._begun.values() if self._now() - begun < STALLED)
+        return quick < AT_A_TIME and len(self._begun) < MOST
+
+    def _silence(self, dataset: DatasetId) -> Problem | None:
+        since = self.underway.silent_since(dataset)
+        error = EngineSilent()
+        return None if since is None else Problem(text=str(error), remedy=error.advice(), since=since)
+
+    def _mark(self, dataset: DatasetId) -> None:
+        if self._is_ours(dataset):
+            self._line.mark(dataset)
+            self._changed.notify_all()
+
+    def _wait(self) -> None:
+        """Return when something is due, or may be."""
+        with self._changed:
+            due = self._line.next_due()
+            if due is not None and not self._has_room():
+                due = max(due, self._now() + ROOM_SECONDS)
+            wait = IDLE_SECONDS if due is None else min(due - self._now(), IDLE_SECONDS)
+            if wait > 0:
+                self._changed.wait(wait)
+
+    def _look(self, number: int, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - what `_take` returns
+        self._try(dataset, is_forced)
+        with self._changed:
+            del self._begun[number]
+            self._changed.notify_all()
+        with suppress(OdfError):  # then it is left in the line, for a later look
+            if self._datasets.catalog.by_id(dataset) is None:
+                with self._changed:
+                    self._line.drop_idle(dataset)
+
+    def _try(self, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - as above
+        try:
+            step = self._steps(dataset, is_forced)
+        except (HeadMoved, Unavailable) as error:
+            self._postpone(dataset, error)
+        except OdfError as error:
+            self._failed(dataset, error)
+        except Exception as error:
+            # A bug that one derivative meets, in its data or its query, must not end the process for all others.
+            log.exception("a bug in a transform", dataset=str(dataset))
+            self._failed(dataset, TransformCrashed(why=f"{type(error).__name__}: {error}"))
+        else:
+            self._done(dataset, step)
+
+    def _steps(self, dataset: DatasetId, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
+        """Transform all that is new; None when there is nothing to do. Raises what kept it from that."""
+        done: Step | None = None
+        while True:
+            known = self._datasets.by_id(dataset)
+            plan = None if known is None or not known.is_derivative else self._plan(known, is_forced)
+            if known is None or plan is None:
+                return done
+            step = self._step(known, plan, is_forced)
+            if step is not None:
+                done = step if done is None else done.followed_by(step)
+            if plan.is_whole:
+                return done
+
+    def _plan(self, known: Known, is_forced: bool) -> Plan | None:  # noqa: FBT001 - as above
+        """Return what is new; a chain that has diverged from an input is not walked again by itself."""
+        problem = self._problems.get(known.id)
+        if problem is not None and problem.cause == known.state.head and not is_forced:
+            raise _StillBroken(text=problem.text)
+        try:
+            return self._transformer.plan(known)
+        except InputDiverged as error:
+            self._note_problem(known, error, known.state.head)
+            raise
+
+    def _step(self, known: Known, plan: Plan, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
+        """Transform once; None when that changes nothing. Raises what kept it from that."""
+        dataset = known.id
+        problem = self._problems.get(dataset)
+        if problem is not None and problem.cause == self._transformer.cause(known, plan) and not is_forced:
+            raise _StillBroken(text=problem.text)
+        try:
+            return self._transformer.perform(known, plan)
+        except InvalidQuery as error:
+            self._note_problem(known, error, self._transformer.cause(known, plan))
+            raise
+
+    def _done(self, dataset: DatasetId, step: Step | None) -> None:
+        with self._changed:
+            self._problems.clear(dataset)
+            self._lost.clear(dataset)
+            result = (
+                Result()
+                if step is None
+                else Result(state=step.state, blocks=step.blocks, records=step.records)
+            )
+            self._line.finish(dataset, result)
+            self._changed.notify_all()
+
+    def _postpone(self, dataset: DatasetId, error: HeadMoved | Unavailable) -> None:
+        with self._changed:
+            pause = 0.0
+            if isinstance(error, Unavailable):
+                pause = min(BACK_OFF * 2 ** min(self._line.pauses(dataset), DOUBLINGS), BACK_OFF_MAX)
+                if self._lost.note(dataset, str(error), remedy=remedy_of(error, AGAIN)):
+                    log.warning("transform waits", dataset=str(dataset), why=str(error))
+            self._line.postpone(dataset, self._now() + pause)
+            self._changed.notify_all()
+
+    def _failed(self, dataset: DatasetId, error: OdfError) -> None:
+        """Tell why; the user's faults wait for a change, others are tried again ever more seldom."""
+        with self._changed:
+            self._lost.clear(dataset)  # the engine has answered
+            again_at = None
+            if not isinstance(error, InvalidQuery | InputDiverged):
+                pause = min(BACK_OFF * 2 ** min(self._line.pauses(dataset), DOUBLINGS), FAILED_MAX)
+                again_at = self._now() + pause
+                if self._problems.note(dataset, str(error), remedy=remedy_of(error, AGAIN)):
+                    log.error("transform failed", dataset=str(dataset), why=str(error))
+            self._line.finish(dataset, Result(error=error), again_at=again_at)
+            self._changed.notify_all()
+
+    def _note_problem(self, known: Known, error: OdfError, cause: object) -> None:
+        if self._problems.note(known.id, str(error), remedy=remedy_of(error, MEND), cause=cause):
+            log.warning("transform refused", dataset=known.alias, why=str(error))
+
+
+@dataclass(eq=False, kw_only=True)
+class TransformCrashed(OdfError):
+    """The transform met a bug of the node."""
+
+    why: str
+
+    def __str__(self) -> str:
+        """Return what it was."""
+        return f"a bug of the node: {self.why}"
+
+    def advice(self) -> str:
+        """Return where more is said."""
+        return "it is tried again automatically; the coordinator's log has the traceback, which a bug report needs"
+
+
+class _StillBroken(InvalidQuery):
+    """The query that failed before, over the same schemas."""

@@ -1,0 +1,163 @@
+"""Read-side views, `python -m odf_coordinator.views`: heads, watermarks, lag and throughput over HTTP.
+
+A Faust worker of its own, never in the commit path. It keeps no tables: what it shows is read from the chains when
+it gets its partitions, and followed by notifications from then on, so nothing has to be recovered.
+"""
+
+import asyncio
+import logging as standard_logging
+import os
+import signal
+import time
+import uuid
+from typing import Any, Final
+
+import faust
+import structlog
+from faust.web import Request, Response, View
+
+from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.adapters.redis import RedisConnection, RedisStateCache
+from odf_common.codec.bus import decode
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.errors import InvalidInput, OdfError
+from odf_common.ports.bus import NOTIFICATIONS
+from odf_common.service import logging, metrics
+from odf_common.service.settings import Settings, load
+from odf_coordinator.catalog.registry import Datasets
+from odf_coordinator.catalog.rejects import rejects_of
+from odf_coordinator.commit.bus_messages import committed
+from odf_coordinator.views.table import Board
+
+log = structlog.get_logger(__name__)
+
+SESSION: Final = 6.0  # seconds
+
+
+def datasets_of(settings: Settings) -> Datasets:
+    """Return the node's datasets, to be read only."""
+    blobs = LocalBlobStore(settings.home)
+    cache = RedisStateCache(RedisConnection(settings.redis)) if settings.redis else NoStateCache()
+    refs = LocalRefStore(settings.home)
+    states = ChainStates(blobs, refs, cache)
+    return Datasets(catalog=LocalCatalog(settings.home), states=states, blobs=blobs, refs=refs)
+
+
+def read_heads(board: Board, datasets: Datasets) -> None:
+    """Put the heads of all datasets on the board."""
+    for known in datasets.all():
+        try:
+            board.committed(str(known.id), committed(known.state, alias=known.alias), now=None)
+            board.rejected(str(known.id), rejects_of(datasets, known))
+        except Exception:
+            # It would be met again at every start, and no dataset be shown.
+            log.exception("dataset cannot be shown", dataset=known.alias)
+
+
+def make_app(settings: Settings, board: Board, datasets: Datasets) -> faust.App:
+    """Return the worker: one agent on the notifications, two pages."""
+    host, _, port = settings.required("views_http").rpartition(":")
+    brokers = settings.required("kafka").split(",")
+    app = faust.App(
+        # Each process sees every notification, so each is a group of its own, which ends with it.
+        f"{settings.kafka_prefix}odf-views-{uuid.uuid4().hex}",
+        broker=[f"kafka://{broker}" for broker in brokers],
+        broker_session_timeout=SESSION,
+        broker_heartbeat_interval=SESSION / 3,
+        consumer_auto_offset_reset="latest",
+        datadir=settings.home / "views",
+        store="memory://",
+        stream_wait_empty=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        web_bind=host,
+        web_host=host,
+        web_port=int(port),
+        worker_redirect_stdouts=False,
+    )
+    _follow(app, settings, board, datasets)
+    _serve(app, board)
+    return app
+
+
+def _follow(app: faust.App, settings: Settings, board: Board, datasets: Datasets) -> None:
+    notifications = app.topic(
+        settings.kafka_prefix + NOTIFICATIONS,
+        key_type=bytes,
+        value_type=bytes,
+        key_serializer="raw",
+        value_serializer="raw",
+    )
+
+    @app.agent(notifications)
+    async def follow(stream: faust.types.StreamT[Any]) -> None:
+        async for key, value in stream.items():
+            try:
+                board.see(decode(bytes(key), bytes(value)), time.monotonic())
+            except InvalidInput as error:
+                log.warning("notification cannot be read", why=str(error))
+            except Exception:
+                log.exception("notification cannot be shown", key=bytes(key or b"").decode(errors="replace"))
+
+    @app.on_partitions_assigned.connect
+    async def catch_up(*_: Any, **__: Any) -> None:  # noqa: ANN401 - what a signal brings
+        # What was said while nobody listened is in the chains.
+        await asyncio.get_running_loop().run_in_executor(None, read_heads, board, datasets)
+        log.info("views follow")
+
+
+def _serve(app: faust.App, board: Board) -> None:
+    @app.page("/datasets")
+    async def datasets(self: View, request: Request) -> Response:
+        return self.json(list(board.rows(time.monotonic())))
+
+    @app.page("/health")
+    async def health(self: View, request: Request) -> Response:
+        return self.json({"status": "SERVING"})
+
+
+async def reachable(broker: str) -> None:
+    """Return when somebody listens there; Faust would give up at the first refusal."""
+    host, _, port = broker.rpartition(":")
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            await asyncio.sleep(0.2)
+            continue
+        writer.close()
+        return
+
+
+async def run(app: faust.App, settings: Settings) -> None:
+    """Run until the process is told to end, which it does at once: there is nothing to be saved."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, os._exit, 0)
+    kafka = settings.required("kafka")
+    await reachable(kafka.split(",")[0])
+    # Faust follows only what is there when it starts.
+    topics = KafkaTopics(kafka, prefix=settings.kafka_prefix)
+    await loop.run_in_executor(None, topics.ensure_topics, (NOTIFICATIONS,))
+    await app.start()
+    await app.wait_until_stopped()
+
+
+def main() -> None:
+    """Start the views."""
+    logging.configure("info", service="views")
+    try:
+        settings = load()
+        logging.configure(settings.log_level, service="views")
+        # While the broker is away it repeats itself a hundred times a second.
+        standard_logging.getLogger("aiokafka").setLevel(standard_logging.CRITICAL)
+        board, datasets = Board(), datasets_of(settings)
+        read_heads(board, datasets)
+        app = make_app(settings, board, datasets)
+    except OdfError as error:
+        log.error("cannot start", why=str(error), advice=error.advice())  # noqa: TRY400 - no traceback is needed
+        raise SystemExit(1) from error
+    if settings.metrics_port is not None:
+        metrics.expose(settings.metrics_port)
+    asyncio.run(run(app, settings))
