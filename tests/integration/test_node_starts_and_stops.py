@@ -163,7 +163,7 @@ def test_the_topics_of_a_node_that_is_gone_can_be_taken_over(node: EmbeddedNode,
 
 
 def test_a_service_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    assert "there is no service bakery" in EmbeddedNode(tmp_path).fails("up --detach bakery")
+    assert "unknown service bakery" in EmbeddedNode(tmp_path).fails("up --detach bakery")
 
 
 def _take(inbox: Inbox, seen: dict[str, int]) -> int:

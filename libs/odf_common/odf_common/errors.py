@@ -1,7 +1,7 @@
-"""Every error this project raises: one root, five families, facts as fields.
+"""The root and the families of this project's errors; facts are fields.
 
-An error's text is built from its docstring and its fields, so the place that raises it states facts only.
-`advice()` is the sentence shown to a person after what went wrong.
+The message is built from the class's docstring and the fields, so the code that raises it states facts only.
+`advice()` is the sentence shown to the user after the message.
 """
 
 from dataclasses import dataclass, fields
@@ -25,7 +25,7 @@ class OdfError(Exception):
 
     @property
     def code(self) -> str:
-        """Return the name that goes on the wire and into JSON: the class's own."""
+        """Return the name used on the wire and in JSON: the class name."""
         return type(self).__name__
 
     def advice(self) -> str:
@@ -53,7 +53,7 @@ class InvalidInput(OdfError):
 
 @dataclass(eq=False, kw_only=True)
 class NotFound(OdfError):
-    """There is no such thing."""
+    """The named thing does not exist."""
 
     what: str
 
@@ -78,7 +78,7 @@ class ChainRuleViolated(OdfError):
 
 @dataclass(eq=False, kw_only=True)
 class Conflict(OdfError):
-    """Somebody else changed it first."""
+    """Another process changed it first."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -88,7 +88,7 @@ class HeadMoved(Conflict):
     dataset: str
     expected: str | None
     actual: str | None
-    ref: str | None = None  # where it is not the head
+    ref: str | None = None  # None: the head
 
 
 @dataclass(eq=False, kw_only=True)
@@ -104,18 +104,18 @@ class AlreadyExists(Conflict):
 
 @dataclass(eq=False, kw_only=True)
 class VerificationFailed(OdfError):
-    """What is stored is not what the chain declares."""
+    """Stored data does not match what the chain declares."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Unavailable(OdfError):
-    """A part of the node cannot be reached now; it is worth trying again."""
+    """A part of the node is unavailable; a retry may succeed."""
 
     what: str
     why: str | None = None
 
     def __str__(self) -> str:
-        """Return what cannot be reached, and why where that is known."""
+        """Return what cannot be reached, and why if known."""
         return f"{self.what} cannot be reached" + (f": {self.why}" if self.why else "")
 
 
@@ -131,7 +131,7 @@ class Damaged(VerificationFailed):
         return f"{self.file} cannot be used: {self.why}"
 
     def advice(self) -> str:
-        """Return what a person can do."""
+        """Return what the user can do."""
         return (
             "make it a regular file that the node's user may read and write, restore the dataset from a copy, or "
             "remove the dataset with `odf delete`; other datasets are not affected"
@@ -144,28 +144,28 @@ class StorageUnavailable(Unavailable):
 
     what: str = "storage"
     file: str | None = None  # relative to the node's home or to the dataset's folder
-    remedy: str = "look at the disk and its mount"
+    remedy: str = "check the disk and its mount"
 
     def __str__(self) -> str:
-        """Return why, which has to be legible where a line is cut, and what could not be used."""
+        """Return why, first because tables truncate messages, and which file."""
         return (
             Unavailable.__str__(self) if self.file is None else f"{self.why}: {self.file} cannot be used now"
         )
 
     def advice(self) -> str:
-        """Return what a person can do."""
-        return f"{self.remedy}; work continues automatically after that"
+        """Return what the user can do."""
+        return f"{self.remedy}; work then continues automatically"
 
 
 @dataclass(eq=False, kw_only=True)
 class Refused(OdfError):
-    """The node refused; `reason` is the name of the error, `text` its words."""
+    """The node refused; `reason` is the name of the error, `text` its message."""
 
     reason: str
     text: str
 
     def __str__(self) -> str:
-        """Return the words of the refusal."""
+        """Return the message."""
         return self.text
 
 

@@ -1,7 +1,7 @@
-"""Where the `odf` script begins: Ctrl-C ends it with 130, also while Python is still importing the rest.
+"""The entry point of the `odf` script: Ctrl-C exits with 130, even while Python is still importing modules.
 
-An interrupt that is raised as an exception inside of an import may be printed as a traceback or be lost, so that
-meanwhile the process ends at once. Imports nothing that takes time itself.
+An interrupt raised as an exception during an import may print a traceback or get lost, so the process exits at once
+instead. This module imports nothing slow itself.
 """
 
 import os
@@ -15,7 +15,7 @@ ABORTED = 130
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Have Ctrl-C end the process at once in this block, unless it is ignored or somebody else's."""
+    """Let Ctrl-C exit the process at once in this block, unless it is ignored or has another handler."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return

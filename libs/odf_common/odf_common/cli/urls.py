@@ -1,4 +1,4 @@
-"""URLs as people type them."""
+"""URLs as users type them."""
 
 from pathlib import Path
 from typing import Final
@@ -9,9 +9,9 @@ _THIS_MACHINE: Final = "localhost/"
 
 
 def absolute_url(url: str) -> str:
-    """Return the URL; that of a folder from the root of the file system, escaped, wherever it is used.
+    """Return the URL; a `file://` one absolute and escaped.
 
-    `file://localhost/…` is `file:///…`; with anything else there the path begins in the working directory.
+    `file://localhost/…` is `file:///…`; any other path is relative to the working directory.
     """
     if url[: len(_FILE)].lower() != _FILE:
         return url

@@ -1,4 +1,4 @@
-"""Keys of batches that are pushed one after another in one run: whoever knows the last one knows all before it."""
+"""Idempotency keys of the batches of one run: its key and the batch's index, so the last one implies all before it."""
 
 from typing import Final
 
@@ -7,18 +7,18 @@ _DIGITS: Final = 9
 
 
 def key_in_run(run: str, place: int) -> str:
-    """Return the key of the batch at a place, from 0, of the run with this key."""
+    """Return the key of the batch at index `place` (from 0) of a run."""
     return f"{run}{_MARK}{place}"
 
 
 def run_and_place(key: str) -> tuple[str, int] | None:
-    """Return what `key_in_run` made the key of, None for any other key."""
+    """Return the run and index that `key_in_run` combined; None for any other key."""
     run, mark, place = key.rpartition(_MARK)
     is_place = place.isascii() and place.isdecimal() and len(place) <= _DIGITS
     return (run, int(place)) if mark and is_place else None
 
 
 def run_of(key: str) -> str:
-    """Return the key of the run that a batch belongs to: what its client chose."""
+    """Return the key of a batch's run, as chosen by its client."""
     found = run_and_place(key)
     return key if found is None else found[0]

@@ -1,7 +1,7 @@
-"""Notes of data that was let go on purpose, kept beside the objects, so that it is told from data that was lost.
+"""Markers of data that was dropped on purpose, stored next to the objects, to tell it from lost data.
 
-A note is the head that the chain had then: it stands for the objects of all blocks up to that one, whatever becomes of
-the chain. It is made before anything goes, and taken away when all has come back.
+A marker holds the head at that time and covers the objects of all blocks up to it, even if the chain is reset later.
+It is written before the first object is deleted, and removed when all are restored.
 """
 
 from typing import Final
@@ -16,20 +16,20 @@ NOTE: Final = "dropped"
 
 
 def note_drop(blobs: BlobStore, dataset: DatasetId, head: Multihash) -> None:
-    """Note, durably, that the objects of all blocks up to `head` may go."""
+    """Record durably that the objects of all blocks up to `head` may be missing."""
     blobs.set_note(dataset, NOTE, str(head))
 
 
 def forget_drop(blobs: BlobStore, dataset: DatasetId) -> None:
-    """Take the note away: what is missing from now on was lost."""
+    """Remove the marker: any object missing from now on is lost."""
     blobs.set_note(dataset, NOTE, None)
 
 
 def dropped_line(blobs: BlobStore, dataset: DatasetId) -> Line | None:
-    """Return the blocks whose objects were let go; None while there is no note, or one that cannot be read."""
+    """Return the blocks whose objects were dropped; None without a readable marker."""
     text = blobs.note(dataset, NOTE)
     try:
         head = None if text is None else Multihash.parse(text)
     except InvalidInput:
-        return None  # it excuses nothing
+        return None  # a damaged marker covers nothing
     return None if head is None else Line(lambda name: blobs.read(dataset, ObjectKind.BLOCK, name), head)

@@ -1,4 +1,4 @@
-"""Asking the engine to go from one version of a query to the next (spec: Migrate Query)."""
+"""Requests to migrate from one version of a query to the next (spec: Migrate Query)."""
 
 from collections.abc import Iterator, Mapping
 
@@ -21,10 +21,10 @@ def migrate_request(
     system_time: Timestamp,
     files: RequestFiles,
 ) -> MigrateRequest:
-    """Return the request to go from `old` to `new` after `state` of the output.
+    """Return the request to migrate from `old` to `new` after `state` of the output.
 
-    `inputs` has each input in the state up to which it was read. Raises `NotFound` for one without a schema, and
-    `InvalidInput` where the versions call two inputs by one name.
+    `inputs`: each input's state at the last block read. Raises `NotFound` for an input without a schema, and
+    `InvalidInput` if the versions use one alias for two inputs.
     """
     return MigrateRequest(
         old=old,
@@ -47,13 +47,11 @@ def _inputs(
         dataset, name = DatasetId.parse(one.dataset_ref), one.alias or one.dataset_ref
         before = called.get(name.lower())
         if before is not None and before != dataset:
-            text = (
-                f"{name} was the name of {before} and is now that of {dataset}; give the inputs other aliases"
-            )
+            text = f"{name} was the alias of {before} and is now that of {dataset}; use different aliases"
             raise InvalidInput(text=text)
         if before is None:
             state = inputs.get(dataset)
             if state is None or state.schema is None:
-                raise NotFound(what=f"a schema of {name}")
+                raise NotFound(what=f"the schema of {name}")
             called[name.lower()] = dataset
             yield MigrateInput(name=name, schema=schema_of_event(state.schema), vocab=state.vocabulary)

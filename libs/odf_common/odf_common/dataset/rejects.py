@@ -1,8 +1,8 @@
-"""Rejected messages of a dataset: how many wait for a decision, and why the first of them was rejected.
+"""Rejected messages of a dataset: how many await a decision, and why the first of them was rejected.
 
-How many were rejected at all is part of each source's state, committed with the position of the batch they came in, so
-a kill neither loses nor doubles the count. The messages themselves are dead letters (topic `odf.dead-letters.v1`).
-What a person has decided about them, and the first reason, are notes of this node: copies of a dataset have neither.
+The total is part of each source's state, committed with the position of the batch they were in, so a kill neither
+loses nor doubles the count. The messages themselves are dead letters (topic `odf.dead-letters.v1`). The users'
+decisions and the first reason are notes of this node: copies of a dataset have neither.
 """
 
 import json
@@ -23,7 +23,7 @@ REASON_CHARACTERS: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a rejected message lay; the topic's id distinguishes it from a later topic of the same name."""
+    """The position of a rejected message; the topic's id distinguishes it from a later topic of the same name."""
 
     topic_id: str
     partition: int
@@ -32,16 +32,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejects:
-    """Rejected messages of a dataset that wait for a decision."""
+    """Rejected messages of a dataset that await a decision."""
 
     count: int = 0
     reason: str = ""
-    """Why the first of them was rejected; empty where that is not known."""
+    """Why the first of them was rejected; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """How far a source has been read: messages rejected so far, and the next offset by topic id and partition."""
+    """The progress of a source: messages rejected so far, and the next offset by topic id and partition."""
 
     rejected: int = 0
     ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -52,24 +52,24 @@ class Handled:
     """Rejected messages that were retried or dropped."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
-    """How many, by source."""
+    """Number of messages by source."""
     through: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """By topic id and partition: everything before this offset was handled."""
+    """By topic id and partition: all messages before this offset were handled."""
     places: frozenset[Place] = frozenset()
-    """Others that were handled one by one."""
+    """Messages handled one by one."""
 
     def holds(self, place: Place) -> bool:
         """Return whether a message was handled."""
         return place in self.places or place.offset < self.through.get((place.topic_id, place.partition), 0)
 
     def with_places(self, source: str, places: Iterable[Place]) -> Self:
-        """Return these and a few more, which were open."""
+        """Return these plus `places`, of which only open ones count."""
         fresh = {one for one in places if not self.holds(one)}
         counts = {**self.counts, source: self.counts.get(source, 0) + len(fresh)}
         return replace(self, counts=counts, places=self.places | fresh)
 
     def with_all(self, source: str, passed: Passed) -> Self:
-        """Return these and all that a source has rejected so far."""
+        """Return these plus all messages that a source has rejected so far."""
         through = {**self.through, **passed.ends}
         left = frozenset(
             one for one in self.places if one.offset >= through.get((one.topic_id, one.partition), 0)
@@ -78,7 +78,7 @@ class Handled:
         return replace(self, counts=counts, through=through, places=left)
 
     def as_of(self, source: str, passed: Passed) -> Self:
-        """Return what still holds where the source stands: what it reads again after a reset is decided again."""
+        """Return what still applies at the source's position: messages read again after a reset need a new decision."""
         behind = {
             one
             for one in self.places
@@ -87,13 +87,13 @@ class Handled:
         through = {key: min(at, passed.ends.get(key, at)) for key, at in self.through.items()}
         count = self.counts.get(source, 0) - len(behind)
         if through != self.through:
-            count = passed.rejected  # all before the mark were handled
+            count = passed.rejected  # all messages before the mark were handled
         counts = {**self.counts, source: max(min(count, passed.rejected), 0)}
         return replace(self, counts=counts, through=through, places=self.places - behind)
 
 
 def passed_of(state: SourceState | None) -> Passed:
-    """Return how far a source has been read; nothing where its state does not say."""
+    """Return the progress of a source; empty if its state does not contain it."""
     if state is None or state.kind != KIND:
         return Passed()
     try:
@@ -106,13 +106,13 @@ def passed_of(state: SourceState | None) -> Passed:
 
 
 def rejected_by_source(state: ChainState, sources: Iterable[str]) -> Mapping[str, Passed]:
-    """Return how far each of the sources has been read; only those that have rejected any message."""
+    """Return the progress of each source that has rejected any message."""
     passed = {name: passed_of(state.source_states.get(name)) for name in sources}
     return {name: one for name, one in passed.items() if one.rejected > 0}
 
 
 def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) -> Rejects:
-    """Return what of the rejected messages of these sources waits for a decision."""
+    """Return the rejected messages of these sources that await a decision."""
     by_source = rejected_by_source(state, sources)
     if not by_source:
         return Rejects()
@@ -129,7 +129,7 @@ def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) ->
 
 
 def load_reasons(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, str]:
-    """Return the reason of the first open message by source; nothing where the note cannot be read."""
+    """Return the reason of the first open message by source; empty if the note cannot be read."""
     try:
         plain = json.loads(blobs.note(dataset, REASONS) or "{}")
         return {str(name): str(reason) for name, reason in plain.items()}
@@ -138,7 +138,7 @@ def load_reasons(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, str]:
 
 
 def note_reason(blobs: BlobStore, dataset: DatasetId, source: str, reason: str | None) -> None:
-    """Keep why a source's first open message was rejected; None when no message is open."""
+    """Store why a source's first open message was rejected; None if no message is open."""
     with blobs.noting(dataset):
         others = {name: text for name, text in load_reasons(blobs, dataset).items() if name != source}
         reasons = others if reason is None else {**others, source: reason[:REASON_CHARACTERS]}
@@ -146,7 +146,7 @@ def note_reason(blobs: BlobStore, dataset: DatasetId, source: str, reason: str |
 
 
 def load_handled(blobs: BlobStore, dataset: DatasetId) -> Handled:
-    """Return what was handled; nothing where the note cannot be read: then all count as open again."""
+    """Return what was handled; empty if the note cannot be read: then all messages count as open again."""
     try:
         plain = json.loads(blobs.note(dataset, HANDLED) or "null")
         if plain is None:
@@ -161,7 +161,7 @@ def load_handled(blobs: BlobStore, dataset: DatasetId) -> Handled:
 
 
 def save_handled(blobs: BlobStore, dataset: DatasetId, handled: Handled) -> None:
-    """Keep what was handled, durably."""
+    """Store durably what was handled."""
     plain = {
         "counts": dict(handled.counts),
         "through": sorted([topic, part, at] for (topic, part), at in handled.through.items()),

@@ -1,7 +1,7 @@
-"""Running stored transforms again, for those who compare the result and those who lost it.
+"""Replays stored transforms, to verify their results or to rebuild lost data.
 
-The request is rebuilt from what the stored event says it saw, by the same functions that planned it, on the schemas and
-vocabularies that the inputs had there. A migration (`chain/transforms.is_migration`) is migrated again.
+The request is rebuilt from the inputs that the stored event names, by the functions that built the original, with the
+schemas and vocabularies that the inputs had then. A migration (`chain/transforms.is_migration`) is migrated again.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,20 +33,21 @@ StoredBlock = tuple[Multihash, MetadataBlock, int]  # hash, block, manifest vers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A transform as its chain has it, and the chain's state before it; `migrated` is the query it migrates from."""
+    """A stored transform, and the chain's state before it."""
 
     block_hash: Multihash
     block: MetadataBlock
     event: ExecuteTransform
     state: ChainState
     migrated: SetTransform | None = None
+    """The query that it migrates from, if it is a migration."""
 
 
 class Replaying:
-    """Runs the transforms of one dataset again, in the order of its chain."""
+    """Replays the transforms of one dataset, in chain order."""
 
     def __init__(self, *, blobs: BlobReader, catalog: Catalog, engine: Engine, state_at: StateAt) -> None:
-        """Begin with no input read; `state_at` is asked for an input where its first replayed step begins."""
+        """No input is read yet; `state_at` returns the state of each input before its first replayed step."""
         self._blobs = blobs
         self._catalog = catalog
         self._engine = engine
@@ -67,10 +68,10 @@ class Replaying:
             state = admit(state, block, block_hash=name, version=version)
 
     def run(self, stored: Stored, *, alias: str, scratch: Path) -> TransformResponseSuccess:
-        """Return the engine's answer; what it wrote lies in `scratch` as `data` and `checkpoint`.
+        """Run the transform again; the engine writes `data` and `checkpoint` to `scratch`.
 
-        `alias` is the output's name for logs. Raises `NotFound`, `InputMismatch` and `ChainBroken` for an input that
-        is not here as the transform saw it, `InvalidQuery`, and `Unavailable`.
+        `alias` is the output's name for logs. Raises `NotFound`, `InputMismatch` or `ChainBroken` if an input is not
+        available as the transform saw it, `InvalidQuery`, and `Unavailable`.
         """
         state = stored.state
         files = request_files(self._blobs, state, scratch)
@@ -95,7 +96,7 @@ class Replaying:
         return str(dataset) if entry is None else entry.alias
 
     def _replaced_at(self, state: ChainState) -> SetTransform | None:
-        """Return the transform that the last block of a chain replaced, None if it replaced none."""
+        """Return the transform that the last block of a chain replaced; None if it replaced none."""
         read = _reader(self._blobs, state.dataset_id)
         block = read_link(read, state.head)[1].block
         if not isinstance(block.event, SetTransform) or block.prev_block_hash is None:
@@ -104,7 +105,7 @@ class Replaying:
 
 
 def request_files(blobs: BlobReader, state: ChainState, scratch: Path) -> RequestFiles:
-    """Return where a step after `state` finds its checkpoint, and writes; raises `NotFound`."""
+    """Return the files that a step after `state` reads and writes; raises `NotFound` without its checkpoint."""
     before = None
     if state.checkpoint is not None:
         name = state.checkpoint.physical_hash
@@ -115,13 +116,13 @@ def request_files(blobs: BlobReader, state: ChainState, scratch: Path) -> Reques
 
 
 def input_source(blobs: BlobReader, alias: str, state: ChainState, scratch: Path) -> InputSource:
-    """Return where the engine finds an input in this state; its schema is written as an empty Parquet file.
+    """Return the files of an input in this state; its schema is written as an empty Parquet file.
 
-    Raises `NotFound` while it has no schema.
+    Raises `NotFound` if it has no schema yet.
     """
     dataset = state.dataset_id
     if state.schema is None:
-        raise NotFound(what=f"a schema of {alias}")
+        raise NotFound(what=f"the schema of {alias}")
     file = scratch / f"schema-{dataset.folder}.parquet"
     schema = stored_schema(schema_of_event(state.schema))
     pq.write_table(schema.empty_table(), file, store_schema=False)
@@ -134,7 +135,7 @@ def input_source(blobs: BlobReader, alias: str, state: ChainState, scratch: Path
 
 
 class _Inputs:
-    """The inputs' chains, folded once, step by step, as the transforms saw them."""
+    """The inputs' states, folded step by step as the transforms saw them."""
 
     def __init__(self, blobs: BlobReader, catalog: Catalog, state_at: StateAt) -> None:
         self._blobs = blobs
@@ -143,7 +144,7 @@ class _Inputs:
         self._states: dict[DatasetId, ChainState | None] = {}
 
     def advance(self, event: ExecuteTransform) -> tuple[tuple[InputSlices, ...], dict[DatasetId, ChainState]]:
-        """Return what each input brought to the transform, and what it was then."""
+        """Return each input's slices for the transform, and its state afterwards."""
         slices = tuple(input_of(step, self._blocks(step)) for step in event.query_inputs)
         return slices, {step.dataset_id: self._state(step.dataset_id) for step in event.query_inputs}
 

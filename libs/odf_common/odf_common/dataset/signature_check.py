@@ -1,4 +1,4 @@
-"""Signatures of stored blocks: none, or the bytes that lie beside the block; judged here for log and verifier alike."""
+"""Signatures of stored blocks: bytes stored next to a block, if any, judged here for `odf log` and the verifier."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +11,7 @@ from odf_common.ports.store import BlobReader, ObjectKind
 
 
 class Standing(StrEnum):
-    """What a block's signature is worth; `valid` says that the signer signed, not that the signer is trusted."""
+    """Whether a block's signature is valid; `valid` means that the signer signed it, not that the signer is trusted."""
 
     VALID = "valid"
     INVALID = "invalid"
@@ -20,7 +20,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A block's signature as found: who claims it, and why it is invalid, if it is."""
+    """A block's signature: its claimed signer, and why it is invalid, if it is."""
 
     standing: Standing
     signer: str | None = None
@@ -28,7 +28,7 @@ class Judged:
 
 
 def stored_signature(blobs: BlobReader, dataset: DatasetId, block: Multihash) -> bytes | None:
-    """Return the bytes beside a block, cut off where no signature is that long; None while there are none."""
+    """Return the stored signature of a block, truncated above the maximum size; None if there is none."""
     if not blobs.has(dataset, ObjectKind.SIGNATURE, block):
         return None
     try:
@@ -39,7 +39,7 @@ def stored_signature(blobs: BlobReader, dataset: DatasetId, block: Multihash) ->
 
 
 def judge(block: Multihash, raw: bytes | None) -> Judged:
-    """Tell what `raw` is worth as the signature of `block`."""
+    """Check `raw` as the signature of `block`."""
     if raw is None:
         return Judged(standing=Standing.NONE)
     try:
@@ -48,5 +48,5 @@ def judge(block: Multihash, raw: bytes | None) -> Judged:
         return Judged(standing=Standing.INVALID, fault=f"not a signature: {error}")
     if found.is_valid_for(block):
         return Judged(standing=Standing.VALID, signer=str(found.signer))
-    fault = "the signature is not the signer's for this block"
+    fault = "the signature does not match the signer and this block"
     return Judged(standing=Standing.INVALID, signer=str(found.signer), fault=fault)

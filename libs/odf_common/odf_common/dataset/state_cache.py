@@ -1,6 +1,6 @@
-"""Chain states: folded once, then kept; appending is O(1) in the length of the chain, also after a restart.
+"""Chain states: folded once, then cached; appending is O(1) in the length of the chain, even after a restart.
 
-A state names the head it belongs to, so a stale entry is a starting point and can never be wrong.
+A state names its head, so a stale entry is never wrong: it is only a starting point.
 """
 
 import threading
@@ -17,21 +17,21 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore
 
-CAPACITY: Final = 20_000  # states kept in this process, some kilobytes each
-ADMITTED: Final = 16  # while it is full, one of so many that are only read takes the place of the oldest
+CAPACITY: Final = 20_000  # states cached in this process, a few kilobytes each
+ADMITTED: Final = 16  # while the cache is full, only 1 of 16 states that are merely read replaces the oldest
 
 
 class StateCache(Protocol):
-    """Keeps the last known state of each chain, perhaps."""
+    """Keeps the last known state of each chain, best effort."""
 
     def get(self, dataset: DatasetId) -> bytes | None:
-        """Return what was put last, None when nothing is known."""
+        """Return the last bytes put; None if unknown."""
 
     def put(self, dataset: DatasetId, state: bytes) -> None:
-        """Keep the bytes; whatever was there is replaced."""
+        """Store the bytes, replacing earlier ones."""
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop what is known."""
+        """Drop the state."""
 
 
 class NoStateCache:
@@ -49,12 +49,12 @@ class NoStateCache:
 
 
 class ChainStates:
-    """States of all chains of this node; safe to use from many threads."""
+    """States of all chains of this node; thread-safe."""
 
     def __init__(
         self, blobs: BlobStore, refs: RefStore, cache: StateCache, *, capacity: int = CAPACITY
     ) -> None:
-        """Read blocks from `blobs` where neither this process nor `cache` knows the state."""
+        """Blocks are read from `blobs` when neither this process nor `cache` has the state."""
         self._blobs = blobs
         self._refs = refs
         self._cache = cache
@@ -64,15 +64,15 @@ class ChainStates:
         self._lock = threading.Lock()
 
     def current(self, dataset: DatasetId) -> ChainState | None:
-        """Return the state at the dataset's head, None while it has no blocks."""
+        """Return the state at the dataset's head; None if it has no blocks."""
         head = self._refs.head(dataset)
         return None if head is None else self.at(dataset, head)
 
     def at(self, dataset: DatasetId, head: Multihash) -> ChainState:
         """Return the state after the block `head`.
 
-        Raises `NotFound` when a block is missing, `VerificationFailed` when one is not what its name says, and
-        `ChainRuleViolated` when the chain breaks a rule.
+        Raises `NotFound` if a block is missing, `VerificationFailed` if one does not match its hash, and
+        `ChainRuleViolated` if the chain breaks a rule.
         """
         with self._lock:
             known = self._known.get(dataset)
@@ -87,7 +87,7 @@ class ChainStates:
         return state
 
     def aside(self, dataset: DatasetId, block: Multihash) -> ChainState:
-        """Return the state after a block that is not the head: as `at`, but what is known of the head stays known.
+        """Return the state after a block that is not the head: like `at`, but the head's state stays cached.
 
         Cheap for blocks that follow the head; others are folded from the first block.
         """
@@ -98,12 +98,12 @@ class ChainStates:
         return self._folded(dataset, block, () if known is None else (known,))
 
     def remember(self, state: ChainState) -> None:
-        """Keep a state that has just become current."""
+        """Cache the state of a new head."""
         self._keep(state.dataset_id, state, is_new=True)
         self._cache.put(state.dataset_id, state_to_bytes(state))
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop what is known of a dataset that has gone."""
+        """Drop the state of a deleted dataset."""
         with self._lock:
             self._known.pop(dataset, None)
         self._cache.forget(dataset)
@@ -115,11 +115,11 @@ class ChainStates:
         try:
             return state_from_bytes(raw)
         except InvalidInput:
-            # Written by another version of this code: fold anew.
+            # Written by another version of this code: fold again.
             return None
 
     def _folded(self, dataset: DatasetId, head: Multihash, starts: Iterable[ChainState]) -> ChainState:
-        """Fold from the highest state known that the chain has passed, or else from the seed."""
+        """Fold from the highest known state on the chain, else from the seed."""
 
         def read(name: Multihash) -> bytes:
             return self._blobs.read(dataset, ObjectKind.BLOCK, name)
@@ -135,13 +135,13 @@ class ChainStates:
             raise
 
     def __len__(self) -> int:
-        """Return how many states this process keeps."""
+        """Return the number of cached states."""
         return len(self._known)
 
     def _keep(self, dataset: DatasetId, state: ChainState, *, is_new: bool) -> None:
-        """Keep a state of a dataset that is active; of a scan over more datasets than there is room for, a few.
+        """Cache a state; if the cache is full, only one of `ADMITTED` states that are merely read.
 
-        If a scan put out what it will come to last, the next scan would find nothing of the first.
+        A scan over more datasets than fit would otherwise evict each state just before the next scan needs it.
         """
         with self._lock:
             if not is_new and dataset not in self._known and len(self._known) >= self._capacity:

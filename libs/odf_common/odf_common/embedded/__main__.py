@@ -1,4 +1,4 @@
-"""The supervisor as a process of its own: what `odf up --detach` starts, with the arguments of a `Start`."""
+"""The supervisor as a separate process, started by `odf up --detach` with the arguments of a `Start`."""
 
 import sys
 

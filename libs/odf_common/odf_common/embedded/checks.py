@@ -1,4 +1,4 @@
-"""What is looked at before a node starts: the home can be written, addresses are free, Kafka and Redis answer."""
+"""Checks before a node starts: the home is writable, addresses are free, Kafka and Redis answer."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ ANSWER_SECONDS: Final = 5.0
 
 @dataclass(eq=False, kw_only=True)
 class HomeUnusable(OdfError):
-    """The folder of $ODF_HOME cannot be written."""
+    """The folder $ODF_HOME is not writable."""
 
     home: Path
     why: str
@@ -35,12 +35,12 @@ class HomeUnusable(OdfError):
 
     def advice(self) -> str:
         """Return how to choose another."""
-        return "set ODF_HOME to a folder that this user may write"
+        return "set ODF_HOME to a folder that this user can write to"
 
 
 @dataclass(eq=False, kw_only=True)
 class AddressTaken(OdfError):
-    """A part of the node cannot listen at the address that the settings name."""
+    """A part of the node cannot listen on its configured address."""
 
     variable: str
     address: str
@@ -52,29 +52,29 @@ class AddressTaken(OdfError):
 
     def advice(self) -> str:
         """Return what to change."""
-        return f"stop what listens there, or set {self.variable} to another address"
+        return f"stop the process that listens there, or set {self.variable} to another address"
 
 
 @dataclass(eq=False, kw_only=True)
 class NotReachable(Unavailable):
-    """What a setting names does not answer."""
+    """A configured server does not answer."""
 
     variable: str
     address: str
 
     def __str__(self) -> str:
-        """Return what cannot be reached, where, by which setting, and why."""
+        """Return which server, its address, the setting, and why."""
         return f"{self.what} cannot be reached at {self.address}, which {self.variable} names: {self.why}"
 
     def advice(self) -> str:
-        """Return what to look at."""
+        """Return what to check."""
         return (
             f"check the address and that {self.what} is running; without {self.variable}, odf starts its own"
         )
 
 
 def require_home(home: Path) -> None:
-    """Raise `HomeUnusable` unless files can be made in the home, which is made if it is missing."""
+    """Raise `HomeUnusable` unless files can be created in the home; a missing home is created."""
     probe = home / f".writable-{uuid.uuid4().hex}"
     try:
         (home / "logs").mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def require_home(home: Path) -> None:
 
 
 def require_free(addresses: Mapping[str, str]) -> None:
-    """Raise `AddressTaken` unless a server can listen at each address; the keys are the settings' variables."""
+    """Raise `AddressTaken` unless a server can listen on each address; the keys are the settings' variables."""
     for variable, address in addresses.items():
         try:
             family, kind, protocol, _, at = socket.getaddrinfo(*split(address), type=socket.SOCK_STREAM)[0]
@@ -100,34 +100,34 @@ def require_free(addresses: Mapping[str, str]) -> None:
             if error.errno == errno.EADDRINUSE:
                 why = "another process listens there"
             elif error.errno == errno.EADDRNOTAVAIL:
-                why = "this is no address of this machine"
+                why = "not an address of this machine"
             raise AddressTaken(variable=variable, address=address, why=why) from error
 
 
 def require_kafka(settings: Settings, *, is_taking_over: bool = False) -> None:
     """Raise `NotReachable` unless Kafka answers, `TopicsTaken` or `HomeCopied` unless its topics are this node's.
 
-    It takes about ten seconds at most to say so.
+    Takes about ten seconds at most.
     """
     address = settings.required("kafka")
     require_connected("Kafka", "ODF_KAFKA", address, address.split(","))
     try:
         KafkaTopics(address).require_answer(ANSWER_SECONDS)
     except Unavailable as error:
-        why = f"something listens there, but it does not answer as Kafka ({error.why})"
+        why = f"a server is listening there, but it does not answer as Kafka does ({error.why})"
         raise NotReachable(what="Kafka", variable="ODF_KAFKA", address=address, why=why) from error
     now = Timestamp.from_ms(time.time_ns() // 1_000_000)
     try:
         owner = claim_topics(settings, now, is_taking_over=is_taking_over)
     except Unavailable as error:
-        why = f"{error.why}; look at its advertised.listeners"
+        why = f"{error.why}; check its advertised.listeners"
         raise NotReachable(what="Kafka", variable="ODF_KAFKA", address=address, why=why) from error
     if not is_taking_over:
         require_original(settings.home, owner)
 
 
 def require_redis(address: str) -> None:
-    """Raise `NotReachable` unless something listens where Redis should; sockets of the file system are not tried."""
+    """Raise `NotReachable` unless Redis's address accepts a connection; Unix sockets are not checked."""
     if address.startswith("unix://"):
         return
     if "://" in address:
@@ -148,7 +148,7 @@ def require_connected(what: str, variable: str, shown: str, addresses: list[str]
         except TimeoutError:
             why = f"no answer within {CONNECT_SECONDS:g} s"
         except OSError as error:
-            number = error.errno or 0  # negative: the name was not found
+            number = error.errno or 0  # negative: name resolution failed
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
         else:
             return
@@ -156,6 +156,6 @@ def require_connected(what: str, variable: str, shown: str, addresses: list[str]
 
 
 def split(address: str) -> tuple[str, int]:
-    """Return host and port of `host:port`; an IPv6 address stands in brackets."""
+    """Return host and port of `host:port`; an IPv6 address is in brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

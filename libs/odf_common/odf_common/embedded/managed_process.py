@@ -1,4 +1,4 @@
-"""One part of the node: start it, tell when it is ready, start it again when it ends."""
+"""One part of the node: start it, detect when it is ready, restart it when it exits."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ from odf_common.metadata.scalars import Timestamp
 
 LAUNCHER: Final = Path(__file__).with_name("die_with_parent.py")
 PROBE_SECONDS: Final = 0.1
-FIRST_PAUSE: Final = 0.2  # seconds between an end and the next start
+FIRST_PAUSE: Final = 0.2  # seconds between an exit and the next start
 LAST_PAUSE: Final = 10.0
-DOUBLINGS: Final = 16  # of a pause; a part that never stays up is tried for ever
-STEADY: Final = 10.0  # seconds; who ran this long did not fail at once
-FAILURES: Final = 3  # ends before it was ever ready
+DOUBLINGS: Final = 16  # of the pause, at most; a part that never stays up is restarted forever
+STEADY: Final = 10.0  # seconds; a part that ran this long did not fail at startup
+FAILURES: Final = 3  # exits before it was ever ready
 KEPT_LOGS: Final = 3
 
 
@@ -38,10 +38,10 @@ class PartSpec:
 
 
 class PartProcess:
-    """A part that is kept running. `state` is starting, ready, restarting or stopped."""
+    """Keeps a part running. `state` is starting, ready, restarting or stopped."""
 
     def __init__(self, spec: PartSpec, logs: Path, on_change: Callable[[], None]) -> None:
-        """Prepare; `run` starts it. `on_change` is called after each change of state or pid."""
+        """Nothing runs before `run`. `on_change` is called after each change of state or pid."""
         self.spec = spec
         self.log = logs / f"{spec.name}.log"
         self.state = "starting"
@@ -71,7 +71,7 @@ class PartProcess:
             await asyncio.sleep(min(FIRST_PAUSE * 2**doublings, LAST_PAUSE))
 
     async def stop(self, grace: float) -> None:
-        """End it: SIGTERM, after `grace` seconds SIGKILL; nothing of its process group is left then."""
+        """Stop it: SIGTERM, after `grace` seconds SIGKILL; nothing of its process group is left."""
         self._stopping = True
         pid = self.pid
         if pid is not None:
@@ -83,7 +83,7 @@ class PartProcess:
         self._change("stopped", None)
 
     def tail(self) -> str:
-        """Return the last lines of its log, for people."""
+        """Return the last readable lines of its log."""
         try:
             text = self.log.read_text(errors="replace")
         except FileNotFoundError:
@@ -91,7 +91,7 @@ class PartProcess:
         return "\n".join(readable(text))
 
     async def _once(self) -> None:
-        """Start it, and return when it has ended."""
+        """Start it, and return when it has exited."""
         if self.spec.prepare is not None:
             await self.spec.prepare()
         if self._stopping:
@@ -102,7 +102,7 @@ class PartProcess:
         probing = asyncio.create_task(self._probe())
         await process.wait()
         probing.cancel()
-        # Whatever it started goes with it.
+        # Its child processes end with it.
         signal_group(process.pid, signal.SIGKILL)
         self._ended.set()
 
@@ -136,18 +136,18 @@ def _now() -> str:
 
 
 def launched(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a command that dies with this process."""
+    """Return the command wrapped so that it dies with this process."""
     return (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command)
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
-    """Signal a process and all it started."""
+    """Signal a process and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)
 
 
 def rotate(log: Path) -> None:
-    """Move a log aside, keeping the last ones: `kafka.log` → `kafka.log.1` → …."""
+    """Rotate a log, keeping the last ones: `kafka.log` → `kafka.log.1` → …."""
     for number in range(KEPT_LOGS, 0, -1):
         older = log.with_name(f"{log.name}.{number}")
         newer = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")

@@ -1,4 +1,4 @@
-"""Where a running node is: `node.json` in its home, written by the supervisor, read by everybody else."""
+"""The addresses of a running node: `node.json` in its home, written by the supervisor, read by all others."""
 
 import json
 import os
@@ -16,10 +16,10 @@ ADVICE: Final = "start one with `odf up --detach`"
 
 @dataclass(eq=False, kw_only=True)
 class NoNode(Unavailable):
-    """There is no node running for this home."""
+    """No node is running for this home."""
 
     def __str__(self) -> str:
-        """Return which home has none."""
+        """Return for which home."""
         return f"no node is running for {self.what}"
 
     def advice(self) -> str:
@@ -54,11 +54,11 @@ class Node:
     parts: tuple[Part, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return a JSON object."""
         return {**asdict(self), "home": str(self.home)}
 
     def address(self, service: str) -> str:
-        """Return the gRPC address of a service; raises `Unavailable` when this node has none."""
+        """Return the gRPC address of a service; raises `Unavailable` if this node does not run it."""
         found = self.grpc.get(service)
         if found is None:
             raise Unavailable(what=service, why="this node does not run it")
@@ -66,7 +66,7 @@ class Node:
 
 
 def read_node(home: Path) -> Node:
-    """Return the running node of a home; raises `NoNode` when there is none."""
+    """Return the running node of a home; raises `NoNode` if there is none."""
     try:
         raw = json.loads((home / FILE).read_bytes())
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError) as error:
@@ -78,9 +78,9 @@ def read_node(home: Path) -> Node:
 
 
 def find_node(settings: Settings) -> Node:
-    """Return where the parts of a node are: told by the settings, or by the running node of the home.
+    """Return the addresses of a node: from the settings, else from the running node of the home.
 
-    Past one machine there is no `node.json`; then the settings have to name every address that is asked for.
+    On several machines there is no `node.json`; then the settings must contain every address that is used.
     """
     told = {
         name: address
@@ -107,7 +107,7 @@ def find_node(settings: Settings) -> Node:
 
 
 def write_node(node: Node) -> None:
-    """Write `node.json` in one step: readers see the old file or the new one."""
+    """Replace `node.json` atomically: readers see the old file or the new one."""
     made = node.home / f".{FILE}.{os.getpid()}"
     made.write_text(json.dumps(node.to_json(), indent=2) + "\n")
     made.replace(node.home / FILE)
@@ -119,7 +119,7 @@ def forget_node(home: Path) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether a process is there and has not ended."""
+    """Return whether a process exists and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

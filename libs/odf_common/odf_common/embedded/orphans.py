@@ -1,4 +1,4 @@
-"""Processes that a supervisor left behind: none, unless the machine was very busy when it was killed."""
+"""Orphaned processes of a killed supervisor: usually none, unless the machine was very busy."""
 
 import contextlib
 import os
@@ -15,13 +15,13 @@ PATIENCE: Final = 5.0  # seconds
 
 
 def sweep(home: Path) -> None:
-    """Remove what parts that were killed had begun to write; nobody may be at work in `home`."""
+    """Remove unfinished files of killed parts; no process may be running in `home`."""
     for name in ("scratch", "staging"):
         shutil.rmtree(home / name, ignore_errors=True)
 
 
 def end_leftovers(home: Path) -> None:
-    """Kill what still runs as a part of this home's node; when it returns nothing does."""
+    """Kill all orphaned processes of this home's node; none is left on return."""
     pids = tuple(leftovers(home))
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -32,9 +32,9 @@ def end_leftovers(home: Path) -> None:
 
 
 def leftovers(home: Path) -> Iterator[int]:
-    """Iterate over processes that were started as parts of this home's node, and what those started.
+    """Iterate over the pids of this home's parts and of their child processes.
 
-    They are known by their environment, which the supervisor gave them and which nobody else has.
+    They are identified by environment variables that only the supervisor sets.
     """
     mark = f"ODF_HOME={home}".encode()
     for folder in Path("/proc").glob("[0-9]*"):

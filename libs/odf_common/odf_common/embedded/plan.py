@@ -1,4 +1,4 @@
-"""Which parts a node consists of: what is installed, where each listens, what each is told."""
+"""Which parts a node runs: the installed services, their addresses, their environment."""
 
 import asyncio
 import shutil
@@ -22,10 +22,10 @@ from odf_common.service.settings import Settings
 
 GROUP: Final = "odf.services"
 INFRASTRUCTURE: Final = ("kafka", "redis")
-VIEWS: Final = "views"  # a worker of its own, started with the coordinator
+VIEWS: Final = "views"  # a separate process, started with the coordinator
 VIEWS_MODULE: Final = "odf_coordinator.views"
-TEMPORARY: Final = "scratch/tmp"  # with a folder for each service, emptied before it starts
-# Services in the order in which they are shown, and the settings that hold their addresses.
+TEMPORARY: Final = "scratch/tmp"  # has a folder per service, emptied before it starts
+# Services in display order, and the settings with their addresses.
 ADDRESSES: Final = {
     "ingest": "ingest_grpc",
     "coordinator": "coordinator_grpc",
@@ -54,10 +54,10 @@ def make_plan(
     pid: int,
     may_change_ports: bool = False,
 ) -> Plan:
-    """Return what to run for these services (none: all that are installed), with ports for what was not told.
+    """Return the parts to run for these services (empty: all installed), with ports where no address is configured.
 
-    Kafka and Redis are run unless the settings name some. Raises `InvalidInput` for a service that is not there,
-    `PortTaken` and `AddressTaken` where one could not listen.
+    Kafka and Redis are included unless their addresses are configured. Raises `InvalidInput` for an unknown service,
+    `PortTaken` and `AddressTaken` if one could not listen.
     """
     modules = _modules(wanted)
     require_free(_told_addresses(settings, modules))
@@ -72,13 +72,13 @@ def make_plan(
         parts.append(kafka_part(settings.home, ports, environment, prefix=settings.kafka_prefix))
     if settings.redis is None:
         parts.append(redis_part(settings.home, _port(told.redis), {**base, "ODF_PART": "redis"}))
-    # Kafka first: it is what the others wait for.
+    # Kafka first: the others wait for it.
     parts.sort(key=lambda part: part.name not in INFRASTRUCTURE)
     return Plan(node=_node(told, modules, metrics, pid), parts=tuple(parts))
 
 
 def installed() -> Mapping[str, str]:
-    """Return the services that are installed, in the order in which they are shown, and the module of each."""
+    """Return the installed services in display order, and the module of each."""
     found = {
         point.name: point.module.partition(".")[0]
         for point in entry_points(group=GROUP)
@@ -94,7 +94,7 @@ def _modules(wanted: Sequence[str]) -> Mapping[str, str]:
     there = installed()
     for name in wanted:
         if name not in there and name not in INFRASTRUCTURE:
-            raise InvalidInput(text=f"there is no service {name}; installed are: {', '.join(there)}")
+            raise InvalidInput(text=f"unknown service {name}; installed: {', '.join(there)}")
     if not wanted:
         return there
     with_views = {*wanted, VIEWS} if "coordinator" in wanted else set(wanted)
@@ -102,7 +102,7 @@ def _modules(wanted: Sequence[str]) -> Mapping[str, str]:
 
 
 def _told_addresses(settings: Settings, modules: Mapping[str, str]) -> Mapping[str, str]:
-    """Return by variable the addresses at which the settings have these services listen."""
+    """Return the configured listen addresses of these services, by variable."""
     fields = [field for name, field in ADDRESSES.items() if name in modules]
     fields += ["sync_http"] if "sync" in modules else []
     fields += ["views_http"] if VIEWS in modules else []
@@ -111,7 +111,7 @@ def _told_addresses(settings: Settings, modules: Mapping[str, str]) -> Mapping[s
 
 
 def _addressed(settings: Settings, allocated: Allocate) -> Settings:
-    """Return the settings with an address for everything: those not told are free ports of loopback."""
+    """Return the settings with all addresses set: missing ones become free ports on loopback."""
     fields = ("kafka", "redis", *ADDRESSES.values(), "sync_http", "views_http")
     missing = [field for field in fields if getattr(settings, field) is None]
     names = {field: _shown(field) for field in missing}
@@ -156,7 +156,7 @@ def _service(
 
 
 def emptied(folder: Path) -> Callable[[], Awaitable[None]]:
-    """Return what makes a folder anew: a part that is killed leaves what it had put aside."""
+    """Return a function that empties a folder: a killed part leaves its temporary files there."""
 
     def make() -> None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Logs for people: the last lines that say something, without JSON, stack frames and repetition."""
+"""Logs for people: the last relevant lines, without JSON, stack frames and repetition."""
 
 import json
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 LINES: Final = 10
 WIDTH: Final = 240  # characters of a line
-READ: Final = 400  # raw lines of a log that are looked at
+READ: Final = 400  # raw lines read from the end of a log
 _TECHNICAL: Final = frozenset({"event", "level", "timestamp", "service", "logger", "exception", "stack"})
 _TRACE: Final = (
     "Traceback (most recent call last)",
@@ -16,12 +16,12 @@ _TRACE: Final = (
 
 
 def readable(text: str, lines: int = LINES) -> tuple[str, ...]:
-    """Return the last lines of a log as people read them."""
+    """Return the last lines of a log in readable form."""
     found: list[str] = []
-    seen: list[str] = []  # the same without their times
+    seen: list[str] = []  # the same without timestamps
     for line in text.splitlines()[-READ:]:
         for time, said in _rendered(line):
-            if time and said in seen:  # what is said again and again is shown once, as it was said last
+            if time and said in seen:  # a repeated line is shown once, at its last occurrence
                 at = seen.index(said)
                 del seen[at], found[at]
             seen.append(said)
@@ -30,7 +30,7 @@ def readable(text: str, lines: int = LINES) -> tuple[str, ...]:
 
 
 def _rendered(line: str) -> Iterable[tuple[str, str]]:
-    """Iterate over what a line says, each with its time: nothing for one of a stack trace."""
+    """Iterate over (time, message) of a line; nothing for a line of a stack trace."""
     try:
         entry = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Whether a part is ready: each probe is asked again and again until it says so."""
+"""Readiness probes: each is polled until it returns True."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ _OPTIONS: Final = (
 
 
 def listens(address: str) -> Probe:
-    """Return a probe: something accepts connections at `host:port`."""
+    """Return a probe: a server accepts connections at `host:port`."""
     host, _, port = address.rpartition(":")
 
     async def probe() -> bool:
@@ -40,7 +40,7 @@ def listens(address: str) -> Probe:
 
 
 def redis_answers(address: str) -> Probe:
-    """Return a probe: Redis says PONG."""
+    """Return a probe: Redis answers PONG."""
     host, _, port = address.rpartition(":")
 
     async def probe() -> bool:
@@ -57,14 +57,14 @@ def redis_answers(address: str) -> Probe:
 
 
 def kafka_has_topics(settings: Settings) -> Probe:
-    """Return a probe: the broker of this home answers, has the fixed topics, which it makes, and they are ours."""
+    """Return a probe: the embedded broker answers; it creates and claims the fixed topics."""
     address = settings.required("kafka")
     is_listening = listens(address)
 
     def make() -> bool:
         try:
             KafkaTopics(address, prefix=settings.kafka_prefix).ensure_topics(FIXED_TOPICS)
-            # An embedded broker is its home's, also where the home was moved.
+            # An embedded broker belongs to its home, even after the home was moved.
             now = Timestamp.from_ms(time.time_ns() // 1_000_000)
             claim_topics(settings, now, is_taking_over=True)
         except Unavailable:
@@ -78,12 +78,12 @@ def kafka_has_topics(settings: Settings) -> Probe:
 
 
 def grpc_serves(address: str) -> Probe:
-    """Return a probe: the gRPC health service says SERVING."""
+    """Return a probe: the gRPC health service reports SERVING."""
     is_listening = listens(address)
     stubs: list[health_pb2_grpc.HealthStub] = []
 
     async def probe() -> bool:
-        # Cheap first: while many services start, channels would cost more than the services.
+        # The cheap check first: while many services start, gRPC channels would cost more CPU than the services.
         if not await is_listening():
             return False
         if not stubs:

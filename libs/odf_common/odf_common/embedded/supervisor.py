@@ -1,4 +1,4 @@
-"""The supervisor: one process that runs all parts of a home, tells where they are, and ends them together."""
+"""The supervisor: one process that runs all parts of a home, publishes their addresses, and stops them together."""
 
 import asyncio
 import contextlib
@@ -32,12 +32,12 @@ OnChange = Callable[[Node], None]
 
 @dataclass(eq=False, kw_only=True)
 class AlreadyRunning(Conflict):
-    """A node is running for this home already."""
+    """A node is already running for this home."""
 
     home: Path
 
     def advice(self) -> str:
-        """Return how to see or end it."""
+        """Return how to inspect or stop it."""
         return "`odf status` shows it, `odf down` stops it"
 
 
@@ -61,10 +61,10 @@ class StartFailed(OdfError):
 
 
 class Supervisor:
-    """Runs the parts of one home until told to stop."""
+    """Runs the parts of one home until stopped."""
 
     def __init__(self, plan: Plan, on_change: OnChange) -> None:
-        """Prepare; `run` starts the parts. `on_change` is told of each change of a part."""
+        """Nothing runs before `run`. `on_change` is called after each change of a part."""
         self._plan = plan
         self._on_change = on_change
         self._parts = [PartProcess(spec, plan.node.home / "logs", self._changed) for spec in plan.parts]
@@ -74,12 +74,12 @@ class Supervisor:
         self.node = plan.node
 
     def stop(self) -> None:
-        """Ask `run` to end everything and return."""
+        """Ask `run` to stop all parts and return."""
         self._stop.set()
         self._step.set()
 
     async def run(self) -> None:
-        """Start the parts and keep them running until `stop`; raises `StartFailed`; none is left either way."""
+        """Keep the parts running until `stop`; raises `StartFailed`; no process is left either way."""
         write_node(self.node)
         keeping = [asyncio.create_task(part.run()) for part in self._parts]
         try:
@@ -94,10 +94,12 @@ class Supervisor:
             async with asyncio.timeout(PATIENCE):
                 while not self._stop.is_set() and any(part.state != "ready" for part in self._parts):
                     await self._changed_or_ended(keeping)
-                    self._on_change(self.node)  # who tells a person may say what is waited for
+                    self._on_change(
+                        self.node
+                    )  # also without a change: progress output may name the missing parts
                     for part in self._parts:
                         if part.has_failed:
-                            raise _start_failed(part, "it ended again and again")
+                            raise _start_failed(part, "it exited repeatedly")
                 return
         late = next(part for part in self._parts if part.state != "ready")
         raise _start_failed(late, f"it was not ready after {PATIENCE:g} s")
@@ -109,7 +111,7 @@ class Supervisor:
                 self._write()
 
     async def _changed_or_ended(self, keeping: Sequence[asyncio.Task[None]]) -> None:
-        """Return after the next change, or a second; raises what a part's keeper raises (a program that is missing)."""
+        """Return after the next change or one second; raises what a part raises, such as `NotInstalled`."""
         self._step.clear()
         step = asyncio.create_task(self._step.wait())
         try:
@@ -124,7 +126,7 @@ class Supervisor:
     async def _stop_all(self, keeping: Sequence[asyncio.Task[None]]) -> None:
         services = [part for part in self._parts if part.spec.name not in INFRASTRUCTURE]
         rest = [part for part in self._parts if part.spec.name in INFRASTRUCTURE]
-        # Services first: they still have something to say to Kafka.
+        # Services first: they still send to Kafka while stopping.
         await asyncio.gather(*(part.stop(SERVICE_GRACE) for part in services))
         await asyncio.gather(*(part.stop(INFRASTRUCTURE_GRACE) for part in rest))
         for task in keeping:
@@ -149,7 +151,7 @@ class Supervisor:
         self._step.set()
 
     def _write(self) -> None:
-        """Write where the parts are; what fails, as on a disk that is full for a while, is tried again."""
+        """Write `node.json`; a failed write, for example on a full disk, is retried."""
         was_written = self._is_written
         try:
             write_node(self.node)
@@ -157,21 +159,21 @@ class Supervisor:
         except OSError as error:
             self._is_written = False
             if was_written:
-                log.warning("where parts are cannot be written for now: %s", error)
+                log.warning("cannot write node.json, retrying: %s", error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What to start: these services (none: all), and what it may change for that."""
+    """What to start: these services (empty: all), and what may change for that."""
 
     services: tuple[str, ...] = ()
     new_ports: bool = False
-    """Take another port where another process listens at one that this node had before."""
+    """Choose a new port for each one that another process now uses."""
     take_over: bool = False
-    """Take the topics of a node that is gone for good."""
+    """Take over the topics of a node that is gone for good."""
 
     def arguments(self) -> list[str]:
-        """Return the words that `parse` reads."""
+        """Return the arguments that `parse` reads."""
         flags = {"--new-ports": self.new_ports, "--take-over": self.take_over}
         return [*(name for name, is_set in flags.items() if is_set), *self.services]
 
@@ -185,11 +187,10 @@ class Start:
 def supervise(settings: Settings, start: Start, on_change: OnChange) -> None:
     """Run the node of this home in this process until SIGTERM or SIGINT.
 
-    Raises `AlreadyRunning`, `StartFailed`, `NotInstalled`, and what is not as it has to be before anything is started
-    (`checks`); no process is left in any case.
+    Raises `AlreadyRunning`, `StartFailed`, `NotInstalled`, and the errors of `checks`; no process is left in any case.
     """
     require_home(settings.home)
-    # What Kafka's client has to say about a broker that is starting is of no interest: the broker has a log.
+    # The client's messages about a starting broker are noise: the broker has its own log.
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     logging.getLogger("kafka").propagate = False
     with only_one(settings.home):
@@ -219,7 +220,7 @@ async def _supervise(plan: Plan, on_change: OnChange) -> None:
 
 @contextmanager
 def only_one(home: Path) -> Iterator[None]:
-    """Hold the home's lock while the block runs; raises `AlreadyRunning` when somebody else does."""
+    """Hold the home's lock while the block runs; raises `AlreadyRunning` if another process holds it."""
     with (home / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -229,7 +230,7 @@ def only_one(home: Path) -> Iterator[None]:
 
 
 def is_locked(home: Path) -> bool:
-    """Tell whether a supervisor is at work for a home."""
+    """Return whether a supervisor is running for a home."""
     if not (home / LOCK).exists():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Ports of the embedded node: free ones at its first start, and the same ones at each later start."""
+"""Ports of the embedded node: free ones at its first start, the same ones at each later start."""
 
 import json
 import random
@@ -12,8 +12,8 @@ from odf_common.errors import OdfError, Unavailable
 
 FILE: Final = "ports.json"
 LOOPBACK: Final = "127.0.0.1"
-# Below the ports that the kernel gives to outgoing connections (32768 and up on Linux): a client that keeps trying
-# a dead port of that range can meet itself, and then the server cannot come back.
+# Below the kernel's ephemeral ports (32768 and up on Linux): a client that keeps retrying a dead port in that range
+# can connect to itself, and then the server cannot bind again.
 LOW: Final = 20_000
 HIGH: Final = 32_000
 TRIES: Final = 1000
@@ -21,7 +21,7 @@ TRIES: Final = 1000
 
 @dataclass(eq=False, kw_only=True)
 class PortTaken(OdfError):
-    """Another process listens at a port that this node had before."""
+    """Another process is listening on a port of this node."""
 
     name: str
     port: int
@@ -31,17 +31,17 @@ class PortTaken(OdfError):
         return f"port {self.port}, which this node's {self.name} had before, is in use by another process"
 
     def advice(self) -> str:
-        """Return how to start all the same."""
+        """Return how to start anyway."""
         return (
-            f"stop what listens at {LOOPBACK}:{self.port}; or `odf up --new-ports` takes another port, which producers "
-            "and peers then have to be told"
+            f"stop the process that listens on {LOOPBACK}:{self.port}, or choose a new port with `odf up --new-ports` "
+            "and tell producers and peers"
         )
 
 
 def allocate(home: Path, names: Iterable[str], *, must_keep: bool = False) -> Mapping[str, int]:
-    """Return the port that each name had the last time, or a free one for a new name, and remember them.
+    """Return each name's port of the last start, or a free one for a new name, and store them.
 
-    One at which another process listens is replaced; with `must_keep` it raises `PortTaken` instead.
+    A port in use by another process is replaced; with `must_keep`, `PortTaken` is raised instead.
     """
     remembered = _remembered(home)
     chosen: dict[str, int] = {}
@@ -57,9 +57,9 @@ def allocate(home: Path, names: Iterable[str], *, must_keep: bool = False) -> Ma
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen at a port of loopback now."""
+    """Return whether a server can listen on a loopback port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # What a server does: connections of the last one that linger are no hindrance.
+        # As a server does: lingering connections of its predecessor do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

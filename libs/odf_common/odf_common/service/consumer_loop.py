@@ -1,8 +1,8 @@
-"""One reader for each subscription: take a message, handle it, send the results, then commit the position.
+"""One reader per subscription: poll a message, handle it, send the results, then commit the position.
 
-`Unavailable` → the message is tried again in its lane, and given up after a minute; any other `OdfError` is final
-for it → dead letter; anything else is a bug: logged, and a dead letter on the third attempt. No message holds up those
-of other datasets.
+`Unavailable` → the message is retried in its lane for a minute, then dropped; any other `OdfError` is final → dead
+letter; anything else is a bug: logged, and a dead letter on the third attempt. No message blocks those of other
+datasets.
 """
 
 import threading
@@ -23,12 +23,12 @@ from odf_common.service.retry import keep_trying
 log = structlog.stdlib.get_logger(__name__)
 
 POLL_SECONDS: Final = 0.1
-ATTEMPTS: Final = 3  # a message that meets a bug this often becomes a dead letter
+ATTEMPTS: Final = 3  # then a message that hits a bug becomes a dead letter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """A message that a handler wants sent."""
+    """A message to send, returned by a handler."""
 
     topic: str
     envelope: Envelope
@@ -39,25 +39,23 @@ Handler = Callable[[Envelope], Iterable[Outgoing]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a service reacts to. In a group the instances share the topic; without, each sees all, from now on.
-
-    With `threads`, messages of different datasets are handled at the same time, in up to that number of them; the
-    handler has to bear that. `on_owned` is told the partitions that are this instance's, on its reader's thread, when
-    they change.
-    """
+    """A topic, and the handler of its messages."""
 
     topic: str
     handler: Handler
     group: bool = True
+    """Whether instances share the topic as a consumer group; else each reads all messages from now on."""
     on_owned: OnOwned | None = None
+    """Called on the reader's thread with this instance's partitions whenever they change."""
     threads: int = 0
+    """Up to this many datasets are handled in parallel, so the handler must be thread-safe; 0: all on one thread."""
 
 
 class Reader:
-    """Reads one subscription until told to stop."""
+    """Reads one subscription until stopped."""
 
     def __init__(self, subscription: Subscription, *, group: str, bus: Bus, topics: Topics) -> None:
-        """Prepare; `run` does the rest."""
+        """Nothing is read before `run`."""
         self._subscription = subscription
         self._group = group if subscription.group else None
         self._bus = bus
@@ -73,7 +71,7 @@ class Reader:
             try:
                 self._read(inbox, stop)
             except Unavailable as error:
-                log.warning("inbox is opened anew", topic=self._subscription.topic, why=str(error))
+                log.warning("reopening inbox", topic=self._subscription.topic, why=str(error))
                 stop.wait(1.0)
             finally:
                 inbox.close()
@@ -105,7 +103,7 @@ class Reader:
             inbox.done(done)
 
     def _take(self, message: Received, attempt: int) -> None:
-        """Handle one message, or bury it; raises `Unavailable` where it is to be tried again."""
+        """Handle one message or move it to the dead letters; raises `Unavailable` for a retry."""
         begun = time.monotonic()
         try:
             envelope = decode(message.key, message.value)
@@ -114,7 +112,7 @@ class Reader:
             return
         if body_of(envelope) is None:
             if not envelope.may_ignore:
-                self._bury(message, "this version does not know its kind")
+                self._bury(message, "its kind is unknown to this version")
             return
         with structlog.contextvars.bound_contextvars(
             dataset=envelope.dataset_id, correlation=envelope.correlation_id
@@ -132,7 +130,9 @@ class Reader:
             self._bury(message, f"{error.code}: {error}")
         except Exception as error:
             metrics.MESSAGES.labels(message.topic, "crashed").inc()
-            log.exception("a bug", topic=message.topic, offset=message.offset, attempt=attempt)
+            log.exception(
+                "handler failed: a bug", topic=message.topic, offset=message.offset, attempt=attempt
+            )
             if attempt < ATTEMPTS:
                 raise Unavailable(what="the handler", why=type(error).__name__) from error
             self._bury(message, f"{type(error).__name__} on attempt {attempt}")

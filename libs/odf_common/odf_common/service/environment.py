@@ -1,4 +1,4 @@
-"""What a service gets of the world: ports, wired once from the settings."""
+"""The ports that a service uses, wired once from the settings."""
 
 import time
 from collections.abc import Callable
@@ -22,20 +22,20 @@ from odf_common.service.topic_claim import claim_topics
 
 
 class Lock(Protocol):
-    """A lock that is held; it saves wasted work, and guards nothing."""
+    """A held lock. It only avoids wasted work: correctness rests on the head's compare-and-set."""
 
     def renew(self) -> bool:
-        """Tell whether it was still ours; then its time starts again."""
+        """Extend the lock's time; return False if it was no longer ours."""
 
     def release(self) -> None:
-        """Give it back unless it has become somebody else's."""
+        """Release it, unless it has expired and belongs to another process."""
 
 
 class Locks(Protocol):
-    """One lock for each dataset."""
+    """One lock per dataset."""
 
     def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
-        """Return the dataset's lock, None while somebody else holds it."""
+        """Return the dataset's lock; None while another process holds it."""
 
 
 class SystemClock:
@@ -61,12 +61,12 @@ class Environment:
     locks: Locks
     engine: Engine
     claim: Callable[[], object]
-    """Make the topics this node's; raises `TopicsTaken`."""
+    """Claim the topics for this node; raises `TopicsTaken`."""
     close: Callable[[], None]
 
 
 class FreeLocks:
-    """Gives every lock at once: for nodes without Redis."""
+    """Grants every lock immediately: for nodes without Redis."""
 
     def acquire(self, _: DatasetId, ttl_ms: int) -> Lock | None:
         """Return a lock that is always ours."""
@@ -84,9 +84,9 @@ class _FreeLock:
 
 
 def connect(settings: Settings) -> Environment:
-    """Wire the real adapters; connections are made when they are first used.
+    """Wire the real adapters; connections are opened on first use.
 
-    Raises `Unavailable` when Kafka's address was not told.
+    Raises `Unavailable` if Kafka's address is not configured.
     """
     kafka = settings.required("kafka")
     bus = KafkaBus(

@@ -1,8 +1,8 @@
-"""The messages of one subscription that are in hand: each key has a lane of its own.
+"""The in-flight messages of one subscription: each key has its own lane.
 
-Within a key messages are handled in order, one at a time. A message that cannot be handled yet (its dataset is locked,
-say) waits in its lane and is tried again, while other keys continue. The position of a partition moves over a message
-once it and all before it are done, so what was in hand when a process ended comes again.
+Messages with the same key are handled in order, one at a time. A message that cannot be handled yet (for example
+because its dataset is locked) is retried in its lane while other keys continue. The position of a partition advances
+past a message once it and all before it are done, so messages in flight when a process dies are delivered again.
 """
 
 import threading
@@ -21,8 +21,8 @@ from odf_common.service import metrics
 
 log = structlog.stdlib.get_logger(__name__)
 
-LIMIT: Final = 1000  # messages in hand; then no further ones are taken
-PATIENCE_SECONDS: Final = 60.0  # then a message is given up: its sender asks again, or looks at the chain
+LIMIT: Final = 1000  # messages in flight; above that, polling pauses
+PATIENCE_SECONDS: Final = 60.0  # then a message is dropped: its sender asks again, or reads the chain
 BACK_OFF_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 Take = Callable[[Received, int], None]
@@ -30,23 +30,23 @@ Take = Callable[[Received, int], None]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Item:
-    """A message in hand."""
+    """A message in flight."""
 
     message: Received
     at: Received
-    """Where it lay, without what it said."""
+    """Its topic, partition and offset, without key and value."""
     since: float
     tries: int = 0
     is_done: bool = False
 
 
 class Lanes:
-    """Handles messages in up to `threads` threads, with none on the thread that puts them in."""
+    """Handles messages in up to `threads` threads; with 0, in the thread that calls `put`."""
 
     def __init__(
         self, take: Take, *, threads: int = 0, patience: float = PATIENCE_SECONDS, limit: int = LIMIT
     ) -> None:
-        """Handle with `take`, which is given a message and the number of the attempt and may raise `Unavailable`."""
+        """Call `take` with a message and the number of the attempt; it may raise `Unavailable` for a retry."""
         self._take = take
         self._patience = patience
         self._limit = limit
@@ -60,12 +60,12 @@ class Lanes:
         self._changed = threading.Condition()
 
     def has_room(self, timeout: float) -> bool:
-        """Tell whether one more message may be put in, now or within `timeout` seconds."""
+        """Return whether another message may be put in, now or within `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._in_hand < self._limit, timeout)
 
     def put(self, message: Received) -> None:
-        """Handle a message after those of its key that are in hand."""
+        """Handle a message after those in flight with the same key."""
         item = _Item(message=message, at=replace(message, key=b"", value=b""), since=time.monotonic())
         with self._changed:
             self._partitions[message.partition].append(item)
@@ -78,9 +78,9 @@ class Lanes:
         self._begin(message.key)
 
     def settle(self) -> list[Received]:
-        """Try again what is due; return the last message of each partition up to which all have become done.
+        """Retry what is due; return the last message of each partition before which all messages are done.
 
-        Raises what a handler raised beyond `Unavailable`.
+        Raises whatever a handler raised, except `Unavailable`.
         """
         now = time.monotonic()
         with self._changed:
@@ -95,7 +95,7 @@ class Lanes:
         return done
 
     def close(self) -> None:
-        """Begin nothing more; returns when what was begun has ended."""
+        """Start no more handlers; return when the running ones have finished."""
         with self._changed:
             self._is_closed = True
         if self._pool is not None:
@@ -108,7 +108,7 @@ class Lanes:
             self._pool.submit(self._run, key)
 
     def _run(self, key: bytes) -> None:
-        """Handle the messages of a lane until it is empty, or the first of them has to wait."""
+        """Handle the messages of a lane until it is empty, or its first message has to be retried."""
         while True:
             with self._changed:
                 if self._is_closed:
@@ -127,12 +127,12 @@ class Lanes:
                 return
 
     def _is_postponed(self, key: bytes, item: _Item, error: Unavailable) -> bool:
-        """Have the message tried again later, unless that has been done for long enough."""
+        """Schedule a retry of the message, unless the retry time is used up."""
         metrics.RETRIES.labels(error.code).inc()
         item.tries += 1
         now = time.monotonic()
         if item.tries == 1:
-            log.warning("message waits", topic=item.at.topic, key=_text(key), why=str(error))
+            log.warning("message postponed", topic=item.at.topic, key=_text(key), why=str(error))
         if now - item.since >= self._patience:
             metrics.MESSAGES.labels(item.at.topic, "given up").inc()
             log.error(
@@ -144,7 +144,7 @@ class Lanes:
         return True
 
     def _is_emptied(self, key: bytes, item: _Item) -> bool:
-        """Take the first message out of its lane; True when it was the last."""
+        """Remove the first message of its lane; return whether the lane is empty then."""
         with self._changed:
             item.is_done = True
             self._in_hand -= 1
@@ -157,7 +157,7 @@ class Lanes:
 
 
 def _passed(items: deque[_Item]) -> Received | None:
-    """Drop what is done from the front; return the last of it."""
+    """Drop finished messages from the front; return the last one dropped."""
     last: Received | None = None
     while items and items[0].is_done:
         last = items.popleft().at

@@ -1,4 +1,4 @@
-"""Logging: structlog and the standard library's, one line of JSON each in services, colours for people; on stderr."""
+"""Logging by structlog and the standard library to stderr: JSON lines in services, colours in the CLI."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ NOISY: Final = ("py4j", "asyncio", "aiokafka", "faust", "urllib3", "grpc._cython
 
 
 def configure(level: str, *, service: str | None = None) -> None:
-    """Send all logs of at least `level` to stderr: JSON bearing the service's name, or coloured lines without one."""
+    """Send all logs of at least `level` to stderr: JSON with the service's name, coloured lines without one."""
     renderer: structlog.typing.Processor
     if service is None:
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
@@ -49,7 +49,7 @@ def configure(level: str, *, service: str | None = None) -> None:
 
 
 def _with_service(service: str | None) -> structlog.typing.Processor:
-    """Add the service's name: threads do not inherit what was bound in the main one."""
+    """Add the service's name: threads do not inherit context variables bound in the main thread."""
 
     def add(_: object, __: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
         if service is not None:

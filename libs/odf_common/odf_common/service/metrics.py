@@ -6,21 +6,21 @@ from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 from odf_common.errors import Unavailable
 
-MESSAGES: Final = Counter("odf_messages_total", "Messages handled, by outcome.", ("topic", "outcome"))
+MESSAGES: Final = Counter("odf_messages_total", "Handled messages, by outcome.", ("topic", "outcome"))
 SECONDS: Final = Histogram(
     "odf_message_seconds",
-    "Time from taking a message to its results being sent.",
+    "Time from reading a message until its results are sent.",
     ("topic",),
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
 )
 PARTITIONS: Final = Gauge("odf_owned_partitions", "Partitions read by this instance.", ("topic",))
 RETRIES: Final = Counter(
-    "odf_retries_total", "Times a part of the node could not be reached, by error.", ("error",)
+    "odf_retries_total", "Retries because a part of the node was unavailable, by error.", ("error",)
 )
 
 
 def expose(port: int) -> None:
-    """Serve the metrics of this process over HTTP; raises `Unavailable` when the port is taken."""
+    """Serve the metrics of this process over HTTP; raises `Unavailable` if the port is in use."""
     try:
         start_http_server(port)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Asking over the bus: send a command, wait for the answer that bears its correlation id.
+"""Request and reply over the bus: send a command, wait for the reply with its correlation id.
 
-A lost answer is harmless: `ask` returns None after its time, and the asker looks at the chain.
+A lost reply is harmless: `ask` returns None after its timeout, and the caller reads the chain.
 """
 
 import threading
@@ -13,25 +13,25 @@ from odf_common.service.run import Subscription
 
 
 class Replies:
-    """Questions of this process that wait for an answer; safe to use from many threads."""
+    """Pending requests of this process; thread-safe."""
 
     def __init__(self, bus: Bus) -> None:
-        """Nothing waits yet; `subscription` has to be among the service's."""
+        """Nothing is pending yet; the service must include `subscription`."""
         self._bus = bus
         self._waiting: dict[str, _Slot] = {}
         self._lock = threading.Lock()
         self._hears = threading.Event()
 
     def subscription(self, topic: str) -> Subscription:
-        """Return what brings the answers here: all that lie in `topic` from now on."""
+        """Return the subscription to all replies in `topic` from now on."""
         return Subscription(topic=topic, handler=self.handle, group=False, on_owned=self.on_owned)
 
     def on_owned(self, _: frozenset[int]) -> None:
-        """Take note that answers will be heard from now on."""
+        """Record that replies are received from now on."""
         self._hears.set()
 
     def handle(self, answer: Envelope) -> tuple[()]:
-        """Hand an answer to whoever asked in this process; others' answers are passed over."""
+        """Pass a reply to the waiting caller in this process; replies to other processes are ignored."""
         with self._lock:
             slot = self._waiting.get(answer.correlation_id)
         if slot is not None:
@@ -40,8 +40,8 @@ class Replies:
         return ()
 
     def ask(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
-        """Send a command and return its answer, None after `timeout` seconds without one. Raises `Unavailable`."""
-        # An answer that comes before somebody listens would cost the whole wait.
+        """Send a command and return its reply; None after `timeout` seconds without one. Raises `Unavailable`."""
+        # A reply that arrives before the subscription is active would be missed, and cost the whole timeout.
         self._hears.wait(timeout)
         correlation = uuid.uuid4().hex
         slot = _Slot()
@@ -58,7 +58,7 @@ class Replies:
 
 
 class _Slot:
-    """Where one answer arrives."""
+    """A pending request."""
 
     def __init__(self) -> None:
         self.come = threading.Event()

@@ -1,4 +1,4 @@
-"""Trying again while a part of the node cannot be reached: one log line when it is lost, one when it is back."""
+"""Retries while a part of the node is unavailable: one log line when it is lost, one when it is back."""
 
 import threading
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from odf_common.service import metrics
 log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
-BACK_OFF: Final = (0.05, 0.1, 0.2, 0.5)  # seconds; the last for ever
+BACK_OFF: Final = (0.05, 0.1, 0.2, 0.5)  # seconds; the last one repeats
 
 
 def keep_trying(
@@ -22,7 +22,7 @@ def keep_trying(
     *,
     final: type[Unavailable] | tuple[type[Unavailable], ...] = (),
 ) -> T | None:
-    """Return what the action returns, trying again after each `Unavailable`; None when told to stop before.
+    """Return the action's result, retrying after each `Unavailable`; None if `stop` is set first.
 
     Errors of a class in `final` are raised at once.
     """
@@ -34,10 +34,10 @@ def keep_trying(
                 raise
             metrics.RETRIES.labels(error.code).inc()
             if number == 0:
-                log.warning("cannot be reached, trying again", what=error.what, why=error.why)
+                log.warning("unavailable, retrying", what=error.what, why=error.why)
         else:
             if number > 0:
-                log.info("reached again", tries=number + 1)
+                log.info("available again", tries=number + 1)
             return done
         if stop.wait(pause):
             return None

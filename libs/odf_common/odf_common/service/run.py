@@ -1,6 +1,6 @@
-"""How a service runs: settings, wiring, one reader for each subscription, gRPC, and an orderly end.
+"""How a service runs: settings, wiring, one reader per subscription, gRPC, and graceful shutdown.
 
-What becomes of a message that cannot be handled: see `reader`. SIGTERM: stop polling, finish what is in hand, close.
+For messages that cannot be handled see `reader`. On SIGTERM: stop polling, finish messages in flight, close.
 """
 
 import os
@@ -26,13 +26,13 @@ __all__ = ["Handler", "Outgoing", "Service", "Subscription", "run_service"]
 
 log = structlog.stdlib.get_logger(__name__)
 
-JOIN_SECONDS: Final = 8.0  # for the message in hand
+JOIN_SECONDS: Final = 8.0  # for messages in flight
 BUG: Final = 70  # exit code: a bug; the supervisor restarts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A service: what it reacts to, what it answers, what it does by itself."""
+    """A service: its subscriptions, its gRPC methods, its background work."""
 
     name: str
     subscriptions: tuple[Subscription, ...] = ()
@@ -43,10 +43,10 @@ class Service:
 
 
 class Running:
-    """A service at work: its threads, its server, and the event that ends them."""
+    """A running service: its threads, its server, and the event that stops them."""
 
     def __init__(self, service: Service, environment: Environment) -> None:
-        """Prepare; `start` does the rest."""
+        """Nothing runs before `start`."""
         self._service = service
         self._environment = environment
         self._readers = tuple(
@@ -64,9 +64,9 @@ class Running:
         self.has_failed = False
 
     def start(self) -> None:
-        """Begin reading, listening and what it does by itself; healthy once it has its partitions.
+        """Start readers, server and background work; healthy once every reader has its partitions.
 
-        Raises `TopicsTaken` before anything is read where the topics are another node's.
+        Raises `TopicsTaken`, before anything is read, if the topics belong to another node.
         """
         if self._service.grpc is not None:
             self._server = keep_trying(self._listen, self.stop)
@@ -79,7 +79,7 @@ class Running:
         self._begin(self._announce)
 
     def finish(self) -> None:
-        """End everything in order; returns when the message in hand is done, or after 8 s."""
+        """Shut down gracefully; return when messages in flight are done, or after 8 s per thread."""
         self.stop.set()
         if self._server is not None:
             self._server.stop(JOIN_SECONDS / 2)
@@ -92,7 +92,7 @@ class Running:
     def _listen(self) -> GrpcServer:
         assert self._service.grpc is not None
         if self._service.grpc_address is None:
-            raise InvalidInput(where=self._service.name, text="the address to listen at was not told")
+            raise InvalidInput(where=self._service.name, text="no address to listen on is configured")
         return serve(self._service.grpc_address, self._service.grpc, is_ready=False)
 
     def _announce(self, stop: threading.Event) -> None:
@@ -109,7 +109,7 @@ class Running:
             try:
                 work(self.stop)
             except Exception:
-                log.exception("a bug ends this process")
+                log.exception("stopping because of a bug")
                 self.has_failed = True
                 self.stop.set()
 
@@ -119,7 +119,7 @@ class Running:
 
 
 def run_service(build: Callable[[Environment], Service]) -> None:
-    """Run a service until SIGTERM or SIGINT; the process exits with 0 then, 1 when it could not start, 70 on a bug."""
+    """Run a service until SIGTERM or SIGINT; the process exits with 0 then, 1 if it could not start, 70 on a bug."""
     package = build.__module__.partition(".")[0]
     logging.configure("info", service=package.removeprefix("odf_").replace("_", "-"))
     try:
@@ -129,7 +129,7 @@ def run_service(build: Callable[[Environment], Service]) -> None:
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads of SDKs that are still busy must not hold the process.
+    # Threads of SDKs that are still busy must not keep the process alive.
     os._exit(code)
 
 

@@ -1,6 +1,6 @@
 """All settings, read once from the environment (12-factor); no other module reads it.
 
-Each field is one variable: `session_timeout_ms` is `ODF_SESSION_TIMEOUT_MS`. All faults are reported together.
+Each field is one variable: `session_timeout_ms` is `ODF_SESSION_TIMEOUT_MS`. All errors are reported together.
 """
 
 import os
@@ -52,7 +52,7 @@ def _switch(text: str) -> bool:
 def _number(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
-            raise ValueError(f"expected a whole number from {low} to {high}, got {text!r}")
+            raise ValueError(f"expected an integer from {low} to {high}, got {text!r}")
         return int(text)
 
     return parse
@@ -76,53 +76,63 @@ def _option(parse: Callable[[str], object], default: object, about: str) -> Any:
     return field(default=default, metadata={"parse": parse, "about": about})
 
 
-ENGINE: Final = "127.0.0.1:5544"  # the specification's port; the embedded node takes a free one
+ENGINE: Final = "127.0.0.1:5544"  # the specification's port; the embedded node chooses a free one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a process was told; an address that is None was not told."""
+    """Process configuration; an address that is None is not configured."""
 
     home: Path = field(metadata={"parse": _folder, "about": "the node's data (default ./.odf)"})
     kafka: str | None = _option(_addresses, None, "Kafka bootstrap servers, host:port[,…]")
     kafka_prefix: str = _option(
         _prefix,
         "",
-        "what the names of all topics and groups begin with; nodes that share a Kafka need their own",
+        "prefix of all topic and group names; nodes that share a Kafka need different ones",
     )
     redis: str | None = _option(_redis, None, "Redis, host:port or redis://…")
     engine: str | None = _option(
-        _address, None, "gRPC address of the engine; services fall back on 127.0.0.1:5544"
+        _address, None, "gRPC address of the engine; services default to 127.0.0.1:5544"
     )
     coordinator_grpc: str | None = _option(_address, None, "gRPC address of the coordinator")
     ingest_grpc: str | None = _option(_address, None, "gRPC address of ingest")
     verifier_grpc: str | None = _option(_address, None, "gRPC address of the verifier")
     sync_grpc: str | None = _option(_address, None, "gRPC address of sync")
-    sync_http: str | None = _option(_address, None, "HTTP address at which datasets are served")
+    sync_http: str | None = _option(_address, None, "HTTP address that serves datasets")
     views_http: str | None = _option(_address, None, "HTTP address of the views: heads, lag, throughput")
     metrics_port: int | None = _option(_number(1, 65535), None, "Prometheus port of this process")
-    instance: str | None = _option(str, None, "stable name of this instance, for quick return to its group")
+    instance: str | None = _option(
+        str, None, "stable name of this instance, so that a restart triggers no rebalance"
+    )
     block_version: int = _option(_number(2, 3), 3, "manifest version of new blocks: 2 or 3")
     sign_blocks: bool = _option(_switch, default=False, about="sign each block with the node's key")
     signed_columns: bool = _option(_switch, default=False, about="write offset and op as int64 and int32")
-    slice_max_bytes: int = _option(_number(1024, 2048 * MIB), 16 * MIB, "bytes of raw messages in a slice")
-    slice_max_delay_ms: int = _option(_number(0, 3_600_000), 100, "how long records wait for a fuller slice")
-    lock_ttl_ms: int = _option(_number(100, 3_600_000), 10_000, "how long a lock outlives its holder")
-    session_timeout_ms: int = _option(_number(1000, 300_000), 6000, "silence after which a consumer is dead")
+    slice_max_bytes: int = _option(
+        _number(1024, 2048 * MIB), 16 * MIB, "maximum bytes of raw messages per slice"
+    )
+    slice_max_delay_ms: int = _option(
+        _number(0, 3_600_000), 100, "maximum delay of records while a slice fills"
+    )
+    lock_ttl_ms: int = _option(
+        _number(100, 3_600_000), 10_000, "time until the lock of a dead process expires"
+    )
+    session_timeout_ms: int = _option(
+        _number(1000, 300_000), 6000, "time without heartbeat until a consumer is dead"
+    )
     log_level: str = _option(_one_of(*LEVELS), "info", "debug, info, warning or error")
-    # As many threads as the engine takes requests: each is one task, and none waits behind a long one.
+    # One thread per concurrent request of the engine: each is one task, and none waits behind a long one.
     spark_master: str = _option(str, "local[12]", "Spark master, or sc://… for Spark Connect")
     engine_spare: bool = _option(
-        _switch, default=False, about="keep a second engine warm, which takes over at once"
+        _switch, default=False, about="keep a warm standby engine that takes over at once"
     )
     engine_spare_after_ms: int = _option(
-        _number(0, 3_600_000), 30_000, "quiet time of the engine before the second one is started"
+        _number(0, 3_600_000), 30_000, "idle time of the engine before its standby is started"
     )
-    verify_on_commit: bool = _option(_switch, default=True, about="the verifier follows every commit")
+    verify_on_commit: bool = _option(_switch, default=True, about="verify every commit as it happens")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
-        """Parse the variables; raises one `InvalidInput` that names every fault."""
+        """Parse the variables; raises one `InvalidInput` with all errors."""
         values: dict[str, object] = {"home": Path.cwd() / ".odf"}
         faults: list[str] = []
         for option in fields(cls):
@@ -139,11 +149,11 @@ class Settings:
         return cls(**values)  # type: ignore[arg-type]
 
     def shown(self) -> dict[str, object]:
-        """Return variable names and values for people, secrets masked."""
+        """Return variable names and values, with secrets masked."""
         return {variable(option): _masked(getattr(self, option.name)) for option in fields(self)}
 
     def required(self, name: str) -> str:
-        """Return an address that this process cannot do without; raises `Unavailable` when it was not told."""
+        """Return a required address; raises `Unavailable` if it is not configured."""
         value: str | None = getattr(self, name)
         if value is None:
             raise Unavailable(what=name, why=f"{PREFIX}{name.upper()} is not set")
@@ -156,7 +166,7 @@ def variable(option: Field[Any]) -> str:
 
 
 def described() -> tuple[tuple[str, str, str], ...]:
-    """Return for each variable its name, default and meaning."""
+    """Return the name, default and meaning of each variable."""
     return tuple(
         (
             variable(option),
@@ -181,5 +191,5 @@ def load() -> Settings:
 
 
 def child_environment() -> Mapping[str, str]:
-    """Return this process's environment, for processes that it starts."""
+    """Return the environment for child processes: this process's own."""
     return dict(os.environ)

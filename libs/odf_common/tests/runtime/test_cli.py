@@ -89,7 +89,7 @@ class Advised(OdfError):
     ("error", "code", "said"),
     [
         (InvalidInput(text="bad"), 1, "error: bad\n"),
-        (VerificationFailed(), 3, "error: What is stored is not what the chain declares\n"),
+        (VerificationFailed(), 3, "error: Stored data does not match what the chain declares\n"),
         (Advised(), 1, "error: It is wrong\nhint: do this\n"),
         (KeyboardInterrupt(), 130, "\naborted\n"),
     ],

@@ -249,7 +249,7 @@ def test_inputs_that_swap_names_cannot_be_told_apart(world: World, tmp_path: Pat
     b = a_dataset("b")
     states = {A: world.source.state, b: replace(world.source.state, dataset_id=b)}
 
-    with pytest.raises(InvalidInput, match="give the inputs other aliases"):
+    with pytest.raises(InvalidInput, match="use different aliases"):
         migrate_request(
             world.output.state,
             a_transform(A, b),

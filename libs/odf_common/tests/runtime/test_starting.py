@@ -85,7 +85,7 @@ def test_a_busy_http_port_is_named_by_its_setting(
     assert cli.main(["up", "sync"]) == 1
     said = capsys.readouterr().err
     assert f"error: ODF_SYNC_HTTP=127.0.0.1:{busy}: another process listens there" in said
-    with pytest.raises(AddressTaken, match="no address of this machine"):
+    with pytest.raises(AddressTaken, match="not an address of this machine"):
         require_free({"ODF_SYNC_HTTP": "203.0.113.1:80"})
 
 

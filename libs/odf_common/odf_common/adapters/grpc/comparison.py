@@ -1,4 +1,4 @@
-"""How two chains stand to each other, as the answer to a question."""
+"""The comparison of two chains as a gRPC reply."""
 
 from odf_common.chain.compare import Ahead, Behind, Comparison, Diverged, Equal
 from odf_common.hashing.multihash import Multihash
@@ -6,7 +6,7 @@ from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 
 
 def encode_comparison(relation: Comparison, common: Multihash | None) -> wire.Comparison:
-    """Return a comparison of a left chain with a right one; `common` is the last block that both have."""
+    """Return the comparison of a left with a right chain; `common` is their last common block."""
     last = "" if common is None else str(common)
     match relation:
         case Equal():
