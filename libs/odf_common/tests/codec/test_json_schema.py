@@ -87,15 +87,6 @@ def test_examples_fit(file: Path) -> None:
         validator("DatasetSnapshot").validate(plain)
 
 
-def test_the_manifest_of_the_readme_fits() -> None:
-    _, *blocks = (HERE / "README.md").read_text("utf-8").split("```yaml\n")
-    manifests = [block.split("```")[0].encode() for block in blocks]
-    assert manifests
-    for manifest in manifests:
-        for plain in plain_documents(manifest):
-            validator("DatasetSnapshot").validate(plain)
-
-
 def test_manifests_of_stories_fit() -> None:
     validator("DatasetSnapshot").validate(root("a", ["id BIGINT"], merge=ledger("id"), event_time="at"))
     validator("DatasetSnapshot").validate(derivative("b", {"a": "a"}, "SELECT 1"))
