@@ -17,7 +17,7 @@ def test_an_ingest_that_does_not_come_is_waited_for_once_and_not_for_each_datase
         client = IngestClient("127.0.0.1:{1}".format(*nobody.getsockname()), patience=0.2)
         waits = []
         for _ in range(2):
-            with pytest.raises(NobodyThere, match="ingest cannot be reached: nobody answers"):
+            with pytest.raises(NobodyThere, match="ingest cannot be reached: no server answers"):
                 list(client.drain(a_dataset()))
             waits.append(len(pauses))
     assert waits[0] > 0

@@ -103,13 +103,13 @@ def test_a_derivative_that_waits_for_the_engine_says_so(
     pair: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(request: TransformRequest, on_progress: OnProgress | None = None) -> TransformResponseSuccess:
-        raise Unavailable(what="the engine", why="no sign of life for 120 s")
+        raise Unavailable(what="the engine", why="no heartbeat for 120 s")
 
     monkeypatch.setattr(pair.engine, "execute_transform", failing)
     pair.push("cities", "Oslo")
     pair.work()
     found = listed(pair)["cities.copy"]
-    assert found.problem == "the engine cannot be reached: no sign of life for 120 s"
+    assert found.problem == "the engine cannot be reached: no heartbeat for 120 s"
     assert found.remedy.startswith("it is tried again automatically")
     assert found.since > 0
 

@@ -183,7 +183,7 @@ def test_what_waits_for_transforms_holds_up_no_preprocessing_and_no_question(
 def test_a_silent_engine_is_given_up_and_its_job_ends(derive: Make, spark: Spark, tmp_path: Path) -> None:
     server = serve("127.0.0.1:0", register(spark, is_signed=False, is_well=lambda: False))
     client = EngineClient(f"127.0.0.1:{server.port}", silence=3)
-    with pytest.raises(Unavailable, match="no sign of life for 3 s"):
+    with pytest.raises(Unavailable, match="no heartbeat for 3 s"):
         client.execute_transform(asked(derive, tmp_path, LONG, FLIGHTS))
     until(lambda: not jobs(spark) and not tasks(spark))
     client.close()

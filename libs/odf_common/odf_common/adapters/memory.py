@@ -1,4 +1,4 @@
-"""The stores in memory: for tests and simulations; they keep the same contracts as the durable ones."""
+"""In-memory stores for tests and simulations, with the same contracts as the durable ones."""
 
 import shutil
 import tempfile
@@ -37,19 +37,19 @@ class MemoryRefStore(RefStore):
         self._guard = threading.Lock()
 
     def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
-        """Return the hash the reference points to, None while there is none."""
+        """Return the reference's hash; None if it does not exist."""
         return self._heads.get((dataset, ref))
 
     def compare_and_set(
         self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD
     ) -> None:
-        """Move the reference. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+        """Move the reference. Raises `HeadMoved` if it is not `expected` (None: absent); then nothing has changed."""
         with self._guard:
             require_unmoved(dataset, ref, expected, self._heads.get((dataset, ref)))
             self._heads[dataset, ref] = new
 
     def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
-        """Remove a reference, with None whatever it holds. Raises `HeadMoved` if it is not `expected`."""
+        """Remove a reference; with `expected=None` unconditionally. Raises `HeadMoved` if it is not `expected`."""
         with self._guard:
             if expected is not None:
                 require_unmoved(dataset, ref, expected, self._heads.get((dataset, ref)))
@@ -68,7 +68,7 @@ class MemoryRefStore(RefStore):
 
 
 class MemoryBlobStore(BlobStore):
-    """Objects in a dictionary; a temporary folder, gone with the store, serves those who need a path."""
+    """Objects in a dictionary; a temporary folder, removed with the store, holds copies for `local_path`."""
 
     def __init__(self, refs: MemoryRefStore | None = None) -> None:
         """Start empty; deleting a dataset also drops its heads in `refs`."""
@@ -80,7 +80,7 @@ class MemoryBlobStore(BlobStore):
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
-        """Tell whether the object is there."""
+        """Return whether the object exists."""
         return (kind, name) in self._objects.get(dataset, {})
 
     def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
@@ -103,7 +103,7 @@ class MemoryBlobStore(BlobStore):
         yield from [name for of, name in self._objects.get(dataset, {}) if of == kind]
 
     def put(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
-        """Store bytes; an object that is already there is left alone."""
+        """Store bytes, unless the object exists."""
         self._objects.setdefault(dataset, {}).setdefault((kind, name), content)
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
@@ -112,17 +112,17 @@ class MemoryBlobStore(BlobStore):
         file.unlink()
 
     def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
-        """Remove objects, and the copies of them in the temporary folder."""
+        """Remove objects, and their copies in the temporary folder."""
         for name in names:
             self._objects.get(dataset, {}).pop((kind, name), None)
             (self._folder / dataset.folder / kind.value / str(name)).unlink(missing_ok=True)
 
     def note(self, dataset: DatasetId, name: str) -> str | None:
-        """Return what was noted, None where nothing was."""
+        """Return the note; None if there is none."""
         return self._notes.get((dataset, name))
 
     def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
-        """Keep a note, or drop it."""
+        """Store a note, or remove it."""
         if text is None:
             self._notes.pop((dataset, name), None)
         else:
@@ -140,7 +140,7 @@ class MemoryBlobStore(BlobStore):
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as made:
                 made.write(content)
-            Path(made.name).replace(path)  # in one step, since others may be about to read it
+            Path(made.name).replace(path)  # atomic, since other threads may read it
         return path
 
     def scratch(self) -> Path:
@@ -152,7 +152,7 @@ class MemoryBlobStore(BlobStore):
         yield from list(self._objects)
 
     def delete_dataset(self, dataset: DatasetId) -> None:
-        """Remove a dataset with all it holds; nothing happens when it is not there."""
+        """Remove a dataset with all its objects, if it exists."""
         if self._refs is not None:
             self._refs.forget(dataset)
         self._objects.pop(dataset, None)
@@ -164,7 +164,7 @@ class MemoryBlobStore(BlobStore):
         """Do nothing: no write is left unfinished."""
 
     def finish_deletions(self) -> None:
-        """Do nothing: deletions are not cut off."""
+        """Do nothing: deletions are never interrupted."""
 
 
 class MemoryCatalog(Catalog):
@@ -198,7 +198,7 @@ class MemoryCatalog(Catalog):
             self._entries[entry.alias.lower()] = entry
 
     def replace(self, entry: CatalogEntry) -> None:
-        """Rewrite the entry of an alias that is there; raises `NotFound`."""
+        """Rewrite the entry of an existing alias; raises `NotFound`."""
         with self._guard:
             if entry.alias.lower() not in self._entries:
                 raise NotFound(what=f"dataset {entry.alias}")
@@ -215,13 +215,13 @@ class MemoryCatalog(Catalog):
             self._entries[entry.alias.lower()] = entry
 
     def remove(self, alias: str) -> None:
-        """Free the name; nothing happens when it is free."""
+        """Free the name, if it is taken."""
         with self._guard:
             self._entries.pop(alias.lower(), None)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the one lock that excludes all other threads that hold it."""
+        """Hold the catalog's lock, exclusive among threads."""
         with self._lock:
             yield
 
@@ -234,7 +234,7 @@ class MemoryCatalog(Catalog):
         return _MemoryClaim(dataset, self._records, self._held)
 
     def claims(self) -> tuple[CatalogEntry, ...]:
-        """Return what is recorded."""
+        """Return the records of all claims."""
         return tuple(self._records.values())
 
     def unreadable(self) -> tuple[str, ...]:
@@ -242,7 +242,7 @@ class MemoryCatalog(Catalog):
         return ()
 
     def strays(self, untouched_since: float, among: Iterable[DatasetId] | None = None) -> Iterator[DatasetId]:
-        """Iterate over nothing: this catalog knows of no objects."""
+        """Iterate over nothing: this catalog has no objects."""
         del untouched_since, among
         return iter(())
 
@@ -251,7 +251,7 @@ class MemoryCatalog(Catalog):
 
 
 class _MemoryClaim(Claim):
-    """A claim that is a dictionary's item."""
+    """A claim as a dictionary entry."""
 
     def __init__(
         self, dataset: DatasetId, records: dict[DatasetId, CatalogEntry], held: set[DatasetId]
@@ -262,7 +262,7 @@ class _MemoryClaim(Claim):
 
     @property
     def entry(self) -> CatalogEntry:
-        """Return what is recorded."""
+        """Return the record."""
         return self._records.get(self._dataset, CatalogEntry(alias="", dataset_id=self._dataset))
 
     def write(self, entry: CatalogEntry) -> None:
@@ -276,5 +276,5 @@ class _MemoryClaim(Claim):
         self.release()
 
     def release(self) -> None:
-        """Let others claim the dataset."""
+        """Release the claim."""
         self._held.discard(self._dataset)

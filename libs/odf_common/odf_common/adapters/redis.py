@@ -1,7 +1,7 @@
 """Locks and cached chain states in Redis; with Redis lost the node is slower, never wrong.
 
-A lock only saves wasted work: what guards a head is its compare-and-set. So a lock that cannot be asked for is
-given, unguarded, and a state that cannot be read is folded anew.
+A lock only avoids wasted work: the head is guarded by its compare-and-set. So without Redis every lock is granted,
+and a state that cannot be read is folded again.
 """
 
 import logging
@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 TIMEOUT: Final = 0.5  # seconds
-PAUSE: Final = 1.0  # seconds between questions while it is lost
-COMPLAINT: Final = 60.0  # seconds between log lines about what it refuses
+PAUSE: Final = 1.0  # seconds between attempts while it is lost
+COMPLAINT: Final = 60.0  # seconds between log lines about refused commands
 _RENEW: Final = """
 if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"""
-# A lock that would outlive its time to live, or has none, is no lock of ours: somebody's leftover that runs out now.
+# A lock with no expiry, or with more than the TTL, is not one of ours: make it expire.
 _TAKE: Final = """
 if redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
 local left = redis.call('pttl', KEYS[1])
@@ -33,10 +33,10 @@ if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) 
 
 
 class RedisConnection:
-    """One pool of connections; says once that Redis is lost, and once that it is back."""
+    """One connection pool; logs once when Redis is lost, and once when it is back."""
 
     def __init__(self, address: str) -> None:
-        """Prepare for `host:port` or a `redis://` URL; the connection is made with the first call."""
+        """Use `host:port` or a `redis://` URL; connects on the first call."""
         url = address if "://" in address else f"redis://{address}/0"
         self.client = redis.Redis.from_url(
             url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, health_check_interval=15
@@ -46,18 +46,18 @@ class RedisConnection:
         self._next_complaint = 0.0
 
     def ask(self, question: Callable[["redis.Redis"], T], otherwise: T) -> T:
-        """Return Redis's answer, `otherwise` while it is lost; then it is asked once a second at most."""
+        """Return Redis's answer; `otherwise` while it is lost, when it is tried once a second at most."""
         if self._is_lost and time.monotonic() < self._next_try:
             return otherwise
         try:
             answer = question(self.client)
         except redis.ResponseError as error:
-            # It is there, and refuses: a key of another type, no memory left. Other keys need not suffer.
+            # Redis answers but refuses: a key of another type, out of memory. Other keys may still work.
             self._complain(error)
             return otherwise
         except redis.RedisError as error:
             if not self._is_lost:
-                log.warning("redis is lost, going on without it: %s", error)
+                log.warning("redis is lost, continuing without it: %s", error)
             self._is_lost = True
             self._next_try = time.monotonic() + PAUSE
             return otherwise
@@ -69,7 +69,7 @@ class RedisConnection:
     def _complain(self, error: redis.ResponseError) -> None:
         if time.monotonic() >= self._next_complaint:
             self._next_complaint = time.monotonic() + COMPLAINT
-            log.warning("redis refuses, going on without it: %s", error)
+            log.warning("redis refuses, continuing without it: %s", error)
 
     def close(self) -> None:
         """Close the connections."""
@@ -77,10 +77,10 @@ class RedisConnection:
 
 
 class Lock:
-    """A lock that is held until `release`, or until its time runs out unrenewed."""
+    """A lock that is held until `release`, or until it expires without renewal."""
 
     def __init__(self, connection: RedisConnection, key: str, *, ttl_ms: int) -> None:
-        """Make a lock with a token of its own, not yet taken."""
+        """Create a lock with its own token, not yet acquired."""
         self._connection = connection
         self._key = key
         self._ttl_ms = ttl_ms
@@ -90,19 +90,19 @@ class Lock:
         self._release = connection.client.register_script(_RELEASE)
 
     def take(self) -> bool:
-        """Tell whether nobody else holds it; then it is ours."""
+        """Try to acquire the lock; return True on success, and while Redis is lost."""
         return self._connection.ask(
             lambda _: bool(self._take(keys=[self._key], args=[self._token, self._ttl_ms])), otherwise=True
         )
 
     def renew(self) -> bool:
-        """Tell whether it was still ours; then its time starts again. It counts as ours while Redis is lost."""
+        """Extend the lock's time; return False if it was no longer ours. While Redis is lost it counts as ours."""
         return self._connection.ask(
             lambda _: bool(self._renew(keys=[self._key], args=[self._token, self._ttl_ms])), otherwise=True
         )
 
     def release(self) -> None:
-        """Give it back unless it has become somebody else's."""
+        """Release it, unless it has expired and belongs to another process."""
         self._connection.ask(
             lambda _: bool(self._release(keys=[self._key], args=[self._token])), otherwise=False
         )
@@ -117,37 +117,37 @@ class Lock:
 
 
 class RedisLocks:
-    """One lock for each dataset."""
+    """One lock per dataset."""
 
     def __init__(self, connection: RedisConnection) -> None:
         """Use a connection."""
         self._connection = connection
 
     def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
-        """Return the dataset's lock, None while somebody else holds it."""
+        """Return the dataset's lock; None while another process holds it."""
         lock = Lock(self._connection, f"odf:lock:{dataset}", ttl_ms=ttl_ms)
         return lock if lock.take() else None
 
 
 class RedisStateCache:
-    """The last known state of each chain as bytes; the state itself says which head it belongs to."""
+    """The last known state of each chain as bytes; a state contains the head it belongs to."""
 
     def __init__(self, connection: RedisConnection) -> None:
         """Use a connection."""
         self._connection = connection
 
     def get(self, dataset: DatasetId) -> bytes | None:
-        """Return what was put last, None when nothing is known."""
+        """Return the last bytes put; None if unknown."""
         return self._connection.ask(
             lambda client: cast("bytes | None", client.get(_state_key(dataset))), otherwise=None
         )
 
     def put(self, dataset: DatasetId, state: bytes) -> None:
-        """Keep the bytes; whatever was there is replaced."""
+        """Store the bytes, replacing earlier ones."""
         self._connection.ask(lambda client: client.set(_state_key(dataset), state), otherwise=None)
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop what is known of a dataset."""
+        """Drop the state of a dataset."""
         self._connection.ask(lambda client: client.delete(_state_key(dataset)), otherwise=0)
 
 

@@ -31,7 +31,7 @@ class EngineSilent(Unavailable):
     """The engine says nothing, not even to those who wait for it: its JVM hangs, or its process is stopped."""
 
     what: str = "the engine"
-    why: str = "no sign of life"
+    why: str = "no heartbeat"
 
     def advice(self) -> str:
         """Return what helps."""

@@ -88,7 +88,7 @@ def test_datasets_are_listed_though_ingest_is_away(
 ) -> None:
     @contextmanager
     def opened(node: object, patience: float) -> Iterator[None]:
-        raise Unavailable(what="ingest", why="nobody answers")
+        raise Unavailable(what="ingest", why="no server answers")
         yield
 
     monkeypatch.setattr(clients, "ingest", opened)

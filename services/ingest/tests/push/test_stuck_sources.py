@@ -147,13 +147,13 @@ def test_a_source_whose_query_takes_too_long_stops_until_it_has_another(
 
     def slow(plan: Any, batch: Any) -> Any:
         if plan.source.preprocess is not None:
-            raise QueryTooSlow(text="the query has not ended in 300 s")
+            raise QueryTooSlow(text="the query did not finish within 300 s")
         return usual(plan, batch)
 
     bench.preparer.messages = slow
     broker.logs[OTHER, 0] += [message(1)]
     with running(bench, broker, other=OTHER) as node:
-        node.wait(lambda: "has not ended in 300 s" in why(node, "other"))
+        node.wait(lambda: "did not finish within 300 s" in why(node, "other"))
         assert "`odf commit`" in node.owned.stuck()[bench.dataset, "other"].advice()
         bench.propose(source)
         node.ask(lambda: node.owned.look(bench.dataset, "a"))

@@ -1,8 +1,8 @@
-"""Limits of the calls in flight on a gRPC server: per method, and within it per dataset.
+"""Limits on the calls in flight on a gRPC server: per method, and within a method per dataset.
 
-A call may wait for as long as what it asks for: a lock, an engine, a source. Its thread waits with it. With one pool
-for all calls, sixteen pulls of one stuck dataset would leave no thread for `odf list`. So the pool is larger than
-what any method may take of it, and no dataset may take all that its method has.
+A call may block its thread for as long as it waits for a lock, an engine or a source. With one shared pool, sixteen
+pulls of one stuck dataset would leave no thread for `odf list`. So the pool is larger than any method's share, and no
+dataset may use all of its method's share.
 """
 
 import threading
@@ -14,28 +14,28 @@ from typing import Final
 
 from odf_common.errors import Unavailable
 
-WORKERS: Final = 1024  # threads at most; they are made when they are needed
+WORKERS: Final = 1024  # maximum threads; created on demand
 CALLS: Final = 256  # of one method
 CALLS_OF_ONE: Final = 64  # of one method for one dataset
-PATIENCE_SECONDS: Final = 2.0  # what is quick frees its place in that time
+PATIENCE_SECONDS: Final = 2.0  # quick calls finish in that time
 
 
 @dataclass(eq=False, kw_only=True)
 class Busy(Unavailable):
-    """The service has as many of these calls in flight as it takes."""
+    """The service has reached its limit of calls in flight."""
 
     def advice(self) -> str:
         """Return what to do."""
-        return "try again when some of them are done; `odf status` shows what they may be waiting for"
+        return "retry when some of them are done; `odf status` shows what they may be waiting for"
 
 
 class Bulkheads:
-    """Counts the calls in flight; safe to use from many threads."""
+    """Counts the calls in flight; thread-safe."""
 
     def __init__(
         self, *, calls: int = CALLS, calls_of_one: int = CALLS_OF_ONE, patience: float = PATIENCE_SECONDS
     ) -> None:
-        """Let in `calls` of each method at a time, `calls_of_one` for the same dataset, after `patience` s at most."""
+        """Admit up to `calls` per method and `calls_of_one` per dataset; a call waits `patience` s for admission."""
         self._calls = calls
         self._calls_of_one = calls_of_one
         self._patience = patience
@@ -43,18 +43,18 @@ class Bulkheads:
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        """Return how many methods and datasets have calls in flight."""
+        """Return the number of methods and datasets with calls in flight."""
         return len(self._in_flight)
 
     @contextmanager
     def method(self, method: str) -> Iterator[None]:
-        """Have a place among the calls of a method; raises `Busy`."""
+        """Count as a call of the method while the block runs; raises `Busy`."""
         with self._place((method, ""), self._calls):
             yield
 
     @contextmanager
     def dataset(self, method: str, ref: str) -> Iterator[None]:
-        """Have a place among the calls of a method for one dataset; raises `Busy`."""
+        """Count as a call of the method for a dataset while the block runs; raises `Busy`."""
         if ref:
             with self._place((method, ref.lower()), self._calls_of_one):
                 yield
@@ -80,6 +80,6 @@ class Bulkheads:
 
 
 def ref_of(request: object) -> str:
-    """Return which datasets a request is for, in one word; empty where it names none."""
-    named = getattr(request, "header", request)  # of a stream of parts the first is its header
+    """Return the datasets that a request names, joined by commas; empty if it names none."""
+    named = getattr(request, "header", request)  # the first part of a stream is its header
     return str(getattr(named, "ref", "")) or ",".join(getattr(named, "refs", ()))

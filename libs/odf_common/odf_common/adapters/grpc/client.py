@@ -1,4 +1,4 @@
-"""gRPC channels, and statuses turned back into our errors."""
+"""gRPC channels, and gRPC statuses as our errors."""
 
 import socket
 import time
@@ -22,11 +22,11 @@ from odf_common.errors import (
     VerificationFailed,
 )
 
-DEADLINE: Final = 30.0  # seconds, for a question that wants an answer now
+DEADLINE: Final = 30.0  # seconds, for a short call
 LONG: Final = 24 * 3600.0  # seconds, for calls that report progress
-RESTART: Final = 8.0  # seconds in which a part that has ended is there again
-_PAUSE: Final = 0.1  # seconds
-_SEE_LOG: Final = "its log, in the folder `logs` of the node's home, says why"
+RESTART: Final = 8.0  # seconds in which the supervisor restarts a part
+_PAUSE: Final = 0.1  # seconds between connection attempts
+_SEE_LOG: Final = "see its log in the folder `logs` of the node's home"
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", LIMIT),
     ("grpc.max_send_message_length", LIMIT),
@@ -38,7 +38,7 @@ _OPTIONS: Final = (
 
 @dataclass(eq=False, kw_only=True)
 class _Hinted(OdfError):
-    """Carries a service's own advice."""
+    """An error with the service's own advice."""
 
     hint: str = ""
 
@@ -49,12 +49,12 @@ class _Hinted(OdfError):
 
 @dataclass(eq=False, kw_only=True)
 class _Said(_Hinted):
-    """Carries a service's own words."""
+    """An error with the service's own message."""
 
     text: str
 
     def __str__(self) -> str:
-        """Return them."""
+        """Return the message."""
         return self.text
 
 
@@ -70,21 +70,21 @@ class QueryRefused(_Hinted, InvalidQuery):
 
 @dataclass(eq=False, kw_only=True)
 class Missing(_Said, NotFound):
-    """A service does not find it."""
+    """A service did not find it."""
 
     what: str = ""
 
 
 @dataclass(eq=False, kw_only=True)
 class Taken(_Said, AlreadyExists):
-    """A service says that the name is taken."""
+    """A service reports that the name is taken."""
 
     what: str = ""
 
 
 @dataclass(eq=False, kw_only=True)
 class Conflicted(_Said, Conflict):
-    """Somebody else changed it first."""
+    """Another process changed it first."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -94,12 +94,12 @@ class Declined(_Hinted, Refused):
 
 @dataclass(eq=False, kw_only=True)
 class Damaged(_Said, VerificationFailed):
-    """A service found that what is stored is not what the chain declares."""
+    """A service found that stored data does not match what the chain declares."""
 
 
 @dataclass(eq=False, kw_only=True)
 class OutOfReach(_Said, Unavailable):
-    """A service that did answer cannot reach what it needs."""
+    """A service answered that it cannot reach what it needs."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -109,11 +109,11 @@ class ServiceFailed(_Said):
 
 @dataclass(eq=False, kw_only=True)
 class NobodyThere(Unavailable):
-    """Nobody listens where a service should be."""
+    """No server is listening at the service's address."""
 
     def advice(self) -> str:
-        """Return where to look."""
-        return f"`odf status` shows how it is; {_SEE_LOG}"
+        """Return where to find the cause."""
+        return f"`odf status` shows its state; {_SEE_LOG}"
 
 
 _FAMILIES: Final[Mapping[grpc.StatusCode, type[_Said]]] = {
@@ -125,15 +125,16 @@ _FAMILIES: Final[Mapping[grpc.StatusCode, type[_Said]]] = {
 
 
 def channel(address: str) -> grpc.Channel:
-    """Return a channel; it connects with the first call, and again by itself."""
+    """Return a channel; it connects on the first call and reconnects automatically."""
     return grpc.insecure_channel(address, options=_OPTIONS)
 
 
 @contextmanager
 def reached(what: str, address: str, patience: float = RESTART) -> Iterator[grpc.Channel]:
-    """Open a channel to who listens there, after at most `patience` seconds, as the supervisor restarts what has ended.
+    """Open a channel, waiting up to `patience` seconds for a server that the supervisor may be restarting.
 
-    Raises `NobodyThere`. It waits before any call, since one that was lost on its way may have been done.
+    Raises `NobodyThere`. The wait comes before the call: a call that fails on its way may have been executed, so it
+    must not be repeated.
     """
     host, _, port = address.rpartition(":")
     until = time.monotonic() + patience
@@ -143,7 +144,7 @@ def reached(what: str, address: str, patience: float = RESTART) -> Iterator[grpc
             break
         except OSError as error:
             if time.monotonic() >= until:
-                raise NobodyThere(what=what, why=f"nobody answers at {address}") from error
+                raise NobodyThere(what=what, why=f"no server answers at {address}") from error
             time.sleep(_PAUSE)
     with channel(address) as open_channel:
         yield open_channel
@@ -151,7 +152,7 @@ def reached(what: str, address: str, patience: float = RESTART) -> Iterator[grpc
 
 @contextmanager
 def calling(what: str) -> Iterator[None]:
-    """Turn a failed call to `what` into the error that the service raised, or `Unavailable`."""
+    """Raise a failed call to `what` as the service's own error, or as `Unavailable`."""
     try:
         yield
     except grpc.RpcError as error:

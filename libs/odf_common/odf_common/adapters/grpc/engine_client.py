@@ -48,17 +48,17 @@ from odf_common.ports.engine import (
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 
 _WHAT: Final = "the engine"
-SILENCE: Final = 120.0  # seconds until a call is given up; the engine speaks every second
-QUIET: Final = 10.0  # seconds of silence with which no further call is made
-PREPROCESSING: Final = (
-    300.0  # seconds that the query of a source may take for a batch; it keeps others waiting
+SILENCE: Final = (
+    120.0  # seconds without a message until a call is cancelled; the engine sends one every second
 )
+QUIET: Final = 10.0  # seconds of silence after which new calls are refused
+PREPROCESSING: Final = 300.0  # seconds for a source's query over one batch; it keeps others waiting
 _MIGRATION: Final = 1200.0  # seconds
 _PATIENCE: Final = 4 * DEADLINE  # a query new to the engine is analysed by a JVM that may be busy
 
 
 class EngineClient:
-    """Implements `ports.engine.Engine`; connects with the first call."""
+    """Implements `ports.engine.Engine`; connects on the first call."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class EngineClient:
         quiet: float = QUIET,
         preprocessing: float = PREPROCESSING,
     ) -> None:
-        """Speak to the engine at `host:port`; give a call up when nothing came for `silence` seconds.
+        """Use the engine at `host:port`; cancel a call without a message for `silence` seconds.
 
-        Preprocessing may take so many seconds from its beginning. While the engine says nothing to those who ask it
-        already, for `quiet` seconds, others are refused at once: they would wait with them, each with a thread.
+        A preprocessing query may run for `preprocessing` seconds. If calls in flight have received nothing for `quiet`
+        seconds, new ones are refused at once: each would only block another thread.
         """
         self._silence = silence
         self._preprocessing = preprocessing
@@ -80,12 +80,12 @@ class EngineClient:
         self._stub: Any = engine_pb2_grpc.EngineStub(self._channel)
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         self._channel.close()
 
     @property
     def is_silent(self) -> bool:
-        """Tell whether the engine says nothing to those who ask it."""
+        """Return whether the engine is silent although calls are in flight."""
         return self._attention.is_silent
 
     def execute_transform(
@@ -195,11 +195,11 @@ class EngineClient:
             return stream.read_all()
 
     def _heard(self, call: Any, is_wanted: IsWanted = always, *, most: float = math.inf) -> Iterator[Any]:
-        """Iterate over a call's messages; raises `EngineSilent` after too long a silence.
+        """Iterate over a call's messages; raises `EngineSilent` after `silence` seconds without one.
 
-        Raises `QueryNotWanted` once `is_wanted` does not hold, and `QueryTooSlow` when it goes on `most` seconds after
-        the engine has begun with it. The engine says something every second while it is well, so one that is silent
-        will not end by itself.
+        Raises `QueryNotWanted` once `is_wanted` returns False, and `QueryTooSlow` if the query runs longer than `most`
+        seconds after the engine started it. A healthy engine sends a message every second, so a silent one will not
+        recover by itself.
         """
         patience = Patience(self._silence, call.cancel)
         self._attention.begin()
@@ -211,22 +211,22 @@ class EngineClient:
                 if not is_wanted():
                     raise QueryNotWanted
                 if time.monotonic() > until:
-                    raise QueryTooSlow(text=f"the query has not ended in {most:g} s")
+                    raise QueryTooSlow(text=f"the query did not finish within {most:g} s")
                 if until == math.inf and most < math.inf and message.progress.stage:
                     until = time.monotonic() + most
                 yield message
         except grpc.RpcError as error:
             if patience.is_over:
-                raise EngineSilent(why=f"no sign of life for {self._silence:g} s") from error
+                raise EngineSilent(why=f"no heartbeat for {self._silence:g} s") from error
             raise
         finally:
             self._attention.end()
             patience.end()
-            call.cancel()  # of no effect on a call that has ended
+            call.cancel()  # no effect on a finished call
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Turn a failed call into the engine's error, or `Unavailable`."""
+        """Raise a failed call as the engine's error, or as `Unavailable`."""
         if self.is_silent:
             raise EngineSilent
         try:
@@ -239,7 +239,7 @@ class EngineClient:
 
 
 def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> bytes:
-    """Return the terminal message: whatever came last."""
+    """Return the terminal message: the last one."""
     raw = b""
     for response in responses:
         raw = response.flatbuffer

@@ -1,4 +1,4 @@
-"""What gRPC servers and clients of the node agree on; apart, so that a client loads nothing of a server."""
+"""Constants shared by the node's gRPC servers and clients; separate, so that clients import no server code."""
 
 from typing import Final
 

@@ -37,8 +37,8 @@ OPTIONS: Final = (
     ("grpc.max_send_message_length", LIMIT),
     ("grpc.so_reuseport", 0),
 )
-TEXT_LIMIT: Final = 4000  # characters; a status travels in a header
-# The first family that fits: subclasses stand before their bases.
+TEXT_LIMIT: Final = 4000  # characters; a status is sent in a header
+# The first match counts, so subclasses come before their bases.
 STATUSES: Final[tuple[tuple[type[OdfError], grpc.StatusCode], ...]] = (
     (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
     (NotFound, grpc.StatusCode.NOT_FOUND),
@@ -67,7 +67,7 @@ class GrpcServer:
             self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     def stop(self, grace: float = 5.0) -> None:
-        """Take no more calls, and end those under way after `grace` seconds."""
+        """Refuse new calls, and cancel those in flight after `grace` seconds."""
         self.health.enter_graceful_shutdown()
         self.server.stop(grace).wait()
 
@@ -75,7 +75,7 @@ class GrpcServer:
 def serve(
     address: str, register: Register, *, bulkheads: Bulkheads | None = None, is_ready: bool = True
 ) -> GrpcServer:
-    """Listen at `host:port` (port 0: any); raises `Unavailable` when the address is taken."""
+    """Listen at `host:port` (port 0: any); raises `Unavailable` if the address is in use."""
     server = grpc.server(
         ThreadPoolExecutor(WORKERS, thread_name_prefix="grpc"),
         interceptors=[_Guard(Bulkheads() if bulkheads is None else bulkheads)],
@@ -99,20 +99,20 @@ def serve(
 
 
 def status_of(error: OdfError) -> grpc.StatusCode:
-    """Return the status that an error travels as."""
+    """Return the gRPC status of an error."""
     for family, status in STATUSES:
         if isinstance(error, family):
             return status
     return grpc.StatusCode.INTERNAL
 
 
-# Any: request and response are whatever the generated code makes of bytes.
+# Any: requests and responses are messages of generated code.
 Single = Callable[[Any, grpc.ServicerContext], Any]
 Streaming = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
 
 
 class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    """Limits the calls in flight; turns our errors into statuses, anything else into INTERNAL without its text."""
+    """Limits the calls in flight; maps our errors to statuses, all others to INTERNAL without their message."""
 
     def __init__(self, bulkheads: Bulkheads) -> None:
         self._bulkheads = bulkheads
@@ -148,7 +148,7 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
 
     @contextmanager
     def _admitted(self, request: Any, context: grpc.ServicerContext, method: str) -> Iterator[Any]:
-        """Yield the request once there is a place for it; a stream's dataset is told by its first part."""
+        """Yield the request once it is admitted; the first part of a stream names its dataset."""
         with _translated(context, method), self._bulkheads.method(method):
             parts = iter(request) if hasattr(request, "__next__") else None
             first = next(parts, None) if parts is not None else request
@@ -157,7 +157,7 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
                 yield whole
 
 
-_OF_GRPC: Final = "/grpc."  # health and reflection are left as they are
+_OF_GRPC: Final = "/grpc."  # health and reflection are not limited
 _MAKERS: Final[Mapping[tuple[bool, bool], Callable[..., Any]]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (False, True): grpc.unary_stream_rpc_method_handler,
@@ -173,7 +173,7 @@ def _translated(context: grpc.ServicerContext, method: str) -> Iterator[None]:
     except OdfError as error:
         _abort(context, error)
     except Exception as error:
-        # Where the caller has gone, or the servicer has aborted by itself, nothing more can be said.
+        # No status can be sent if the caller has gone or the servicer has aborted the call.
         if not context.is_active() or cast("Any", context).code() is not None:
             raise
         log.exception("call failed: %s", method)

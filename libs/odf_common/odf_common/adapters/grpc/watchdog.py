@@ -1,4 +1,4 @@
-"""An end to waiting for somebody who has fallen silent, and to asking more of them."""
+"""Timeouts for a peer that should send messages regularly: a watchdog per call, a silence detector for all calls."""
 
 import threading
 import time
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class Patience:
-    """Calls `give_up` once, from a thread of its own, when it was not renewed for so many seconds."""
+    """Watchdog: calls `give_up` once, from its own thread, unless renewed within `seconds`."""
 
     def __init__(self, seconds: float, give_up: Callable[[], object]) -> None:
-        """Begin now."""
+        """Start the timer."""
         self._seconds = seconds
         self._give_up = give_up
         self._until = time.monotonic() + seconds
@@ -18,11 +18,11 @@ class Patience:
         threading.Thread(target=self._watch, name="patience", daemon=True).start()
 
     def renew(self) -> None:
-        """Begin again."""
+        """Restart the timer."""
         self._until = time.monotonic() + self._seconds
 
     def end(self) -> None:
-        """Do nothing any more."""
+        """Cancel the timer."""
         self._ended.set()
 
     def _watch(self) -> None:
@@ -34,32 +34,32 @@ class Patience:
 
 
 class Attention:
-    """Whether somebody who is being asked, and speaks now and then while at work, is silent; for many threads."""
+    """Whether a peer that sends messages regularly during calls is silent; thread-safe."""
 
     def __init__(self, seconds: float) -> None:
-        """Count as silent who says nothing for so many seconds."""
+        """The peer counts as silent after `seconds` without a message during calls."""
         self._seconds = seconds
         self._questions = 0
         self._heard = 0.0
         self._mutex = threading.Lock()
 
     def begin(self) -> None:
-        """Note that a question is put."""
+        """Record the start of a call."""
         with self._mutex:
             if self._questions == 0:
                 self._heard = time.monotonic()
             self._questions += 1
 
     def hear(self) -> None:
-        """Note a word."""
+        """Record a message."""
         self._heard = time.monotonic()
 
     def end(self) -> None:
-        """Note that a question is over."""
+        """Record the end of a call."""
         with self._mutex:
             self._questions -= 1
 
     @property
     def is_silent(self) -> bool:
-        """Tell whether it is asked and says nothing."""
+        """Return whether calls are in flight and no message arrives."""
         return self._questions > 0 and time.monotonic() - self._heard > self._seconds

@@ -1,4 +1,4 @@
-"""Topics: made on purpose, described, deleted; and which partition a key belongs to."""
+"""Create, describe and delete topics (never auto-created); which partition a key belongs to."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -19,8 +19,8 @@ RETENTION_MS: Final = {DEAD_LETTERS: 30 * DAY_MS}
 __all__ = ["KafkaTopics", "partition_of"]
 
 TIMEOUT: Final = 10.0  # seconds
-PAUSE: Final = 0.02  # seconds between two looks at what is being made
-# librdkafka's local errors are named with an underscore; they are public all the same.
+PAUSE: Final = 0.02  # seconds between polls for a topic being created
+# librdkafka's local errors have an underscore in their name, but are public.
 _MISSING: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -45,9 +45,9 @@ class KafkaTopics:
     """Topics of one cluster (port `Topics`)."""
 
     def __init__(self, bootstrap: str, *, prefix: str = "") -> None:
-        """Prepare; the connection is made with the first call.
+        """Connect on the first call.
 
-        `prefix` is that of the fixed topics and of new push topics. Names of push topics are whole everywhere.
+        `prefix` applies to the fixed topics and to new push topics. Names of push topics are always given in full.
         """
         self.prefix = prefix
         self._admin = _client(bootstrap)
@@ -60,7 +60,7 @@ class KafkaTopics:
             raise unavailable(error) from error
 
     def ensure_topics(self, names: Iterable[str], partitions: int = PARTITIONS) -> None:
-        """Make fixed topics that are not there, under the prefix; when it returns they can be written."""
+        """Create missing fixed topics under the prefix; they are writable on return."""
         wanted = tuple(names)
         there = self._described()
         missing = [
@@ -76,11 +76,11 @@ class KafkaTopics:
             self._create(missing)
 
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
-        """Make a topic that keeps every record until told otherwise; nothing happens when it is there."""
+        """Create a topic with unlimited retention, unless it exists."""
         self._create([NewTopic(name, num_partitions=partitions, config={"retention.ms": "-1"})])
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
-        """Return many topics at once, in three requests for each `AT_ONCE` of them; see port `Topics`."""
+        """Return many topics, with three requests per `AT_ONCE` of them; see port `Topics`."""
         wanted = list(dict.fromkeys(names))
         found: dict[str, TopicInfo | OdfError] = {}
         for start in range(0, len(wanted), AT_ONCE):
@@ -88,26 +88,26 @@ class KafkaTopics:
         return found
 
     def topic_id(self, name: str) -> str:
-        """Return the id that tells a topic from a later one of the same name; raises `NotFound`."""
+        """Return the id that distinguishes a topic from a later one of the same name; raises `NotFound`."""
         found: Uuid = self._topic(name).topic_id
         return str(found)
 
     def partitions(self, name: str) -> int:
-        """Return how many partitions a topic has; raises `NotFound`."""
+        """Return the number of partitions of a topic; raises `NotFound`."""
         return len(self._topic(name).partitions)
 
     def watermarks(self, name: str, partition: int) -> tuple[int, int]:
-        """Return the offset of the first message and of the next one to come; raises `NotFound`."""
+        """Return the offsets of the first message and of the next one to be written; raises `NotFound`."""
         low = self._offsets(name, (partition,), OffsetSpec.earliest())
         high = self._offsets(name, (partition,), OffsetSpec.latest())
         return low[partition], high[partition]
 
     def ends(self, name: str) -> Mapping[int, int]:
-        """Return for each partition the offset of the next message to come; raises `NotFound`."""
+        """Return for each partition the offset of the next message to be written; raises `NotFound`."""
         return self._offsets(name, range(self.partitions(name)), OffsetSpec.latest())
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; nothing happens when it is not there."""
+        """Delete a topic if it exists."""
         try:
             _outcome(self._admin.delete_topics([name], request_timeout=TIMEOUT)[name], name)
         except NotFound:
@@ -141,7 +141,7 @@ class KafkaTopics:
         return found
 
     def _offsets_of(self, places: Iterable[tuple[str, int]], spec: OffsetSpec) -> Mapping[str, _Answers]:
-        """Ask for the offsets of partitions of many topics; the answers come later."""
+        """Request the offsets of partitions of many topics; the answers are futures."""
         wanted = {TopicPartition(*place): spec for place in places}
         answers: dict[str, _Answers] = {}
         if wanted:
@@ -163,7 +163,7 @@ class KafkaTopics:
             time.sleep(PAUSE)
 
     def _refresh(self) -> None:
-        """Have the client learn anew which broker leads what: it asks by itself only every few minutes."""
+        """Refresh the client's metadata, which it would do automatically only every few minutes."""
         self._described()
 
     def _described(self) -> Collection[str]:
@@ -185,15 +185,15 @@ class KafkaTopics:
         self._await({topic.topic for topic in topics})
 
     def _await(self, names: set[str]) -> None:
-        """Return when every partition of the topics has a leader: between making and leading is a moment."""
+        """Return when every partition of the topics has a leader, which takes a moment after creation."""
         deadline = time.monotonic() + TIMEOUT
         while not self._are_led(names):
             if time.monotonic() > deadline:
-                raise Unavailable(what="Kafka", why="new topics do not appear")
+                raise Unavailable(what="Kafka", why="new topics did not become available")
             time.sleep(PAUSE)
 
     def _are_led(self, names: Iterable[str]) -> bool:
-        """Return whether each partition of the topics answers; only they are asked for, however many there are."""
+        """Return whether each partition of the topics has a leader; only these topics are described."""
         return all(isinstance(one, TopicInfo) and one.high for one in self.describe(names).values())
 
 
@@ -201,28 +201,28 @@ class KafkaTopics:
 def _client(bootstrap: str) -> AdminClient:
     """Return the one client of a cluster, which lives as long as the process.
 
-    Answers that no one waits for any more come in a thread of the client's own. Should the collector run there and find
-    the client itself unused, librdkafka ends the whole process (confluent-kafka-python, pull request 2131).
+    Late answers are delivered in a thread of the client. If the garbage collector ran there and freed the client
+    itself, librdkafka would abort the whole process (confluent-kafka-python, pull request 2131).
     """
     return AdminClient({**common(bootstrap)}, logger=LOGGER)
 
 
 class _AlreadyThereError(OdfError):
-    """The topic is there already."""
+    """The topic already exists."""
 
 
 class _OutdatedError(Unavailable):
-    """The client does not know yet that a partition has another leader, or the same one once more."""
+    """The client's metadata is outdated: a partition has a new leader, or the same one in a new epoch."""
 
 
 class _FencedError(Unavailable):
-    """There are not enough brokers for the topic's replicas at the moment."""
+    """Not enough brokers are available for the topic's replicas."""
 
 
 def _is_made(answer: "Future[None]", name: str, deadline: float) -> bool:
-    """Return whether a topic is there now; before the deadline False where there is no broker for it at the moment.
+    """Return whether a topic now exists; False, until the deadline, while no broker is available for it.
 
-    A broker that was too busy to say that it lives is fenced until it says so again.
+    A broker that was too busy to send heartbeats is fenced until it sends one again.
     """
     try:
         _outcome(answer, name)

@@ -1,4 +1,4 @@
-"""The bus over Kafka: one idempotent producer a process, one consumer an inbox."""
+"""The bus over Kafka: one idempotent producer per process, one consumer per inbox."""
 
 import logging
 import threading
@@ -19,24 +19,24 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.2
 UNFLUSHED: Final = 1000  # messages
-ACKNOWLEDGED: Final = 10.0  # seconds for a letter that is sent alone
+ACKNOWLEDGED: Final = 10.0  # seconds for a dead letter sent alone
 
 
 class _Sent(threading.local):
-    """What one thread has sent and not yet flushed."""
+    """The unflushed messages of one thread."""
 
     def __init__(self) -> None:
         self.pending: list[_Delivery] = []
 
     def add(self, delivery: "_Delivery") -> None:
         if len(self.pending) >= UNFLUSHED:
-            # Who never flushes shall not fill the memory.
+            # Bounds the memory of a thread that never flushes.
             self.pending = [one for one in self.pending if not one.is_good]
         self.pending.append(delivery)
 
 
 class _Delivery:
-    """One message on its way; a dead letter can be sent again, cut shorter."""
+    """One message in flight; a dead letter can be sent again, truncated."""
 
     def __init__(self, letter: DeadLetter | None = None) -> None:
         self.letter = letter
@@ -53,7 +53,7 @@ class _Delivery:
 
 
 class KafkaBus:
-    """Port `Bus`. Safe to use from many threads; each flushes its own messages."""
+    """Port `Bus`. Thread-safe; each thread flushes its own messages."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class KafkaBus:
         session_timeout_ms: int = 6000,
         instance: str | None = None,
     ) -> None:
-        """Prepare; connections are made in the background. `prefix` begins the names of topics, groups, instances."""
+        """Connect in the background. `prefix` is that of topics, groups and instances."""
         self._bootstrap = bootstrap
         self._prefix = prefix
         self._session_timeout_ms = session_timeout_ms
@@ -81,15 +81,15 @@ class KafkaBus:
         self._produce(self._prefix + topic, key, value, [])
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
-        """Queue a dead letter: the message as it was, and what happened to it in headers.
+        """Queue a dead letter: the original message, with the reason in headers.
 
-        Of one that the topic does not take whole, `flush` sends the beginning.
+        If the topic refuses it as too large, `flush` sends its beginning.
         """
         value, headers = message_of(letter)
         self._produce(self._prefix + DEAD_LETTERS, letter.key, value, headers, letter)
 
     def flush(self, timeout: float = 10.0) -> None:
-        """Return when all that this thread has sent is durable; raises `Unavailable` if some of it is not."""
+        """Return when all messages of this thread are durable; raises `Unavailable` if one is not."""
         deadline = time.monotonic() + timeout
         pending, self._sent.pending = self._sent.pending, []
         for delivery in pending:
@@ -101,13 +101,13 @@ class KafkaBus:
                 raise unavailable(delivery.error)
 
     def subscribe(self, topic: str, *, group: str | None, on_owned: OnOwned | None = None) -> Inbox:
-        """Open an inbox. With a group, members share the partitions; without, all is seen, from now on."""
+        """Open an inbox. Members of a group share the partitions; without a group, it gets all messages from now on."""
         topic = self._prefix + topic
         if group is None:
             return BroadcastInbox(
                 self._bootstrap, topic, on_owned, group=f"{self._prefix}odf.{uuid.uuid4().hex}"
             )
-        # One static name for each reader: a group may hold several topics of one process.
+        # One static name per reader: a process may read several topics in the same group.
         instance = f"{self._instance}.{topic}" if self._instance else None
         config = consuming(
             self._bootstrap,
@@ -118,13 +118,13 @@ class KafkaBus:
         return GroupInbox(config, topic, on_owned)
 
     def close(self) -> None:
-        """Send what is queued for at most 5 s, and let go."""
+        """Send queued messages for at most 5 s, then close."""
         self._producer.flush(5)
         self._closing.set()
         self._poller.join()
 
     def _send_shorter(self, letter: DeadLetter) -> None:
-        """Send as much of a letter as the topic takes; it is durable when this returns. Raises `Unavailable`."""
+        """Send as much of a letter as the topic accepts; it is durable on return. Raises `Unavailable`."""
         for most in smaller_cuts(letter):
             value, headers = message_of(letter, most)
             self._produce(self._prefix + DEAD_LETTERS, letter.key, value, headers)
@@ -135,7 +135,7 @@ class KafkaBus:
                 return
             if not _is_too_large(delivery.error):
                 raise unavailable(delivery.error)
-        raise Unavailable(what="Kafka", why=f"{DEAD_LETTERS} takes no message: raise its max.message.bytes")
+        raise Unavailable(what="Kafka", why=f"{DEAD_LETTERS} accepts no message: raise its max.message.bytes")
 
     def _produce(
         self, topic: str, key: bytes, value: bytes, headers: Headers, letter: DeadLetter | None = None
@@ -161,9 +161,9 @@ class KafkaBus:
         return Producer({**producing(self._bootstrap), "error_cb": self._on_error}, logger=LOGGER)
 
     def _on_error(self, error: KafkaError) -> None:
-        # A fatal error (a broker that lost data it had acknowledged) ends this producer's sequence for good.
+        # After a fatal error (for example, a broker lost acknowledged data) an idempotent producer cannot continue.
         if error.fatal():
-            log.error("kafka producer is replaced: %s", error.str())
+            log.error("replacing kafka producer: %s", error.str())
             with self._lock:
                 self._producer = self._new_producer()
 

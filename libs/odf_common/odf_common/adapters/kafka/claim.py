@@ -1,7 +1,7 @@
-"""Which node owns the topics of a prefix on a cluster: the one whose claim is the first record of a topic of its own.
+"""Which node owns the topics of a prefix on a cluster: the one with the first record in a dedicated topic.
 
-Two nodes with the same topics would fence each other's consumers and ingest each other's messages. Reading after
-writing makes the claim free of races: whatever the order of two writers, both see the same first record.
+Two nodes with the same topics would fence each other's consumers and ingest each other's messages. Each node reads
+the topic after writing, so there is no race: in whatever order two nodes write, both see the same first record.
 """
 
 import json
@@ -21,13 +21,13 @@ from odf_common.errors import Conflict, Unavailable
 TOPIC: Final = "odf.node.v1"
 POLL_SECONDS: Final = 0.5
 READ_SECONDS: Final = 10.0
-# librdkafka's local errors are named with an underscore; they are public all the same.
+# librdkafka's local errors have an underscore in their name, but are public.
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A node says that the topics are its own; `replaces` is the id of an owner that is gone for good."""
+    """A node's claim to own the topics."""
 
     node_id: str
     home: str
@@ -35,6 +35,7 @@ class Claim:
     at: str
     """When it was made, RFC 3339."""
     replaces: str | None = None
+    """The id of a former owner that is gone for good."""
 
     def encode(self) -> bytes:
         """Return the record: JSON."""
@@ -44,7 +45,7 @@ class Claim:
 
     @classmethod
     def decode(cls, value: bytes) -> Self | None:
-        """Return the claim that a record holds, None if it holds none."""
+        """Return the claim in a record; None if the record is not a claim."""
         try:
             held = json.loads(value)
             return cls(
@@ -67,7 +68,7 @@ class TopicsTaken(Conflict):
     owner: Claim
 
     def __str__(self) -> str:
-        """Return which node has them, and since when."""
+        """Return the owner, and since when."""
         which = f"with prefix {self.prefix!r}" if self.prefix else "without a prefix"
         return (
             f"the topics {which} at Kafka {self.kafka} belong to the node with home {self.owner.home} on host "
@@ -75,7 +76,7 @@ class TopicsTaken(Conflict):
         )
 
     def advice(self) -> str:
-        """Return how to run beside that node, or in its place."""
+        """Return how to run next to that node, or replace it."""
         return (
             "set ODF_KAFKA_PREFIX to a prefix of this node's own; or, if that node is gone for good, "
             "take its topics over with `odf up --take-over`"
@@ -83,7 +84,7 @@ class TopicsTaken(Conflict):
 
 
 def owner_of(claims: Iterable[Claim]) -> Claim | None:
-    """Return the owner: the first node, or the one that replaced it, and so on; None where nobody claimed."""
+    """Return the owner: the first node, or the one that replaced it, and so on; None without claims."""
     owner: Claim | None = None
     for claim in claims:
         if owner is None or claim.replaces == owner.node_id:
@@ -92,9 +93,9 @@ def owner_of(claims: Iterable[Claim]) -> Claim | None:
 
 
 def claim_topics(kafka: str, prefix: str, mine: Claim, *, is_taking_over: bool = False) -> Claim:
-    """Make the topics of the prefix this node's, and return its claim; nothing happens when they are.
+    """Claim the topics of the prefix for this node, if it does not own them yet, and return its claim.
 
-    Raises `TopicsTaken` when they are another node's and are not taken over, `Unavailable` without Kafka.
+    Raises `TopicsTaken` if they belong to another node and are not taken over, `Unavailable` without Kafka.
     """
     topic = prefix + TOPIC
     KafkaTopics(kafka).create_push_topic(topic)
@@ -136,4 +137,4 @@ def _read(consumer: Consumer) -> Iterable[Claim]:
                 yield claim
         elif error.code() == _END:
             return
-    raise Unavailable(what="Kafka", why=f"the claims of nodes were not read within {READ_SECONDS:g} s")
+    raise Unavailable(what="Kafka", why=f"node claims could not be read within {READ_SECONDS:g} s")

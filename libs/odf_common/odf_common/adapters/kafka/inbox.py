@@ -1,4 +1,4 @@
-"""Readers of one topic: as a member of a group, or each for itself from now on."""
+"""Readers of one topic: as a member of a consumer group, or alone from now on."""
 
 import logging
 from typing import Final
@@ -12,15 +12,15 @@ from odf_common.ports.bus import OnOwned, Received
 
 log = logging.getLogger(__name__)
 
-# What a polled message says when its consumer is dead: `fatal()` is not told there. Public despite their names.
+# Errors in a polled message that mean the consumer is dead; `fatal()` is not set there. Public despite their names.
 _CUT_OFF: Final = frozenset({KafkaError._FATAL, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
 
 
 class GroupInbox:
-    """Port `Inbox`: partitions are shared by the group, cooperatively; positions are committed by `done`."""
+    """Port `Inbox` as a group member with cooperative rebalancing; `done` commits positions."""
 
     def __init__(self, config: Config, topic: str, on_owned: OnOwned | None) -> None:
-        """Join; partitions arrive during later polls."""
+        """Join the group; partitions are assigned during later polls."""
         self._topic = topic
         self._on_owned = on_owned
         self._owned: frozenset[int] = frozenset()
@@ -36,16 +36,16 @@ class GroupInbox:
         return None if message is None else _received(message)
 
     def done(self, message: Received) -> None:
-        """Commit the position behind the message, in the background."""
+        """Commit the position after the message, in the background."""
         at = TopicPartition(message.topic, message.partition, message.offset + 1)
         try:
             self._consumer.commit(offsets=[at], asynchronous=True)
         except KafkaException as error:
-            # The next owner handles the message once more, which is harmless.
+            # The next owner handles the message again, which is harmless.
             log.warning("position not committed: %s", error)
 
     def close(self) -> None:
-        """Commit what is done and leave; a static member's partitions wait for its return."""
+        """Commit finished messages and leave; a static member's partitions stay reserved for its return."""
         self._consumer.close()
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -62,10 +62,10 @@ class GroupInbox:
 
 
 class BroadcastInbox:
-    """Port `Inbox`: every partition, from the moment of opening; nothing is committed."""
+    """Port `Inbox` over all partitions from now on; nothing is committed."""
 
     def __init__(self, bootstrap: str, topic: str, on_owned: OnOwned | None, *, group: str) -> None:
-        """Take all partitions at their present ends; what is sent after this returns will be seen."""
+        """Read all partitions from their current ends; every message sent after this returns will be seen."""
         ends = KafkaTopics(bootstrap).ends(topic)
         config = {
             **consuming(bootstrap, group=group, session_timeout_ms=6000, instance=None),
@@ -83,15 +83,15 @@ class BroadcastInbox:
         return None if message is None else _received(message)
 
     def done(self, message: Received) -> None:
-        """Do nothing: no position is kept."""
+        """Do nothing: no position is stored."""
 
     def close(self) -> None:
-        """Let go."""
+        """Close the consumer."""
         self._consumer.close()
 
 
 def _polled(consumer: Consumer, timeout: float) -> Message | None:
-    """Return a message; passing troubles are logged by the client and heal by themselves."""
+    """Return a message; transient errors are logged, and the client recovers from them."""
     try:
         message = consumer.poll(timeout)
     except KafkaException as error:

@@ -1,7 +1,7 @@
-"""Dead letters as Kafka messages: the message as it was, what happened to it in headers; read back, or sent again.
+"""Dead letters as Kafka messages: the original message, with the reason in headers; read back, or sent again.
 
-A letter whose value is larger than its topic takes is cut, and says so: header `size` has the bytes of the whole value,
-header `sha3-256` their hash. The topic, partition and offset always say where the whole message lay.
+A value larger than its topic accepts is truncated, and marked: header `size` is the size of the whole value, header
+`sha3-256` its hash. The topic, partition and offset always locate the original message.
 """
 
 import time
@@ -19,20 +19,20 @@ from odf_common.errors import NotFound, Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, StoredLetter
 
 KIB: Final = 1024
-# Bytes of a value, one after the other until the topic takes it. The first leaves room for headers in what the producer
-# may send; the topic may take less.
+# Maximum bytes of a value, tried in order until the topic accepts it. The first leaves room for headers within the
+# producer's limit; the topic's may be lower.
 CUTS: Final = (15 * KIB * KIB, 512 * KIB, 64 * KIB, 8 * KIB, KIB, 0)
 FACT_CHARACTERS: Final = 32 * KIB  # of each header
-SHORT: Final = 200  # characters of each header, where there is room for nothing else
-COUNT: Final = 500  # messages taken at once
-PATIENCE: Final = 30.0  # seconds without a message before its end
+SHORT: Final = 200  # characters of each header, if even that must be short
+COUNT: Final = 500  # messages per fetch
+PATIENCE: Final = 30.0  # seconds without a message before the end of the partition
 FULL: Final = 0.1  # seconds to wait when the queue is full
 
 Headers = Sequence[tuple[str, bytes]]
 
 
 def message_of(letter: DeadLetter, most: int = CUTS[0]) -> tuple[bytes, Headers]:
-    """Return value and headers of a letter, with at most so many bytes of the value."""
+    """Return value and headers of a letter, with at most `most` bytes of the value."""
     value = letter.value[:most]
     facts = {
         "topic": letter.topic,
@@ -48,8 +48,8 @@ def message_of(letter: DeadLetter, most: int = CUTS[0]) -> tuple[bytes, Headers]
 
 
 def smaller_cuts(letter: DeadLetter) -> Iterator[int]:
-    """Iterate over the sizes to try after the topic refused a letter: first the same alone, then smaller ones."""
-    # A batch may have been too large where the letter is not.
+    """Iterate over the sizes to try after the topic refused a letter: first the same one alone, then smaller ones."""
+    # The batch may have been too large, and not the letter.
     yield CUTS[0]
     yield from (most for most in CUTS[1:] if most < len(letter.value) or most == 0)
 
@@ -58,7 +58,7 @@ class KafkaLetters:
     """Port `DeadLetters`."""
 
     def __init__(self, bootstrap: str, *, prefix: str = "") -> None:
-        """Prepare; a connection is made for each call. `prefix` begins the names of this node's topics."""
+        """Each call opens its own connection. `prefix` is that of this node's topics."""
         self._bootstrap = bootstrap
         self._prefix = prefix
 
@@ -73,7 +73,7 @@ class KafkaLetters:
             return
         if low == high:
             return
-        group = f"{self._prefix}odf.{uuid.uuid4().hex}"  # never committed to
+        group = f"{self._prefix}odf.{uuid.uuid4().hex}"  # nothing is committed to it
         config = consuming(self._bootstrap, group=group, session_timeout_ms=6000, instance=None)
         consumer = Consumer({**config, "enable.partition.eof": True}, logger=LOGGER)
         try:
@@ -85,7 +85,7 @@ class KafkaLetters:
             consumer.close()
 
     def send_again(self, letters: Iterable[StoredLetter]) -> int:
-        """Publish the values to the topics and partitions they came from; returns how many when all are durable."""
+        """Publish the values to their original topics and partitions; return how many once all are durable."""
         producer = Producer({**producing(self._bootstrap), "linger.ms": 5}, logger=LOGGER)
         failed: list[KafkaError] = []
         count = 0
@@ -132,7 +132,7 @@ def _messages(consumer: Consumer, end: int) -> Iterator[Message]:
             yield message
             if (message.offset() or 0) == end - 1:
                 return
-    raise Unavailable(what="Kafka", why=f"no dead letters came within {PATIENCE:g} s")
+    raise Unavailable(what="Kafka", why=f"no dead letters arrived within {PATIENCE:g} s")
 
 
 def _stored(message: Message) -> StoredLetter:

@@ -1,4 +1,4 @@
-"""Publishing records to a push topic, for programs that have no Kafka client of their own."""
+"""Publishes records to a push topic, for programs without a Kafka client of their own."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ FULL: float = 0.1  # seconds to wait when the queue is full
 
 
 def publish(bootstrap: str, topic: str, records: Iterable[bytes], *, key: bytes | None = None) -> int:
-    """Return how many records were sent when all are durable, in their order where there is one partition."""
+    """Publish records, in order within a partition; return how many once all are durable."""
     producer = Producer({**producing(bootstrap), "linger.ms": 5}, logger=LOGGER)
     failed: list[KafkaError] = []
     count = 0

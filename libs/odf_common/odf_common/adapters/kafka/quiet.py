@@ -1,7 +1,7 @@
-"""Quiet partitions: watched by a client of their own, which fetches rarely and takes no message.
+"""Quiet partitions: watched by a separate client, which fetches rarely and whose messages are discarded.
 
-A fetch names every partition of its client, however few have messages: with thousands of partitions, one busy topic
-would cost as much as all of them together at every message.
+A fetch names every partition of its client, even those without messages: among thousands of partitions, one busy
+topic would cost as much as all of them together on every fetch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from odf_common.adapters.kafka.settings import LOGGER, Config, unavailable
 
 Partition = tuple[str, int]  # topic and number
-COUNT: Final = 1000  # events taken at once
+COUNT: Final = 1000  # events per poll
 SETTINGS: Final[dict[str, str | int | bool]] = {
-    # An answer comes at once when there is a message.
+    # The broker answers at once when there is a message.
     "fetch.wait.max.ms": 30_000,
     "max.partition.fetch.bytes": 1024,
     "queued.min.messages": 1,
@@ -23,7 +23,7 @@ _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - public despite its nam
 
 
 class QuietPartitions:
-    """Tells in which of its partitions something has happened; used by one thread."""
+    """Reports which of its partitions have messages or errors; used by one thread."""
 
     def __init__(self, config: Config) -> None:
         """Watch nothing yet."""
@@ -31,20 +31,20 @@ class QuietPartitions:
         self._watched: set[Partition] = set()
 
     def watch(self, positions: Mapping[Partition, int]) -> None:
-        """Watch these partitions, too, for whatever comes at these offsets or behind."""
+        """Also watch these partitions, for messages at these offsets or later."""
         places = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
         self._consumer.incremental_assign(places)
         self._watched |= positions.keys()
 
     def drop(self, partitions: Iterable[Partition]) -> None:
-        """Watch these no longer."""
+        """Stop watching these partitions."""
         gone = self._watched & set(partitions)
         if gone:
             self._consumer.incremental_unassign([TopicPartition(*place) for place in gone])
             self._watched -= gone
 
     def news(self) -> tuple[Mapping[Partition, int], set[Partition]]:
-        """Return, without waiting, the ends that were reached, and the partitions with messages or faults."""
+        """Return, without waiting, the ends that were reached, and the partitions with messages or errors."""
         try:
             found = self._consumer.consume(COUNT, 0)
         except KafkaException as error:
@@ -57,10 +57,10 @@ class QuietPartitions:
             if fault is not None and fault.code() == _END:
                 ends[place] = message.offset() or 0
             else:
-                # What it is, the client that takes messages will find.
+                # The client that reads records will see the message or error itself.
                 changed.add(place)
         return ends, changed & self._watched
 
     def close(self) -> None:
-        """Let go."""
+        """Close the client."""
         self._consumer.close()

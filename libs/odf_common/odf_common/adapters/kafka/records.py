@@ -1,8 +1,7 @@
-"""Records: many messages of assigned partitions at a time, at positions that the caller keeps.
+"""Reads records: batches of messages from assigned partitions, at positions that the caller keeps.
 
-The group's own offsets are never read or written. One Python object a message is what librdkafka's binding
-costs; nothing here adds another one for each field. Where there are many partitions, those in which nothing comes are
-handed over to a client that only watches them.
+The group's own offsets are never read or written. librdkafka's binding costs one Python object per message; nothing
+here adds another one per field. Among many partitions, quiet ones are handed over to a client that only watches them.
 """
 
 import logging
@@ -24,11 +23,11 @@ log = logging.getLogger(__name__)
 
 MIB: Final = 1024 * 1024
 FEW: Final = 32  # partitions that one client fetches without noticeable cost
-QUIET_SECONDS: Final = 10.0  # after which a partition that was read to its end counts as quiet
-LOOK_SECONDS: Final = 1.0  # between two looks for quiet partitions
-# librdkafka's local errors are named with an underscore; they are public all the same.
+QUIET_SECONDS: Final = 10.0  # at its end, until a partition counts as quiet
+LOOK_SECONDS: Final = 1.0  # between two searches for quiet partitions
+# librdkafka's local errors have an underscore in their name, but are public.
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
-_FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - such a message says of itself that it is not fatal
+_FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - `fatal()` is False for such a message
 _LOST: Final = frozenset(
     {
         KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
@@ -46,7 +45,7 @@ _LOST: Final = frozenset(
 class Chunk:
     """Messages of one partition in order; `timestamps` returns their times in ms since the epoch.
 
-    It holds all objects of the client's: do not keep it.
+    It references all message objects of the client: do not keep it.
     """
 
     partition: Partition
@@ -57,7 +56,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What came: messages, partitions read to their end (the offset there), and partitions that cannot be read."""
+    """The result of a poll: messages, ends that were reached (their offsets), and errors by partition."""
 
     chunks: tuple[Chunk, ...] = ()
     ends: Mapping[Partition, int]
@@ -68,31 +67,30 @@ class KafkaRecords:
     """A reader of records; used by one thread."""
 
     def __init__(self, bootstrap: str, *, prefix: str = "") -> None:
-        """Prepare; nothing is read before partitions are assigned."""
+        """Nothing is read before partitions are assigned."""
         self._settings = _settings(bootstrap, prefix)
         self._consumer = Consumer({**self._settings}, logger=LOGGER)
-        self._next: dict[Partition, int] = {}  # of all that are assigned
+        self._next: dict[Partition, int] = {}  # of all assigned partitions
         self._paused: set[Partition] = set()
-        self._ended: dict[Partition, float] = {}  # when their end was reached, the earliest first
-        self._trying: set[Partition] = (
-            set()
-        )  # watched, and still fetched until the watch has seen their end, too
+        self._ended: dict[Partition, float] = {}  # when the end was reached, earliest first
+        # Watched, and still fetched until the watch has seen the same end.
+        self._trying: set[Partition] = set()
         self._quiet: set[Partition] = set()  # watched, and not fetched
         self._watch: QuietPartitions | None = None
         self._look_at = 0.0
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets on, beside those that are read already."""
+        """Also read these partitions, starting at these offsets."""
         self.unassign(self._next.keys() & positions.keys())
         if positions:
             self._fetch(positions)
             self._next |= positions
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
-        """Read these partitions no longer; nothing of them comes after this."""
+        """Stop reading these partitions; none of their messages is returned after this."""
         gone = self._next.keys() & set(partitions)
         if gone:
-            # librdkafka keeps its paused flag for a partition that is unassigned and assigned again later.
+            # librdkafka would keep the paused flag when the partition is assigned again later.
             self.resume(gone)
             self._fetch_no_more(gone - self._quiet)
             self._watch_no_more(gone)
@@ -100,23 +98,23 @@ class KafkaRecords:
                 del self._next[partition]
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Take no more messages of these partitions; what was fetched of them is dropped."""
+        """Return no more messages of these partitions; fetched ones are dropped."""
         wanted = (self._next.keys() & set(partitions)) - self._paused
         if wanted:
             self._wake(wanted)
-            # Noted first: resuming a partition whose pausing failed does no harm.
+            # Recorded first: resuming a partition whose pausing failed is harmless.
             self._paused |= wanted
             _checked(lambda: self._consumer.pause(_places(wanted)))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Take messages of paused partitions again, from where they stood."""
+        """Continue paused partitions where they were paused."""
         wanted = self._paused & set(partitions)
         if wanted:
             _checked(lambda: self._consumer.resume(_places(wanted)))
             self._paused -= wanted
 
     def take(self, count: int, timeout: float) -> Taken:
-        """Return up to `count` messages, waiting `timeout` seconds at most for that many."""
+        """Return up to `count` messages, waiting at most `timeout` seconds for that many."""
         self._look_after_quiet()
         try:
             messages = self._consumer.consume(count, timeout)
@@ -131,9 +129,9 @@ class KafkaRecords:
         return Taken(chunks=chunks, ends=ends, faults=faults)
 
     def high(self, partition: Partition) -> int | None:
-        """Return the offset of the next message to come as of the last fetch, None when none was made.
+        """Return the partition's end as of the last fetch; None before the first.
 
-        The binding lets no second thread in while `take` waits.
+        The binding blocks other threads while `take` waits.
         """
         try:
             _, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
@@ -142,7 +140,7 @@ class KafkaRecords:
         return high if high >= 0 else None
 
     def close(self) -> None:
-        """Let go."""
+        """Close the clients."""
         if self._watch is not None:
             self._watch.close()
         self._consumer.close()
@@ -156,21 +154,21 @@ class KafkaRecords:
             _checked(lambda: self._consumer.incremental_unassign(_places(partitions)))
 
     def _note(self, chunks: Iterable[Chunk], ends: Mapping[Partition, int]) -> None:
-        """Note up to where partitions have been taken."""
+        """Record the new positions of partitions."""
         for chunk in chunks:
             self._next[chunk.partition] = chunk.offsets[-1] + 1
         self._watch_no_more({chunk.partition for chunk in chunks})
         now = time.monotonic()
         for partition, offset in ends.items():
             if partition in self._next:
-                # Behind the last message there may be markers of transactions.
+                # Transaction markers may follow the last message.
                 self._next[partition] = max(offset, self._next[partition])
                 self._ended.pop(partition, None)
                 if partition not in self._trying:
                     self._ended[partition] = now
 
     def _look_after_quiet(self) -> None:
-        """Hand over what has become quiet, and fetch again where something has come."""
+        """Hand quiet partitions over to the watch, and fetch again those with news."""
         if self._watch is not None:
             ends, changed = self._watch.news()
             self._wake(changed)
@@ -183,7 +181,7 @@ class KafkaRecords:
             self._try(now - QUIET_SECONDS)
 
     def _try(self, before: float) -> None:
-        """Watch the partitions whose end was reached before then, until both clients have seen it."""
+        """Also watch the partitions whose end was reached before `before`; both clients fetch them for now."""
         found: dict[Partition, int] = {}
         for partition, moment in self._ended.items():
             if moment > before:
@@ -198,13 +196,13 @@ class KafkaRecords:
                 del self._ended[partition]
 
     def _hand_over(self, partitions: set[Partition]) -> None:
-        """Fetch no more what is watched: whatever comes now comes behind the position that is watched."""
+        """Stop fetching watched partitions: new messages are after the watched position."""
         self._fetch_no_more(partitions)
         self._trying -= partitions
         self._quiet |= partitions
 
     def _wake(self, partitions: AbstractSet[Partition]) -> None:
-        """Fetch partitions again from where they were taken to."""
+        """Fetch partitions again from their current position."""
         quiet = self._quiet & partitions
         if quiet:
             self._fetch({partition: self._next[partition] for partition in quiet})
@@ -240,9 +238,9 @@ def _settings(bootstrap: str, prefix: str) -> Config:
         **common,
         "auto.offset.reset": "error",
         "enable.partition.eof": True,
-        # A partition that is assigned is first fetched when the fetch under way returns.
+        # A newly assigned partition is first fetched when the fetch in flight returns.
         "fetch.wait.max.ms": 100,
-        # What is fetched far ahead has left the processor's caches by its turn.
+        # Messages fetched far ahead would have left the CPU caches by the time they are used.
         "fetch.max.bytes": 4 * MIB,
         "max.partition.fetch.bytes": 4 * MIB,
         "receive.message.max.bytes": 100 * MIB,
@@ -253,7 +251,7 @@ def _settings(bootstrap: str, prefix: str) -> Config:
 
 def _chunk(messages: list[Message]) -> Chunk:
     start, stop = messages[0].offset() or 0, (messages[-1].offset() or 0) + 1
-    has_gaps = stop - start != len(messages)  # compacted topics and transactions leave some
+    has_gaps = stop - start != len(messages)  # from compaction or transactions
     return Chunk(
         partition=_place(messages[0]),
         values=list(map(Message.value, messages)),
@@ -263,7 +261,7 @@ def _chunk(messages: list[Message]) -> Chunk:
 
 
 def _noted(message: Message, ends: dict[Partition, int], faults: dict[Partition, str]) -> bool:
-    """Tell whether the message is none but news of its partition, which is then noted."""
+    """Return whether the message is an event of its partition, which is recorded, and not a record."""
     error = message.error()
     if error is None:
         return False

@@ -1,4 +1,4 @@
-"""librdkafka's settings: low latency first, nothing lost, nothing made by accident."""
+"""librdkafka's settings: low latency, no loss, no auto-created topics."""
 
 import logging
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ Config: TypeAlias = Mapping[str, str | int | bool]
 
 DELIVERY_MS: Final = 10_000
 POLL_LIMIT_MS: Final = 3_600_000  # a replay may keep one handler busy for long
-QUIET_SECONDS: Final = 30.0  # between two lines of the same kind
+QUIET_SECONDS: Final = 30.0  # between two log lines of the same kind
 
 
 class _OnceInAWhile(logging.Filter):
-    """Lets one line of a kind through: a client that cannot connect says so several times a second."""
+    """Rate-limits lines of the same kind: a client that cannot connect logs several times a second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ LOGGER.addFilter(_OnceInAWhile())
 
 
 def common(bootstrap: str) -> Config:
-    """Return what every client has: quick to come back when the broker does."""
+    """Return the settings of all clients: quick reconnects when the broker is back."""
     return {
         "bootstrap.servers": bootstrap,
         "allow.auto.create.topics": False,
@@ -50,7 +50,7 @@ def common(bootstrap: str) -> Config:
 
 
 def producing(bootstrap: str) -> Config:
-    """Return the producer's: acknowledged by all replicas, in order, once, at once."""
+    """Return a producer's settings: acknowledged by all replicas, ordered, idempotent, without delay."""
     return {
         **common(bootstrap),
         "enable.idempotence": True,
@@ -64,7 +64,7 @@ def producing(bootstrap: str) -> Config:
 
 
 def consuming(bootstrap: str, *, group: str, session_timeout_ms: int, instance: str | None) -> Config:
-    """Return a consumer's. A static `instance` that comes back gets its partitions again without waiting."""
+    """Return a consumer's settings. A static `instance` that returns gets its partitions back without a rebalance."""
     return {
         **common(bootstrap),
         "group.id": group,
@@ -86,7 +86,7 @@ def consuming(bootstrap: str, *, group: str, session_timeout_ms: int, instance: 
 
 
 def unavailable(error: KafkaException | KafkaError) -> Unavailable:
-    """Return the project's error for one of Kafka's."""
+    """Return the project's error for a Kafka error."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
     text = cause.str() if isinstance(cause, KafkaError) else str(cause)
     return Unavailable(what="Kafka", why=text)

@@ -1,6 +1,6 @@
-"""Datasets in a folder of this machine: `$ODF_HOME/datasets` and `$ODF_HOME/names` (wire-facts §6.1).
+"""Datasets in a local folder: `$ODF_HOME/datasets` and `$ODF_HOME/names` (wire-facts §6.1).
 
-Everything is durable when a call returns: the file is fsynced, renamed into place, its folder fsynced.
+Every write is durable when its call returns: the file is fsynced, renamed into place, and its folder fsynced.
 """
 
 from odf_common.adapters.local.blobs import LocalBlobStore

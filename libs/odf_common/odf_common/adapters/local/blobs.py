@@ -32,7 +32,7 @@ class LocalBlobStore(BlobStore):
         self._scratch = Scratch(self._home / "scratch")
 
     def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
-        """Tell whether the object is there."""
+        """Return whether the object exists."""
         return size_of(self._file(dataset, kind, name)) is not None
 
     def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
@@ -43,7 +43,7 @@ class LocalBlobStore(BlobStore):
         return size
 
     def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
-        """Return its bytes as they are stored, unchecked; raises `NotFound`."""
+        """Return its bytes, unverified; raises `NotFound`."""
         with _missing(kind, name):
             return read_file(self._file(dataset, kind, name))
 
@@ -53,7 +53,7 @@ class LocalBlobStore(BlobStore):
             return open_to_read(self._file(dataset, kind, name))
 
     def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
-        """Iterate over all objects of a kind; files by other names are none."""
+        """Iterate over all objects of a kind; files not named by a hash are ignored."""
         for text in _listed(layout.dataset_folder(self._home, dataset) / kind.value):
             with contextlib.suppress(InvalidInput):
                 name = Multihash.parse(text)
@@ -61,17 +61,16 @@ class LocalBlobStore(BlobStore):
                     yield name
 
     def put(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
-        """Store bytes durably; an object that is already there is left alone."""
+        """Store bytes durably, unless the object exists."""
         file = self._file(dataset, kind, name)
-        if (
-            size_of(file) is not None
-        ):  # perhaps just renamed by another process, which has not made that durable
+        if size_of(file) is not None:
+            # Another process may have just renamed it, without having made that durable.
             durable.sync_folder(file.parent)
         else:
             durable.write(file, content)
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
-        """Move a local file in, durably; an object that is already there is left alone, `file` is gone anyway."""
+        """Move a local file in, durably, unless the object exists; `file` is gone in either case."""
         target = self._file(dataset, kind, name)
         if size_of(target) is not None:
             durable.sync_folder(target.parent)
@@ -80,7 +79,7 @@ class LocalBlobStore(BlobStore):
             durable.move(file, target)
 
     def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
-        """Remove files, then make that durable; those that are not there are passed over."""
+        """Remove objects durably; missing ones are ignored."""
         for name in names:
             self._file(dataset, kind, name).unlink(missing_ok=True)
         folder = layout.dataset_folder(self._home, dataset) / kind.value
@@ -88,14 +87,14 @@ class LocalBlobStore(BlobStore):
             durable.sync_folder(folder)
 
     def note(self, dataset: DatasetId, name: str) -> str | None:
-        """Return what was noted, None where nothing was."""
+        """Return the note; None if there is none."""
         try:
             return read_file(layout.note_file(self._home, dataset, name)).decode(errors="replace")
         except FileNotFoundError:
             return None
 
     def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
-        """Write a note, durably, or take it away."""
+        """Write a note durably, or remove it."""
         file = layout.note_file(self._home, dataset, name)
         if text is not None:
             durable.write(file, text.encode())
@@ -103,11 +102,11 @@ class LocalBlobStore(BlobStore):
             durable.remove(file)
 
     def noting(self, dataset: DatasetId) -> AbstractContextManager[None]:
-        """Hold the dataset's lock, as who moves its head or deletes it does."""
+        """Hold the dataset's lock, as moving its head and deleting it do."""
         return durable.locked(layout.lock_file(self._home, dataset))
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
-        """Return the file itself; raises `NotFound`."""
+        """Return its file; raises `NotFound`."""
         file = self._file(dataset, kind, name)
         if size_of(file) is None:
             raise NotFound(what=f"object {kind.value}/{name}")
@@ -118,7 +117,7 @@ class LocalBlobStore(BlobStore):
         return self._scratch.folder()
 
     def datasets(self) -> Iterator[DatasetId]:
-        """Iterate over datasets that have a folder here."""
+        """Iterate over datasets that have a folder."""
         for text in _listed(self._home / "datasets"):
             with contextlib.suppress(InvalidInput):
                 dataset = DatasetId.parse(PREFIX + text)
@@ -126,14 +125,14 @@ class LocalBlobStore(BlobStore):
                     yield dataset
 
     def delete_dataset(self, dataset: DatasetId) -> None:
-        """Remove the head, then the folder out of sight, then what is in it."""
+        """Remove the head, then hide the folder, then delete its content."""
         folder = layout.dataset_folder(self._home, dataset)
         hidden = folder.with_name(f"{durable.PENDING}{uuid.uuid4().hex}")
         with durable.locked(layout.lock_file(self._home, dataset)):
             if not durable.exists(folder):
                 return
             head = layout.ref_file(self._home, dataset, "head")
-            # Where the head is damaged, renaming the folder removes the dataset all the same.
+            # If the head is damaged, renaming the folder still removes the dataset.
             with contextlib.suppress(OSError):
                 head.unlink()
                 durable.sync_folder(head.parent)
@@ -142,18 +141,18 @@ class LocalBlobStore(BlobStore):
         _discard(hidden)
 
     def finish_deletions(self) -> None:
-        """Remove what is in folders that are out of sight already, as a killed deletion leaves them."""
+        """Delete hidden folders that killed deletions left behind."""
         for hidden in (self._home / "datasets").glob(f"{durable.PENDING}*"):
             _discard(hidden)
 
     def sweep(self, untouched_since: float) -> None:
-        """Remove the files of unfinished writes that were last written before (epoch seconds)."""
+        """Remove the files of unfinished writes older than `untouched_since` (epoch seconds)."""
         for name in ("names", "keys"):
             durable.sweep(self._home / name, untouched_since)
         for dataset in self.datasets():
             folder = layout.dataset_folder(self._home, dataset)
             for name in (*ObjectKind, "refs", "info", "notes"):
-                with contextlib.suppress(OSError):  # a damaged dataset keeps its own only
+                with contextlib.suppress(OSError):  # a damaged dataset must not stop the others
                     durable.sweep(folder / name, untouched_since)
 
     def _file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
@@ -169,18 +168,18 @@ def _missing(kind: ObjectKind, name: Multihash) -> Iterator[None]:
 
 
 def _discard(hidden: Path) -> None:
-    """Remove what no name leads to any more; what cannot be removed now is swept at a later start."""
+    """Delete a hidden folder; if that fails now, a later start sweeps it."""
     try:
         if hidden.is_dir() and not hidden.is_symlink():
             shutil.rmtree(hidden)
         else:
             hidden.unlink()
     except OSError as error:
-        log.warning("a removed dataset still takes space", folder=hidden.name, why=str(error))
+        log.warning("a deleted dataset still uses disk space", folder=hidden.name, why=str(error))
 
 
 def _listed(folder: Path) -> Iterator[str]:
-    """Yield the names in a folder, none if it is missing; hidden ones are skipped."""
+    """Yield the names in a folder except hidden ones; none if it is missing."""
     try:
         found = os.scandir(folder)
     except FileNotFoundError:

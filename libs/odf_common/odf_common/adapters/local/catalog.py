@@ -1,9 +1,9 @@
-"""Names as files: one JSON object each, taken by put-if-absent, read again only when they change.
+"""Names as files: one JSON object each, created by put-if-absent, read again only when they change.
 
-The file's name is the name: one rename(2) of the file renames the dataset. The new spelling is written into the file
-before that, next to the old one, and which of the two is in force follows from the file's name.
+The file's name is the dataset's name, so a rename(2) of the file renames the dataset. The new spelling is written into
+the file before that, next to the old one; the file's name decides which of the two is valid.
 
-Each dataset's folder has a copy of its file, `notes/name`, from which a damaged one is restored.
+Each dataset's folder has a copy of its file, `notes/name`, from which a damaged file is restored.
 """
 
 import contextlib
@@ -35,11 +35,10 @@ from odf_common.ports.store import Catalog, CatalogEntry, Claim
 
 log = logging.getLogger(__name__)
 
-RECORD: Final = "name"  # the note that repeats a dataset's entry
-_SETTLED: Final = (
-    100_000_000  # ns; clocks of file systems are coarse: a younger folder may still change unseen
-)
-_RETRY_SECONDS: Final = 5.0  # a repaired file need not show in its folder's time
+RECORD: Final = "name"  # the note with a copy of the dataset's entry
+# File system timestamps are coarse: a younger folder may change again without a new mtime.
+_SETTLED: Final = 100_000_000  # ns
+_RETRY_SECONDS: Final = 5.0  # a repaired file need not change its folder's mtime
 
 
 @dataclass(eq=False, kw_only=True)
@@ -47,7 +46,7 @@ class CorruptName(Damaged):
     """A catalog entry cannot be read."""
 
     def advice(self) -> str:
-        """Return what can be done without the file."""
+        """Return how to restore or free the name."""
         return (
             "restore the file from a backup, or free the name with `odf delete`; the dataset's own files stay"
         )
@@ -55,7 +54,7 @@ class CorruptName(Damaged):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What the folder held when it looked like `stamp`; never trusted if that is None."""
+    """The folder's content at mtime `stamp`; not reused if that is None."""
 
     stamp: int | None
     entries: Mapping[str, CatalogEntry]
@@ -65,7 +64,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """One name's file: what it looked like, and what it said."""
+    """One name's file: its identity and its content."""
 
     mark: tuple[int, int, int]
     entry: CatalogEntry
@@ -108,7 +107,7 @@ class LocalCatalog(Catalog):
         return self._read().by_id.get(dataset)
 
     def add(self, entry: CatalogEntry) -> None:
-        """Take the name, durably, once the dataset's folder records it; raises `AlreadyExists` if it is taken."""
+        """Take the name durably, after recording it in the dataset's folder; raises `AlreadyExists` if it is taken."""
         file = self._file(entry.alias)
         if durable.exists(file):
             raise AlreadyExists(what=f"dataset {entry.alias}")
@@ -123,7 +122,7 @@ class LocalCatalog(Catalog):
         durable.sync_folder(file.parent)
 
     def replace(self, entry: CatalogEntry) -> None:
-        """Rewrite the entry of an alias that is there, durably; raises `NotFound`."""
+        """Rewrite the entry of an existing alias durably; raises `NotFound`."""
         file = self._file(entry.alias)
         if not durable.exists(file):
             raise NotFound(what=f"dataset {entry.alias}")
@@ -131,7 +130,7 @@ class LocalCatalog(Catalog):
         durable.write(file, _text(entry))
 
     def rename(self, alias: str, entry: CatalogEntry) -> None:
-        """Move the entry of `alias` to another name, in one step and durably.
+        """Move the entry of `alias` to another name, atomically and durably.
 
         Raises `NotFound`, and `AlreadyExists` if the new name is taken.
         """
@@ -140,35 +139,35 @@ class LocalCatalog(Catalog):
             raise NotFound(what=f"dataset {alias}")
         if durable.exists(new):
             raise AlreadyExists(what=f"dataset {entry.alias}")
-        self._record(entry)  # before the step: where the disk is full the dataset keeps its name
+        self._record(entry)  # before the rename: on a full disk the dataset keeps its name
         durable.write(old, _text(entry))
         old.rename(new)
         durable.sync_folder(new.parent)
 
     def remove(self, alias: str) -> None:
-        """Free the name, durably; nothing happens when it is free."""
+        """Free the name durably, if it is taken."""
         file = self._file(alias)
         if durable.exists(file):
             durable.remove(file)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the one lock that excludes all other threads and processes that hold it; it never expires."""
+        """Hold the catalog's lock, exclusive among threads and processes; it never expires."""
         return durable.locked(self._home / "locks" / "names")
 
     def claim(self, dataset: DatasetId) -> Claim | None:
-        """Claim a dataset, with the record that a killed process left of it; None while another claim is held."""
+        """Claim a dataset, with the record that a killed process may have left; None while another claim is held."""
         return claims.take(self._home / "claims", dataset)
 
     def claims(self) -> tuple[CatalogEntry, ...]:
-        """Return what is recorded of datasets that are being created or removed, held or abandoned."""
+        """Return the records of all claims, held or abandoned."""
         return tuple(claims.records(self._home / "claims"))
 
     def unreadable(self) -> tuple[str, ...]:
-        """Return the names that are taken by what cannot be read: which dataset they name is unknown."""
+        """Return the names whose files cannot be read, so that their datasets are unknown."""
         return tuple(sorted(self._read().unreadable))
 
     def strays(self, untouched_since: float, among: Iterable[DatasetId] | None = None) -> Iterator[DatasetId]:
-        """Iterate over datasets that hold objects, never had a name, and were last written before (epoch seconds)."""
+        """Iterate over datasets with objects but without a name, ever, last written before (epoch seconds)."""
         known = self._read().by_id
         for dataset in self._folders() if among is None else among:
             folder = layout.dataset_folder(self._home, dataset)
@@ -181,9 +180,9 @@ class LocalCatalog(Catalog):
                 yield dataset
 
     def mend(self) -> None:
-        """Restore damaged and missing records, and leave each dataset one name: the one that its folder records.
+        """Restore damaged and missing records, and reduce each dataset to one name: the one recorded in its folder.
 
-        A dataset whose files cannot be read or written stays as it is, and is logged.
+        A dataset whose files cannot be read or written is logged and left unchanged.
         """
         names: dict[DatasetId, list[str]] = defaultdict(list)
         for name, entry in self._read().entries.items():
@@ -194,27 +193,27 @@ class LocalCatalog(Catalog):
                     if len(found) > 1 or not self._is_sound(found[0]):
                         with self.locked():
                             self._mend(dataset)
-            except (Damaged, StorageUnavailable, NotFound) as error:  # this one only
-                log.warning("the name of dataset %s is not repaired for now: %s", dataset, error)
+            except (Damaged, StorageUnavailable, NotFound) as error:  # skip only this dataset
+                log.warning("cannot repair the name of dataset %s for now: %s", dataset, error)
 
     def _mend(self, dataset: DatasetId) -> None:
-        """Repair one dataset's names; hold the lock."""
+        """Repair one dataset's names; the caller holds the lock."""
         told = _file_name(self._told(dataset))
         entries = self._read().entries
         found = [name for name, entry in entries.items() if entry.dataset_id == dataset]
         found.sort(key=lambda name: (name == told, (self._names / name).stat().st_mtime_ns))
         for name in found[:-1]:
-            log.warning("dataset %s had two names: %s is freed", dataset, entries[name].alias)
+            log.warning("dataset %s had two names: freed %s", dataset, entries[name].alias)
             self.remove(entries[name].alias)
         for name in found[-1:]:
             if name in self._faults:
-                log.warning("the name %s is written again", entries[name].alias)
+                log.warning("rewrote the damaged name %s", entries[name].alias)
                 self.replace(entries[name])
             elif not self._is_sound(name):
                 self._record(entries[name])
 
     def _is_sound(self, name: str) -> bool:
-        """Return whether a name can be read, and its dataset's folder repeats it."""
+        """Return whether a name is readable, and equal to its copy in the dataset's folder."""
         try:
             entry = _parse(self._names / name)
             record = _parse(layout.note_file(self._home, entry.dataset_id, RECORD), name)
@@ -223,7 +222,7 @@ class LocalCatalog(Catalog):
         return record == entry and self._told(entry.dataset_id) == entry.alias
 
     def _restored(self, name: str, named: Collection[DatasetId]) -> CatalogEntry | None:
-        """Return the entry of a damaged name: of the one dataset whose folder records it, and that has no other."""
+        """Return a damaged name's entry: of the only dataset whose folder records it and that has no other name."""
         found = [
             dataset
             for dataset in self._folders()
@@ -237,7 +236,7 @@ class LocalCatalog(Catalog):
             return CatalogEntry(alias=self._told(found[0]), dataset_id=found[0])
 
     def _told(self, dataset: DatasetId) -> str:
-        """Return the name that a dataset's folder tells to other nodes, empty where it tells none."""
+        """Return the name that a dataset's folder publishes to other nodes; empty if there is none."""
         try:
             file = layout.dataset_folder(self._home, dataset) / "info" / "alias"
             return read_file(file).decode(errors="replace")
@@ -245,7 +244,7 @@ class LocalCatalog(Catalog):
             return ""
 
     def _record(self, entry: CatalogEntry) -> None:
-        """Write into the dataset's folder what its name is: for this node, and for those who pull from it."""
+        """Record the name in the dataset's folder: for this node, and for nodes that pull from it."""
         durable.write(layout.note_file(self._home, entry.dataset_id, RECORD), _text(entry))
         info = layout.dataset_folder(self._home, entry.dataset_id) / "info" / "alias"
         durable.write(info, entry.alias.encode())
@@ -277,7 +276,7 @@ class LocalCatalog(Catalog):
             return self._known
 
     def _stamp(self) -> int | None:
-        """Return when the folder changed last; None if that was so lately that one more change might not show."""
+        """Return the folder's mtime; None if it is so recent that another change might not be visible."""
         try:
             changed = self._names.stat().st_mtime_ns
         except FileNotFoundError:
@@ -285,7 +284,7 @@ class LocalCatalog(Catalog):
         return changed if time.time_ns() - changed > _SETTLED else None
 
     def _scan(self) -> tuple[dict[str, CatalogEntry], list[str]]:
-        """Read the files that are new or replaced since the last time; return also the names that cannot be read."""
+        """Read the files changed since the last scan; return all entries and the unreadable names."""
         files: dict[str, _File] = {}
         faults: dict[str, str] = {}
         damaged: list[str] = []
@@ -293,12 +292,12 @@ class LocalCatalog(Catalog):
             old = self._files.get(item.name)
             try:
                 files[item.name] = _entry_of(item, old)
-            except FileNotFoundError:  # removed meanwhile
+            except FileNotFoundError:  # removed in the meantime
                 continue
-            except CorruptName as error:  # one file hides no other name
+            except CorruptName as error:  # one bad file must not hide other names
                 faults[item.name] = str(error)
                 damaged.append(item.name)
-            except OSError as error:  # a fault that may pass takes no name away
+            except OSError as error:  # a transient error must not remove a name
                 faults[item.name] = str(fault(error))
                 if old is not None:
                     files[item.name] = old
@@ -307,7 +306,7 @@ class LocalCatalog(Catalog):
         restored = {name: self._restored(name, named) for name in damaged}
         entries |= {name: entry for name, entry in restored.items() if entry is not None}
         for name in faults.keys() - self._faults.keys():
-            what = f"restored as {restored[name]}" if restored.get(name) else "passed over"
+            what = f"restored as {restored[name]}" if restored.get(name) else "ignored"
             log.error("%s: %s", faults[name], "kept" if name in files else what)
         self._files, self._faults = files, faults
         return entries, [name for name in faults if name not in entries]
@@ -325,11 +324,11 @@ def _file_name(alias: str) -> str:
 
 
 def _written(folder: Path) -> float:
-    """Return when something was last put into a dataset's folder, in epoch seconds."""
+    """Return the time of the last write to a dataset's folder, in epoch seconds."""
     try:
         inside = [Path(item.path) for item in os.scandir(folder) if item.is_dir()]
         return max(each.stat().st_mtime for each in (folder, *inside))
-    except FileNotFoundError:  # removed meanwhile
+    except FileNotFoundError:  # removed in the meantime
         return float("inf")
 
 
@@ -351,13 +350,13 @@ def _text(entry: CatalogEntry) -> bytes:
 
 
 def _parse(file: Path, name: str | None = None) -> CatalogEntry:
-    """Read the entry of a file that is, or repeats, the one of this name; raises `CorruptName`, `FileNotFoundError`."""
+    """Read the entry of a name's file, or of its copy; raises `CorruptName`, `FileNotFoundError`."""
     name = name or file.name
     try:
         plain = json.loads(read_file(file))
         alias, formerly = str(plain["alias"]), str(plain.get("formerly", ""))
         return CatalogEntry(
-            # A rename that did not come to its second step has not happened.
+            # A rename interrupted before its second step has not happened.
             alias=next((one for one in (alias, formerly) if _file_name(one) == name), unquote(name)),
             dataset_id=DatasetId.parse(str(plain["datasetId"])),
             push_topics={str(source): str(topic) for source, topic in plain["pushTopics"].items()},

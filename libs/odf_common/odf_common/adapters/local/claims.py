@@ -1,7 +1,7 @@
-"""Claims as locked files: `$ODF_HOME/claims/<fed01…>`, one JSON object per line, gone when the claim is settled.
+"""Claims as locked files: `$ODF_HOME/claims/<fed01…>`, one JSON object per line, removed when the claim is settled.
 
-The lock on the file is the claim, so it ends with the process that holds it, and with nothing else: a process that is
-merely stopped keeps its claim. What the file says is a record of what that process may leave behind.
+The lock on the file is the claim, so it ends exactly when its process ends: a process that is merely stopped keeps
+its claim. The file's content records what that process may leave behind.
 """
 
 import fcntl
@@ -29,11 +29,11 @@ class LocalClaim(Claim):
 
     @property
     def entry(self) -> CatalogEntry:
-        """Return what is recorded, empty before the first write."""
+        """Return the record; empty before the first write."""
         return self._entry or CatalogEntry(alias="", dataset_id=_dataset(self._file.name))
 
     def write(self, entry: CatalogEntry) -> None:
-        """Append a line, durably: a line that was cut off by a power failure takes none before it away."""
+        """Append a line durably: a line truncated by a power failure does not damage earlier ones."""
         assert self._handle is not None, "the claim is held"
         topics = sorted({*self.entry.push_topics.values(), *entry.push_topics.values()})
         line = json.dumps({"alias": entry.alias, "topics": topics}).encode()
@@ -44,12 +44,12 @@ class LocalClaim(Claim):
         )
 
     def settle(self) -> None:
-        """Remove the file, durably, while it is still locked: whoever waits for it sees that it is gone."""
+        """Remove the file durably while it is still locked, so that waiting processes see that it is gone."""
         durable.remove(self._file)
         self._close()
 
     def release(self) -> None:
-        """Unlock the file; one that says nothing goes."""
+        """Unlock the file, and remove it if it is empty."""
         try:
             if self._handle is not None and self._entry is None:
                 durable.remove(self._file)
@@ -63,7 +63,7 @@ class LocalClaim(Claim):
 
 
 def take(folder: Path, dataset: DatasetId) -> LocalClaim | None:
-    """Return the claim on a dataset, None while another thread or process holds it."""
+    """Return the claim on a dataset; None while another thread or process holds it."""
     durable.make_folder(folder)
     file = folder / dataset.folder
     while True:
@@ -78,11 +78,11 @@ def take(folder: Path, dataset: DatasetId) -> LocalClaim | None:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # settled between opening and locking: this is a file without a name
+        os.close(handle)  # settled between opening and locking: the open file was removed
 
 
 def records(folder: Path) -> Iterator[CatalogEntry]:
-    """Iterate over what is recorded, held or abandoned."""
+    """Iterate over the records of all claims, held or abandoned."""
     try:
         files = sorted(folder.iterdir())
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def records(folder: Path) -> Iterator[CatalogEntry]:
         try:
             dataset = _dataset(file.name)
             raw = read_file(file)
-        except (InvalidInput, OSError):  # not ours; settled meanwhile, or not readable now
+        except (InvalidInput, OSError):  # not a claim, settled in the meantime, or unreadable now
             continue
         yield _parse(raw, dataset) or CatalogEntry(alias="", dataset_id=dataset)
 
@@ -118,7 +118,7 @@ def _is(file: Path, handle: int) -> bool:
 
 
 def _parse(raw: bytes, dataset: DatasetId) -> CatalogEntry | None:
-    """Return what the whole lines say together."""
+    """Return the union of all complete lines."""
     entry: CatalogEntry | None = None
     topics: dict[str, str] = {}
     for line in raw.split(b"\n"):
@@ -126,6 +126,6 @@ def _parse(raw: bytes, dataset: DatasetId) -> CatalogEntry | None:
             plain = json.loads(line)
             topics |= {str(topic): str(topic) for topic in plain["topics"]}
             entry = CatalogEntry(alias=str(plain["alias"]), dataset_id=dataset, push_topics=topics)
-        except (ValueError, KeyError, TypeError):  # cut off
+        except (ValueError, KeyError, TypeError):  # truncated
             continue
     return entry

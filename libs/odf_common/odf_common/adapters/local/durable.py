@@ -1,4 +1,4 @@
-"""Writes that survive a power cut, and the lock that two processes share."""
+"""Writes that survive a power failure, and a lock between processes."""
 
 import contextlib
 import errno
@@ -15,13 +15,13 @@ from typing import Final
 from odf_common.adapters.local.faults import naming, open_file, translated
 from odf_common.errors import Unavailable
 
-LOCK_SECONDS: Final = 5.0  # a holder needs milliseconds; one that is stopped must not stop its neighbours
+LOCK_SECONDS: Final = 5.0  # a holder needs milliseconds; one that is stopped must not block others for long
 LOCK_POLL_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
 PENDING: Final = ".pending-"
 
 
 def write(target: Path, content: bytes) -> None:
-    """Put a file in place as a whole, over whatever is there."""
+    """Write a file atomically and durably, replacing an existing one."""
     pending = write_pending(target, content)
     with _removed_on_failure(pending):
         pending.replace(target)
@@ -29,7 +29,7 @@ def write(target: Path, content: bytes) -> None:
 
 
 def write_pending(target: Path, content: bytes) -> Path:
-    """Write a hidden file next to `target`, durable but for its name, and return it."""
+    """Write a hidden file next to `target` and return it; its content is durable, its name is not."""
     make_folder(target.parent)
     pending = pending_beside(target)
     with _removed_on_failure(pending), pending.open("xb", buffering=0) as file, naming(target):
@@ -47,7 +47,7 @@ def pending_beside(target: Path) -> Path:
 
 @contextlib.contextmanager
 def _removed_on_failure(pending: Path) -> Iterator[None]:
-    """Remove a pending file when it cannot be completed or put in place: it may hold all the free space."""
+    """Remove a pending file that cannot be completed or renamed: it may use all the free space."""
     try:
         yield
     except BaseException:
@@ -57,9 +57,9 @@ def _removed_on_failure(pending: Path) -> Iterator[None]:
 
 
 def sweep(folder: Path, untouched_since: float) -> None:
-    """Remove pending files in a folder that were last written before (epoch seconds): their writers were killed.
+    """Remove pending files older than `untouched_since` (epoch seconds): their writers were killed.
 
-    A writer that was merely stopped for so long finds its file gone, and fails without harm.
+    A writer that was merely stopped that long finds its file gone, and fails harmlessly.
     """
     try:
         found = os.scandir(folder)
@@ -68,19 +68,19 @@ def sweep(folder: Path, untouched_since: float) -> None:
     with found:
         for item in found:
             if item.name.startswith(PENDING):
-                with contextlib.suppress(OSError):  # gone meanwhile, or not removable
+                with contextlib.suppress(OSError):  # gone in the meantime, or not removable
                     if item.is_file(follow_symlinks=False) and item.stat().st_mtime < untouched_since:
                         Path(item.path).unlink()
 
 
 def remove(file: Path) -> None:
-    """Remove a file, durably; nothing happens when it is not there."""
+    """Remove a file durably, if it exists."""
     file.unlink(missing_ok=True)
     sync_folder(file.parent)
 
 
 def move(source: Path, target: Path) -> None:
-    """Move a finished file in; over a border between file systems it is copied."""
+    """Move a finished file to `target` durably; between file systems it is copied."""
     make_folder(target.parent)
     with open_file(source) as file, naming(source):
         os.fsync(file.fileno())
@@ -105,7 +105,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a name exists, whatever it leads to; unlike `Path.exists`, raise what hides that."""
+    """Return whether a path exists, without following links; unlike `Path.exists`, other errors are raised."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def exists(path: Path) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder with its parents, each durable in the one above."""
+    """Create a folder and its parents durably."""
     if folder.is_dir():
         return
     if folder.parent != folder:
@@ -139,9 +139,9 @@ def sync_folder(folder: Path) -> None:
 
 @dataclass(eq=False, kw_only=True)
 class LockHeld(Unavailable):
-    """Another process holds a lock for longer than any operation needs.
+    """Another process has held a lock for longer than any operation needs.
 
-    It is no fault of the dataset's files: whoever meets it waits, and tries again.
+    The dataset's files are fine: the caller retries later.
     """
 
     holder: int | None = None
@@ -149,15 +149,17 @@ class LockHeld(Unavailable):
     def advice(self) -> str:
         """Return what frees the lock."""
         if self.holder is None:
-            return "the lock is free once the process that holds it goes on or ends"
-        return f"the lock is free once process {self.holder} goes on or ends: look at it with `ps -p {self.holder}`"
+            return "the lock is released once the process that holds it continues or exits"
+        return (
+            f"the lock is released once process {self.holder} continues or exits: see `ps -p {self.holder}`"
+        )
 
 
 @contextlib.contextmanager
 def locked(file: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold a lock that excludes other threads and processes; its file is never removed, or two could hold it.
+    """Hold a lock, exclusive among threads and processes; raises `LockHeld` after `wait_seconds`.
 
-    Raises `LockHeld` when it is not free within `wait_seconds`.
+    The lock's file is never removed, or two processes could hold locks on different files of the same name.
     """
     with translated(file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -190,11 +192,11 @@ def _flock(handle: int, file: Path, wait_seconds: float) -> None:
 
 
 def _holder(handle: int) -> int | None:
-    """Return the process that holds a lock on an open file, where the system tells."""
+    """Return the process that holds a lock on an open file, if the system reports it."""
     inode = str(os.fstat(handle).st_ino)
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/locks").read_text().splitlines():
-            # 1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF; one that waits has "->" after its number
+            # 1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF; a waiting one has "->" after its number
             parts = line.split()
             if len(parts) > 5 and parts[1] == "FLOCK" and parts[5].rpartition(":")[2] == inode:
                 return int(parts[4]) or None

@@ -17,10 +17,10 @@ REF_LIMIT = 1024  # bytes; a reference is one hash
 
 @guarded_methods
 class FolderStore:
-    """Blob store and ref store over one folder; the dataset's id is not asked for, the folder is the dataset."""
+    """Blob store and ref store over one folder. The folder is the dataset, so ids in arguments are ignored."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `NotFound` unless there is such a folder."""
+        """Raise `NotFound` unless the folder exists."""
         try:
             is_folder = S_ISDIR(folder.stat().st_mode)
         except FileNotFoundError:
@@ -30,7 +30,7 @@ class FolderStore:
         self.folder = folder
 
     def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
-        """Return the reference's hash; raises `InvalidInput` when the file holds anything else."""
+        """Return the reference's hash; raises `InvalidInput` if the file contains anything else."""
         del dataset
         try:
             with open_file(self.folder / "refs" / ref) as file:
@@ -43,7 +43,7 @@ class FolderStore:
             raise InvalidInput(text=f"not a hash: {text[:80]!r}", where=f"refs/{ref}") from error
 
     def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
-        """Tell whether the object is there."""
+        """Return whether the object exists."""
         del dataset
         return size_of(self._file(kind, name)) is not None
 
@@ -52,7 +52,7 @@ class FolderStore:
         return self.local_path(dataset, kind, name).stat().st_size
 
     def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
-        """Return its bytes, unchecked; raises `NotFound`."""
+        """Return its bytes, unverified; raises `NotFound`."""
         return read_file(self.local_path(dataset, kind, name))
 
     def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
@@ -68,7 +68,7 @@ class FolderStore:
         return file
 
     def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
-        """Iterate over all objects of a kind, in no order; other files are passed over."""
+        """Iterate over all objects of a kind, unordered; other files are ignored."""
         del dataset
         folder = self.folder / kind
         try:

@@ -1,8 +1,8 @@
-"""The one place where an `OSError` of the store becomes an error of this project.
+"""The one place that maps an `OSError` of the store to an error of this project.
 
-A fault that lasts until a person does something (`EISDIR`, `ENOTDIR`, `ELOOP`, …) is `Damaged`. So is a missing
-permission: access rights do not come back by waiting, and the owner has to be told. All others may pass
-(`EIO`, `ENOSPC`, `EMFILE`, `ESTALE`, `EROFS`, …) and are `StorageUnavailable`.
+An error that lasts until someone repairs it (`EISDIR`, `ENOTDIR`, `ELOOP`, …) is `Damaged`. So is a missing permission:
+waiting does not restore access rights. All others may be transient (`EIO`, `ENOSPC`, `EMFILE`, `ESTALE`, `EROFS`, …)
+and are `StorageUnavailable`.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ LASTING: Final = frozenset(
     }
 )
 
-# What is wrong and what to do, where the system's own words are not enough.
+# What is wrong and what to do, where the system's own message is not enough.
 _PASSING: Final[Mapping[int, tuple[str, str]]] = {
     errno.ENOSPC: (
         "the disk is full (No space left on device)",
-        "free space on the disk that holds the node's home, or make it larger",
+        "free space on the disk that holds the node's home, or enlarge it",
     ),
     errno.EDQUOT: ("the disk quota is used up", "free space, or raise the quota of the node's user"),
     errno.EMFILE: (
@@ -59,11 +59,11 @@ P = ParamSpec("P")
 
 
 class _NotRegular(OSError):
-    """A pipe, a device or a socket lies where a file should."""
+    """A pipe, a device or a socket is in the place of a file."""
 
 
 def fault(error: OSError, file: str | Path | None = None) -> OdfError:
-    """Return what an `OSError` means; `file` is used where the error names none."""
+    """Return our error for an `OSError`; `file` is used if the error names none."""
     name = _relative(error.filename if isinstance(error.filename, str | Path) else file)
     why = fault_text(error)
     if error.errno == errno.ENOENT:
@@ -79,7 +79,7 @@ def fault(error: OSError, file: str | Path | None = None) -> OdfError:
 
 
 def fault_text(error: OSError) -> str:
-    """Return why, without the file."""
+    """Return the cause, without the file."""
     if isinstance(error, _NotRegular):
         return NOT_REGULAR
     return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
@@ -87,9 +87,9 @@ def fault_text(error: OSError) -> str:
 
 @contextlib.contextmanager
 def translated(file: Path | None = None) -> Iterator[None]:
-    """Raise `Damaged`, `StorageUnavailable` or `NotFound` in place of an `OSError`.
+    """Raise `Damaged`, `StorageUnavailable` or `NotFound` instead of an `OSError`.
 
-    The same for what was taken as wrong content because of one: a slice that this user may not open is not corrupt.
+    Also instead of a verification error caused by one: a slice that this user may not open is not corrupt.
     """
     try:
         yield
@@ -103,7 +103,7 @@ def translated(file: Path | None = None) -> Iterator[None]:
 
 
 def guarded(function: Callable[P, T]) -> Callable[P, T]:
-    """Return the function so that no `OSError` leaves it, also while a generator is consumed."""
+    """Wrap the function so that it raises no `OSError`, even while its generator is consumed."""
     if inspect.isgeneratorfunction(function):
 
         @wraps(function)
@@ -122,7 +122,7 @@ def guarded(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def guarded_methods(store: type[T]) -> type[T]:
-    """Guard every public method of a store, those that are still to be written included."""
+    """Guard every public method of a store; a class decorator, so that new methods are included."""
     for name, member in list(vars(store).items()):
         if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
             setattr(store, name, guarded(member))
@@ -131,7 +131,7 @@ def guarded_methods(store: type[T]) -> type[T]:
 
 @contextlib.contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Put the file's name into an `OSError` that has none, as those of `fsync` and `write`."""
+    """Add the file's name to an `OSError` without one, as raised by `fsync` and `write`."""
     try:
         yield
     except OSError as error:
@@ -153,32 +153,32 @@ class _Raw(io.FileIO):
 
 
 def open_to_read(file: Path) -> BinaryIO:
-    """Open a regular file; what goes wrong later, in reading, is translated too."""
+    """Open a regular file; errors of later reads are translated too."""
     return io.BufferedReader(_Raw(file, opener=_regular))
 
 
 def open_file(file: Path) -> BinaryIO:
-    """Open a regular file; raises `OSError` for a pipe or a device, which might keep its reader waiting for ever."""
+    """Open a regular file; raises `OSError` for a pipe or a device, which might block its reader forever."""
     return io.BufferedReader(io.FileIO(file, opener=_regular))
 
 
 def read_file(file: Path) -> bytes:
-    """Return what a regular file holds; raises `OSError` as `open_file` does."""
+    """Return the content of a regular file; raises `OSError` like `open_file`."""
     with open_file(file) as opened:
         return opened.read()
 
 
 def _regular(name: str, flags: int) -> int:
-    handle = os.open(name, flags | os.O_NONBLOCK)  # a pipe opens at once, also without a writer
+    handle = os.open(name, flags | os.O_NONBLOCK)  # opening a pipe does not block without a writer
     mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # opening a folder is refused by our caller
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # FileIO refuses a folder itself
         return handle
     os.close(handle)
     raise _NotRegular(errno.EINVAL, NOT_REGULAR, name)
 
 
 def size_of(file: Path) -> int | None:
-    """Return a file's size, None where there is none; raises `Damaged` for what is not a regular file."""
+    """Return a file's size; None if it does not exist; raises `Damaged` if it is not a regular file."""
     try:
         found = file.stat()
     except FileNotFoundError:
@@ -189,7 +189,7 @@ def size_of(file: Path) -> int | None:
 
 
 def _relative(file: str | Path | None) -> str:
-    """Return a path from `datasets`, `names`, `keys` or `locks` on; no client learns where the home is."""
+    """Return a path relative to the home, so that errors do not reveal where the home is."""
     if file is None:
         return "storage"
     parts = Path(file).parts

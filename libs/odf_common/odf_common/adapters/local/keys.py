@@ -1,4 +1,4 @@
-"""Private keys in files for the owner's eyes only: `$ODF_HOME/keys/<fed01…>` of datasets, `…/node` of the node."""
+"""Private keys in files that only the owner may read: `$ODF_HOME/keys/<fed01…>` of datasets, `…/node` of the node."""
 
 import contextlib
 import os
@@ -15,24 +15,24 @@ from odf_common.identity.did import KEY_SIZE, DatasetId
 from odf_common.identity.keys import PrivateKey
 
 MODE: Final = 0o600
-NODE: Final = "node"  # no dataset's: those begin with fed01
+NODE: Final = "node"  # never a dataset's name: those begin with fed01
 
 
 @dataclass(eq=False, kw_only=True)
 class NoPrivateKey(NotFound):
-    """There is no private key of the dataset here: it was made on another node."""
+    """This node does not have the dataset's private key: the dataset was created on another node."""
 
     def advice(self) -> str:
-        """Say where it can be done."""
+        """Return where the operation is possible."""
         return (
-            "ask on the node that made the dataset, or set ODF_HOME to its folder; a copy has no key until one is "
-            "brought with `odf key import`"
+            "run this on the node that created the dataset, or set ODF_HOME to its home; a copy has no key until "
+            "`odf key import`"
         )
 
 
 @guarded
 def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
-    """Return the key of a dataset made here; raises `NoPrivateKey`, or `InvalidInput` when the file is not that key."""
+    """Return a dataset's key; raises `NoPrivateKey`, or `InvalidInput` if the file is not that key."""
     try:
         key = _read(folder / dataset.folder)
     except FileNotFoundError as error:
@@ -44,19 +44,19 @@ def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
 
 @guarded
 def has_dataset_key(folder: Path, dataset: DatasetId) -> bool:
-    """Tell whether the dataset was made here, or its key was brought here; others are copies."""
+    """Return whether this node has the dataset's key; a dataset without it is a copy."""
     return durable.exists(folder / dataset.folder)
 
 
 @guarded
 def keep_dataset_key(folder: Path, key: PrivateKey) -> None:
-    """Store a dataset's key, durably and whole; one that is there already stays."""
+    """Store a dataset's key durably and atomically; an existing one is kept."""
     _keep(folder / key.dataset_id.folder, key)
 
 
 @guarded
 def node_key(folder: Path) -> PrivateKey:
-    """Return the node's key, made when there is none yet; of several who make it at once, all return the same."""
+    """Return the node's key, created on first use; concurrent callers get the same one."""
     file = folder / NODE
     with contextlib.suppress(FileNotFoundError):
         return _read(file)
@@ -65,7 +65,7 @@ def node_key(folder: Path) -> PrivateKey:
 
 
 def _keep(file: Path, key: PrivateKey) -> None:
-    """Store a key where none is; of several who do so at once, the first one's stays."""
+    """Store a key unless one exists; of concurrent callers, the first one wins."""
     folder = file.parent
     durable.make_folder(folder.parent)
     folder.mkdir(exist_ok=True, mode=0o700)
@@ -76,7 +76,7 @@ def _keep(file: Path, key: PrivateKey) -> None:
             opened.write(key.raw)
             opened.flush()
             os.fsync(opened.fileno())
-        # A link is taken by the first and never replaced, and it is never seen half written.
+        # The first link wins and is never replaced, and no reader sees a half-written file.
         with contextlib.suppress(FileExistsError):
             os.link(pending, file)
     finally:

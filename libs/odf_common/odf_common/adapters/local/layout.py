@@ -1,4 +1,4 @@
-"""Where things lie under `$ODF_HOME` (wire-facts §6.1)."""
+"""Paths under `$ODF_HOME` (wire-facts §6.1)."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from odf_common.ports.store import ObjectKind
 
 
 def dataset_folder(home: Path, dataset: DatasetId) -> Path:
-    """Return the folder that is the dataset, also for a node that pulls it from here."""
+    """Return the dataset's folder, which is also what other nodes pull."""
     return home / "datasets" / dataset.folder
 
 
@@ -28,5 +28,5 @@ def note_file(home: Path, dataset: DatasetId, name: str) -> Path:
 
 
 def lock_file(home: Path, dataset: DatasetId) -> Path:
-    """Return the dataset's lock; it lies outside, for it outlives the dataset."""
+    """Return the dataset's lock file; it is outside the dataset's folder, because it outlives the dataset."""
     return home / "locks" / dataset.folder

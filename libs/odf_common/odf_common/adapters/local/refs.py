@@ -17,8 +17,10 @@ class CorruptRef(Damaged):
     """A reference does not hold the hash of a block."""
 
     def advice(self) -> str:
-        """Return how to get rid of one."""
-        return "`odf ref delete` removes a reference beside the head, whatever it holds; `odf ref set` makes it anew"
+        """Return how to replace one."""
+        return (
+            "`odf ref delete` removes a damaged reference other than the head; `odf ref set` creates it again"
+        )
 
 
 @guarded_methods
@@ -30,7 +32,7 @@ class LocalRefStore(RefStore):
         self._home = home.absolute()
 
     def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
-        """Return the hash, None while there is none; raises `CorruptRef`."""
+        """Return the hash; None if the reference does not exist; raises `CorruptRef`."""
         file = self._file(dataset, ref)
         try:
             text = read_file(file).decode("ascii")
@@ -43,14 +45,14 @@ class LocalRefStore(RefStore):
     def compare_and_set(
         self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD
     ) -> None:
-        """Move the reference, durably. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+        """Move the reference durably; raises `HeadMoved`, changing nothing, unless it is `expected` (None: absent)."""
         file = self._file(dataset, ref)
         with durable.locked(layout.lock_file(self._home, dataset)):
             require_unmoved(dataset, ref, expected, self.head(dataset, ref))
             durable.write(file, str(new).encode())
 
     def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
-        """Remove a reference, durably; with None whatever it holds, also what is no hash.
+        """Remove a reference durably; with `expected=None` unconditionally, even if it is damaged.
 
         Raises `HeadMoved` if it is not `expected`; then nothing has changed.
         """

@@ -1,6 +1,6 @@
-"""Where a process puts aside what it has not finished: a folder of its own, which goes when the process has ended.
+"""Scratch space for unfinished files: one folder per process, removed after the process has ended.
 
-Several processes share a home. The system releases a process's lock when it ends: then its folder is left over.
+Several processes share a home. A process's lock is released when it ends, which marks its folder as abandoned.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ LOCK: Final = ".lock"
 
 
 class Scratch:
-    """Folders under `parent`; those of processes that have ended are removed when the first one is asked for."""
+    """Folders under `parent`; the first call removes those of processes that have ended."""
 
     def __init__(self, parent: Path) -> None:
         """Use `parent`, which need not exist yet."""
@@ -36,7 +36,7 @@ class Scratch:
             return Path(tempfile.mkdtemp(dir=self._own))
 
     def _begun(self) -> Path:
-        """Return this process's folder, once its lock is held under a name that nobody has swept meanwhile."""
+        """Return this process's folder once its lock is held; retry if another process swept the lock file."""
         while True:
             own = self._parent / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
             handle = locked_by_name(_lock_of(own), os.O_CREAT)
@@ -52,7 +52,7 @@ class Scratch:
                 continue
             folder = lock.with_suffix("")
             shutil.rmtree(folder, ignore_errors=True)
-            if not folder.exists():  # without its lock nobody would find it again
+            if not folder.exists():  # a folder without its lock file would never be found again
                 lock.unlink(missing_ok=True)
             os.close(handle)
 
@@ -62,7 +62,7 @@ def _lock_of(folder: Path) -> Path:
 
 
 def locked_by_name(file: Path, flags: int = 0) -> int | None:
-    """Return the handle of a file that is locked now and still bears its name, None where that cannot be."""
+    """Lock a file and return its handle; None if it is locked, missing, or was removed in the meantime."""
     try:
         handle = os.open(file, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
     except FileNotFoundError:

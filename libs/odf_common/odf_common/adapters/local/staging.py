@@ -1,4 +1,4 @@
-"""Files that commands hand over to the node by name: each is locked by its command for as long as that lives."""
+"""Files that commands hand over to the node by name; each is locked by its command while that is running."""
 
 import contextlib
 import os
@@ -16,19 +16,19 @@ FOLDER: Final = "staging"
 
 @guarded_methods
 class Staging:
-    """The folder of a home in which such files lie."""
+    """The folder of a home with these files."""
 
     def __init__(self, home: Path) -> None:
         """Use a home, which need not exist yet."""
         self._folder = home / FOLDER
 
     def path(self, name: str) -> Path:
-        """Return where the file of a name is."""
+        """Return the path of a file."""
         return self._folder / name
 
     @contextmanager
     def holding(self) -> Iterator["StagedFile"]:
-        """Yield a new file, which is removed afterwards unless the node has taken it."""
+        """Yield a new file; it is removed afterwards unless the node has taken it."""
         staged = self._new()
         try:
             yield staged
@@ -42,7 +42,7 @@ class Staging:
         except FileNotFoundError:
             return
         for file in files:
-            with contextlib.suppress(OSError):  # gone meanwhile, or not ours to remove
+            with contextlib.suppress(OSError):  # gone in the meantime, or not ours to remove
                 handle = locked_by_name(file)
                 if handle is not None:
                     file.unlink(missing_ok=True)
@@ -57,7 +57,7 @@ class StagedFile:
     """A file that is handed over by its `name` once it is written."""
 
     def __init__(self, folder: Path) -> None:
-        """Make a file that is locked, and that nobody has swept meanwhile."""
+        """Create and lock a file; retry if another process swept it before it was locked."""
         folder.mkdir(parents=True, exist_ok=True)
         handle: int | None = None
         while handle is None:
@@ -71,7 +71,7 @@ class StagedFile:
         return self._file.name
 
     def write(self, chunks: Iterable[bytes]) -> Iterator[int]:
-        """Append bytes; iterate over how many there are after each chunk."""
+        """Append bytes; yield the size after each chunk."""
         size = 0
         with naming(self._file):
             for chunk in chunks:
