@@ -15,7 +15,7 @@ PROTO_OUT := libs/odf_common/odf_common/proto
 PROTO_FILES := $(sort $(shell find proto -name '*.proto'))
 PROJECTS := libs/odf_common services/ingest services/coordinator services/engine-spark services/verifier services/sync
 PYPROJECTS := $(addsuffix /pyproject.toml,$(PROJECTS))
-CHECKED := libs/odf_common/odf_common libs/odf_common/tests $(wildcard services/*/odf_*) tests benchmarks examples
+CHECKED := libs/odf_common/odf_common libs/odf_common/tests $(wildcard services/*/odf_*) tests benchmarks examples docs
 comma := ,
 MVN := mvn --batch-mode --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -75,6 +75,10 @@ proto: $(PROTO_OUT)/.stamp ## generate Python from proto/**.proto
 .PHONY: schemas
 schemas: setup ## generate docs/schemas from the model
 	@rm -rf docs/schemas && odf schema --folder docs/schemas
+
+.PHONY: docs
+docs: setup ## generate docs/reference from commands, settings, metrics and errors
+	@python docs/generate.py
 
 .PHONY: up
 up: setup ## start the embedded node in the background

@@ -1,0 +1,243 @@
+"""Write docs/reference/{cli,settings,metrics,errors}.md from the code: `make docs`.
+
+Commands and settings are imported. Metrics and error classes are read from the source: importing every service would
+start Spark's and Faust's modules. A test holds that the files are current.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from odf_common.cli.main import odf
+from odf_common.service.settings import described
+
+ROOT: Final = Path(__file__).parents[1]
+REFERENCE: Final = ROOT / "docs" / "reference"
+PACKAGES: Final[Mapping[str, str]] = {
+    "libs/odf_common/odf_common": "every",
+    "services/ingest/odf_ingest": "ingest",
+    "services/coordinator/odf_coordinator": "coordinator",
+    "services/engine-spark/odf_engine_spark": "engine-spark",
+    "services/verifier/odf_verifier": "verifier",
+    "services/sync/odf_sync": "sync",
+}
+NOTICE: Final = "<!-- Generated from the code by `make docs`; do not edit. -->\n"
+WIDTH: Final = 100  # characters of help texts
+ROOT_ERROR: Final = "OdfError"
+METRICS: Final = ("Counter", "Gauge", "Histogram", "Summary")
+
+CLI_INTRO: Final = """\
+Results go to standard output, everything else to standard error. `--output json` exists wherever there is a result; a
+pipe gets the full width of tables.
+"""
+SETTINGS_INTRO: Final = """\
+Environment variables, read once when a process starts; all errors are reported together. `odf config` prints them with
+their values, secrets masked. Addresses that are not set are chosen by `odf up`.
+"""
+ERRORS_INTRO: Final = """\
+An error's name is its `code` in JSON and over gRPC. The family decides the gRPC status and what a caller may do; an
+error of no family is `INTERNAL` over gRPC.
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return each generated page by its file name."""
+    trees = tuple(_trees())
+    return {
+        "cli.md": _cli(),
+        "settings.md": _settings(),
+        "metrics.md": _metrics(trees),
+        "errors.md": _errors(trees),
+    }
+
+
+# --- commands -----------------------------------------------------------------------------------------------------
+
+
+def _cli() -> str:
+    parts = [
+        NOTICE,
+        "# Commands\n",
+        CLI_INTRO,
+        _table(
+            ("exit status", "meaning"),
+            [
+                ("0", "success"),
+                ("1", "refused or failed"),
+                ("2", "misuse"),
+                ("3", "verification failed"),
+                ("4", "compared and not equal"),
+                ("130", "ended by Ctrl-C"),
+            ],
+        ),
+    ]
+    parts += [f"{heading}\n\n```text\n{text}\n```\n" for heading, text in _help(odf, None)]
+    return "\n".join(parts)
+
+
+def _help(command: click.Command, parent: click.Context | None) -> Iterator[tuple[str, str]]:
+    """Iterate over a command and its subcommands: heading, help text."""
+    context = click.Context(
+        command,
+        parent=parent,
+        info_name=command.name if parent else "odf",
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
+        help_option_names=["-h", "--help"],
+    )
+    path = context.command_path
+    yield f"##{'#' * (path.count(' ') > 1)} {path}", command.get_help(context).rstrip()
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None, name
+            yield from _help(child, context)
+
+
+# --- settings -----------------------------------------------------------------------------------------------------
+
+
+def _settings() -> str:
+    rows = [(f"`{name}`", f"`{default}`" if default else "", about) for name, default, about in described()]
+    return "\n".join(
+        [
+            NOTICE,
+            "# Settings\n",
+            SETTINGS_INTRO,
+            _table(("variable", "default", "meaning"), rows),
+        ]
+    )
+
+
+# --- metrics ------------------------------------------------------------------------------------------------------
+
+
+def _metrics(trees: Iterable["Module"]) -> str:
+    rows = sorted(row for module in trees for row in _metrics_of(module))
+    return "\n".join(
+        [
+            NOTICE,
+            "# Metrics\n",
+            "Each service serves Prometheus metrics at its `metrics` address (`odf status`, `ODF_METRICS_PORT`).\n",
+            _table(("metric", "type", "labels", "service", "meaning"), rows),
+        ]
+    )
+
+
+def _metrics_of(module: "Module") -> Iterator[tuple[str, ...]]:
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Call) or (kind := _name(node.func)) not in METRICS or len(node.args) < 2:
+            continue
+        name, about, *labels = (ast.literal_eval(argument) for argument in node.args[:3])
+        shown = ", ".join(f"`{label}`" for label in (labels[0] if labels else ()))
+        yield f"`{name}`", kind.lower(), shown, module.service, about
+
+
+# --- errors -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorClass:
+    """An error as the source declares it."""
+
+    name: str
+    base: str
+    about: str
+    service: str
+
+
+def _errors(trees: Iterable["Module"]) -> str:
+    classes = {found.name: found for module in trees for found in _error_classes(module)}
+    errors = {name: found for name, found in classes.items() if ROOT_ERROR in _ancestors(name, classes)}
+    rows = [
+        (f"`{name}`", f"`{_public_base(name, errors)}`", errors[name].service, errors[name].about)
+        for name in sorted(errors)
+        if not name.startswith("_") and name != ROOT_ERROR
+    ]
+    return "\n".join(
+        [
+            NOTICE,
+            "# Errors\n",
+            ERRORS_INTRO,
+            _table(
+                ("family", "gRPC status", "exit status", "what a caller may do"),
+                [
+                    ("`InvalidInput`", "`INVALID_ARGUMENT`", "1", "correct the input"),
+                    ("`NotFound`", "`NOT_FOUND`", "1", "name something that exists"),
+                    ("`AlreadyExists`", "`ALREADY_EXISTS`", "1", "take another name"),
+                    ("`Conflict`", "`ABORTED`", "1", "read again and repeat"),
+                    (
+                        "`ChainRuleViolated`, `Refused`",
+                        "`FAILED_PRECONDITION`",
+                        "1",
+                        "do what the text says first",
+                    ),
+                    ("`VerificationFailed`", "`DATA_LOSS`", "3", "restore what is damaged"),
+                    ("`Busy`", "`RESOURCE_EXHAUSTED`", "1", "repeat later"),
+                    ("`Unavailable`", "`UNAVAILABLE`", "1", "repeat later; services do so by themselves"),
+                ],
+            ),
+            _table(("error", "derived from", "service", "meaning"), rows),
+        ]
+    )
+
+
+def _error_classes(module: "Module") -> Iterator[ErrorClass]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef) and node.bases:
+            about = (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
+            yield ErrorClass(
+                name=node.name, base=_name(node.bases[0]), about=about.strip(), service=module.service
+            )
+
+
+def _public_base(name: str, errors: Mapping[str, ErrorClass]) -> str:
+    base = errors[name].base
+    return _public_base(base, errors) if base.startswith("_") else base
+
+
+def _ancestors(name: str, classes: Mapping[str, ErrorClass]) -> set[str]:
+    found: set[str] = set()
+    while name in classes and name not in found:
+        found.add(name)
+        name = classes[name].base
+    return {*found, name}
+
+
+# --- shared -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A source file, and the service that it belongs to."""
+
+    service: str
+    tree: ast.Module
+
+
+def _trees() -> Iterator[Module]:
+    for folder, service in PACKAGES.items():
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            if "testing" not in file.relative_to(ROOT).as_posix() and "/proto/" not in file.as_posix():
+                yield Module(service=service, tree=ast.parse(file.read_text("utf-8")))
+
+
+def _name(node: ast.expr) -> str:
+    """Return the last part of a dotted name, an empty string for other expressions."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [header, tuple("---" for _ in header), *rows]
+    cells = (" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines)
+    return "".join(f"| {line} |\n" for line in cells)
+
+
+if __name__ == "__main__":
+    REFERENCE.mkdir(exist_ok=True)
+    for page, text in pages().items():
+        (REFERENCE / page).write_text(text, "utf-8")
