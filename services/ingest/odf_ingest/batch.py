@@ -2,12 +2,52 @@
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.push.record import Search
 from odf_ingest.values import Places, Values
+
+MessagePosition = tuple[int, int]  # partition and offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Someone wants the message left out at which the source stopped because of `why`; it lies before `until`.
+
+    Batches have at most `count` messages, fewer each time, until one message fails alone. A half of a correction
+    whose other half has not come fails only in the partition `half_in`: elsewhere the other half may follow.
+    """
+
+    count: int
+    until: Mapping[int, int]
+    why: str
+    half_in: int | None = None
+    found: "Future[MessagePosition | None]" = field(default_factory=Future, compare=False)
+    """Where the message was that has been left out; None when none failed this time."""
+
+    def narrowed(self, count: int) -> Self:
+        """Return the search after a batch of so many messages that has failed."""
+        return replace(self, count=max(count // 2, 1))
+
+    def is_over(self, position: Mapping[int, int]) -> bool:
+        """Return whether nothing is left to be searched at a position."""
+        return all(at >= self.until.get(number, 0) for number, at in position.items())
+
+    def ended(self, found: MessagePosition | Exception | None) -> None:
+        """Tell who waits for it how the search has ended; the first word counts."""
+        if self.found.done():
+            return
+        if isinstance(found, Exception):
+            self.found.set_exception(found)
+        else:
+            self.found.set_result(found)
+
+    def widened(self, count: int) -> Self:
+        """Return the search after a batch of so many messages that was too short to be judged."""
+        return replace(self, count=count * 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

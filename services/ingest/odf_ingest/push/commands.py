@@ -17,9 +17,9 @@ from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Outgoing
+from odf_ingest.batch import MessagePosition
 from odf_ingest.push.control import PATIENCE, SourceControl
 from odf_ingest.push.owned import OwnedSources
-from odf_ingest.push.record import Place
 
 WAIT: Final = (
     20.0  # seconds for the answer of another instance; its search for a message comes on top of that
@@ -33,7 +33,7 @@ class Continues:
     source: str
     head: Multihash | None = None
     next: Mapping[int, int] = field(default_factory=dict)
-    skipped: Place | None = None
+    skipped: MessagePosition | None = None
 
 
 class SourceCommands:

@@ -13,6 +13,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import BlobStore, CatalogEntry
+from odf_ingest.batch import MessagePosition, Search
 from odf_ingest.commit import position_of
 from odf_ingest.errors import AlreadyCommitted, NoTopic
 from odf_ingest.position import SourcePosition, TopicPosition
@@ -21,7 +22,7 @@ from odf_ingest.push.file import chosen_source
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.machine import Phase
 from odf_ingest.push.owned import OwnedSources
-from odf_ingest.push.record import Key, Place, Search, SourceRecord
+from odf_ingest.push.record import Key, SourceRecord
 from odf_ingest.slices import HELD, Reached
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
 
@@ -108,7 +109,7 @@ class SourceControl:
         known = position_of(state, source).topics.get(topic)
         return source, head, {} if known is None else known.next
 
-    def skip(self, entry: CatalogEntry, name: str) -> tuple[str, Place | None]:
+    def skip(self, entry: CatalogEntry, name: str) -> tuple[str, MessagePosition | None]:
         """Leave out the message that holds a source up; return the source's name, and where the message was.
 
         Raises `SourceStopped` when the source stops for another reason, `Refused` where no message holds it up.

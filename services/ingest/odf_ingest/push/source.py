@@ -11,9 +11,9 @@ import numpy as np
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Chunk
 from odf_common.identity.did import DatasetId
-from odf_ingest.batch import MessageBatch, Part
+from odf_ingest.batch import MessageBatch, Part, Search
 from odf_ingest.prepare import Plan
-from odf_ingest.push.record import Key, Search, Trouble, Wait
+from odf_ingest.push.record import Key, Trouble, Wait
 from odf_ingest.values import Values
 
 LIMIT = 2  # batches at work: one is committed while the next is read

@@ -22,10 +22,10 @@ from odf_common.ports.engine import QueryNotWanted, QueryTooSlow
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.testing.builders import a_dataset, a_push_source, a_query, a_source_state, some_data
+from odf_ingest.batch import Search
 from odf_ingest.push import owned, stalls
 from odf_ingest.push.inspector import Inspection, Inspector
 from odf_ingest.push.machine import Phase
-from odf_ingest.push.record import Search
 
 from .test_reader import TOPIC, Broker, Running, message, running
 
