@@ -27,10 +27,10 @@ from odf_common.metadata.steps import (
 )
 from odf_common.ports.store import ObjectKind
 from odf_common.testing.builders import a_seed
-from odf_ingest.history import DatasetHistory
-from odf_ingest.position import SourcePosition
-from odf_ingest.prepare import Prepared
-from odf_ingest.slices import Drafter
+from odf_ingest.commit.position import SourcePosition
+from odf_ingest.commit.slice_writer import Drafter
+from odf_ingest.history.history import DatasetHistory
+from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.source_settings import SourceSettings
 
 ROWS = 1_000  # records of a batch

@@ -34,22 +34,22 @@ from odf_common.testing.push_topics import PushConsumer, PushLog, PushLogs
 from odf_common.testing.redis import MemoryLocks, MemoryStateCache
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.testing import Coordinator, TickingClock
-from odf_ingest.batch import FileBatch
-from odf_ingest.commit import BatchCommitter
-from odf_ingest.handlers import Notices
-from odf_ingest.prepare import Preparer
-from odf_ingest.preprocess import Preprocessor
-from odf_ingest.propose import Proposals
-from odf_ingest.push import control
-from odf_ingest.push.control import SourceControl
-from odf_ingest.push.file import FileCommit
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.push.owned import OwnedSources
+from odf_ingest.api.bus_handlers import Notices
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.committer import BatchCommitter
+from odf_ingest.commit.file_commit import FileCommit
+from odf_ingest.commit.propose import Proposals
+from odf_ingest.commit.slice_writer import Drafter
+from odf_ingest.control import source_control as control
+from odf_ingest.control.source_control import SourceControl
+from odf_ingest.prepare.batch import FileBatch
+from odf_ingest.prepare.preparer import Preparer
+from odf_ingest.prepare.preprocess import Preprocessor
+from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.batch_worker import Work
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import Limits
-from odf_ingest.push.work import Work
-from odf_ingest.slices import Drafter
 from odf_ingest.source_settings import BadRecords, load_settings
 
 TURN_SECONDS: Final = 0.25

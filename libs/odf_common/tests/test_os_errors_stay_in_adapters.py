@@ -12,8 +12,8 @@ OS_ERRORS = {
 # Files and sockets that are not a dataset's.
 OTHER = {
     "odf_coordinator/views/app.py": "the broker's socket",
-    "odf_ingest/preprocess.py": "Arrow's reading of the engine's output",
-    "odf_ingest/push/inflight.py": "the file of another push",
+    "odf_ingest/prepare/preprocess.py": "Arrow's reading of the engine's output",
+    "odf_ingest/commit/in_flight.py": "the file of another push",
     "odf_ingest/read/parquet.py": "Arrow's reading of what was pushed",
     "odf_sync/server.py": "the listening socket",
     "odf_verifier/verified.py": "the verifier's own notes, guarded as a store",

@@ -12,26 +12,26 @@ from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.local.staging import Staging
 from odf_common.service.environment import Environment
+from odf_common.service.pools import ElasticPool
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
-from odf_ingest.commit import BatchCommitter
-from odf_ingest.handlers import Notices, subscriptions
-from odf_ingest.prepare import Preparer
-from odf_ingest.preprocess import Preprocessor
-from odf_ingest.propose import Proposals
-from odf_ingest.push.commands import SourceCommands
-from odf_ingest.push.control import SourceControl
-from odf_ingest.push.drain import Drains
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.push.owned import OwnedSources
-from odf_ingest.push.pools import ElasticPool
+from odf_ingest.api.bus_handlers import Notices, subscriptions
+from odf_ingest.api.grpc_servicer import IngestServicer
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.committer import BatchCommitter
+from odf_ingest.commit.propose import Proposals
+from odf_ingest.commit.slice_writer import Drafter
+from odf_ingest.control.drain import Drains
+from odf_ingest.control.rejected_messages import RejectedMessages
+from odf_ingest.control.source_commands import SourceCommands
+from odf_ingest.control.source_control import SourceControl
+from odf_ingest.prepare.preparer import Preparer
+from odf_ingest.prepare.preprocess import Preprocessor
+from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.batch_worker import Work
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import Limits
-from odf_ingest.push.work import Work
-from odf_ingest.rejected import RejectedMessages
-from odf_ingest.servicer import IngestServicer
-from odf_ingest.slices import Drafter
 
 READERS: Final = 2  # batches that are parsed at a time
 COMMITTERS: Final = 8  # datasets that commit at a time, not counting those whose commit has stalled

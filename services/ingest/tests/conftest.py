@@ -29,12 +29,12 @@ from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.request_reply import Replies
 from odf_common.testing.builders import a_chain, a_dataset, a_seed
-from odf_ingest.commit import BatchCommitter
-from odf_ingest.prepare import Preparer
-from odf_ingest.preprocess import Preprocessor
-from odf_ingest.propose import Proposals
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.slices import Drafter
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.committer import BatchCommitter
+from odf_ingest.commit.propose import Proposals
+from odf_ingest.commit.slice_writer import Drafter
+from odf_ingest.prepare.preparer import Preparer
+from odf_ingest.prepare.preprocess import Preprocessor
 
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
 COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")

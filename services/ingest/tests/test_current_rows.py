@@ -4,8 +4,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from odf_ingest.current_rows import CurrentRows
-from odf_ingest.merge_keys import key_array
+from odf_ingest.history.current_rows import CurrentRows
+from odf_ingest.history.key_index import key_array
 
 APPEND, RETRACT, FROM, TO = range(4)
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("op", pa.uint8())])

@@ -2,7 +2,7 @@ import pytest
 
 from odf_common.dataset.batch_keys import key_in_run
 from odf_common.errors import InvalidInput
-from odf_ingest.position import RECEIPTS, SourcePosition, TopicPosition
+from odf_ingest.commit.position import RECEIPTS, SourcePosition, TopicPosition
 
 
 def test_the_value_is_canonical_json() -> None:

@@ -12,11 +12,11 @@ from odf_common.errors import NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
 from odf_common.ports.bus import DeadLetter, StoredLetter
-from odf_ingest.batch import BadRecord, MessageBatch
-from odf_ingest.position import KIND, SourcePosition, TopicPosition
-from odf_ingest.push.lanes import Lanes
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.position import KIND, SourcePosition, TopicPosition
+from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
+from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.push.rejects import Rejecting
-from odf_ingest.rejected import RejectedMessages, Wanted
 
 
 @dataclass

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_ingest.sift import sift
+from odf_ingest.read.isolate_bad_records import sift
 
 
 class Reader:

@@ -8,9 +8,9 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.ports.store import ObjectKind
+from odf_ingest.commit.position import SourcePosition
+from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.merge import Merged
-from odf_ingest.position import SourcePosition
-from odf_ingest.slices import Drafter
 
 
 def test_a_draft_whose_watermark_is_refused_leaves_no_slice(make_bench: Callable[..., Any]) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_ingest.values import Values
+from odf_ingest.read.message_buffer import Values
 
 SOME = st.lists(st.none() | st.binary(max_size=5) | st.sampled_from([b"\n", b"{}", b"a\nb"]), max_size=9)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from odf_common.metadata.steps import MergeStrategy, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import UnsupportedStep
-from odf_ingest.merge_keys import KeyIndex, Keys
+from odf_ingest.history.key_index import KeyIndex, Keys
 from odf_ingest.source_settings import SourceSettings
 
 DEFAULT: Final = SourceSettings()

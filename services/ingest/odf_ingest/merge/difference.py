@@ -7,10 +7,10 @@ import pyarrow as pa
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import Strings
-from odf_ingest.equality import equal
+from odf_ingest.history.equality import equal
+from odf_ingest.history.key_index import Keys, key_array
 from odf_ingest.merge import Merged
 from odf_ingest.merge.ordering import by_key
-from odf_ingest.merge_keys import Keys, key_array
 
 Places = npt.NDArray[np.int64]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odf_ingest.equality import comparable
+from odf_ingest.history.equality import comparable
 
 
 def by_event_time(records: pa.Table, column: str) -> pa.Table:

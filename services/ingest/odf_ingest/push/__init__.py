@@ -1,1 +1,1 @@
-"""Push sources: records that others bring, through a Kafka topic or in a call."""
+"""Push sources: their Kafka topics are read here, from the position in the chain to the batch that is committed."""

@@ -15,14 +15,14 @@ from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Taken
 from odf_common.errors import Unavailable
 from odf_common.service.retry import keep_trying
-from odf_ingest.batch import MessageBatch
 from odf_ingest.errors import HalfMissing, PositionMoved, is_storage_fault
-from odf_ingest.push.machine import Event, Phase
-from odf_ingest.push.owned import OwnedSources
-from odf_ingest.push.record import Key, Span, Wait
-from odf_ingest.push.records import Records
+from odf_ingest.prepare.batch import MessageBatch
+from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.batch_worker import Work
+from odf_ingest.push.kafka_records import Records
 from odf_ingest.push.source import LIMIT, PushSource
-from odf_ingest.push.work import Work
+from odf_ingest.push.source_record import Key, Span, Wait
+from odf_ingest.push.state_machine import Event, Phase
 
 log = structlog.stdlib.get_logger(__name__)
 

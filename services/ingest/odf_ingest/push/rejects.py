@@ -19,9 +19,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import Bus, DeadLetter
 from odf_common.ports.store import BlobStore
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
-from odf_ingest.batch import BadRecord, MessageBatch
+from odf_ingest.commit.position import SourcePosition
 from odf_ingest.errors import RecordRejected, TooManyRejected
-from odf_ingest.position import SourcePosition
+from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.source_settings import BadRecords, load_settings
 
 log = structlog.stdlib.get_logger(__name__)

@@ -11,10 +11,10 @@ import numpy as np
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Chunk
 from odf_common.identity.did import DatasetId
-from odf_ingest.batch import MessageBatch, Part, Search
-from odf_ingest.prepare import Plan
-from odf_ingest.push.record import Key, Trouble, Wait
-from odf_ingest.values import Values
+from odf_ingest.prepare.batch import MessageBatch, Part, Search
+from odf_ingest.prepare.preparer import Plan
+from odf_ingest.push.source_record import Key, Trouble, Wait
+from odf_ingest.read.message_buffer import Values
 
 LIMIT = 2  # batches at work: one is committed while the next is read
 BEHIND = 5  # times the delay that a batch may take to fill with messages that wait already

@@ -5,7 +5,7 @@ from typing import Final
 
 from odf_common.errors import Refused
 from odf_ingest.errors import SourceQueries, SourceRetries, SourceWaits
-from odf_ingest.push.record import SourceRecord, Trouble
+from odf_ingest.push.source_record import SourceRecord, Trouble
 
 PATIENCE: Final = 2.0  # seconds for which something may be tried again before it is told
 LONG: Final = 10.0  # seconds after which a query or a commit counts as one that does not get on

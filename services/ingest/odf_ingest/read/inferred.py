@@ -20,8 +20,8 @@ import pyarrow.types as kind
 from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
 from odf_ingest.read.json_exact import decode_object
+from odf_ingest.read.message_buffer import Values
 from odf_ingest.read.type_names import Quoted, shown
-from odf_ingest.values import Values
 
 # An integer of so many digits that a double may not hold it.
 _LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")

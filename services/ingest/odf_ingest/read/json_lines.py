@@ -24,7 +24,7 @@ from odf_ingest.read.json_exact import (
     with_plain_numbers,
 )
 from odf_ingest.read.lines import read_lines
-from odf_ingest.values import Values
+from odf_ingest.read.message_buffer import Values
 
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")

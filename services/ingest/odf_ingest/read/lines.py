@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
-from odf_ingest.sift import sift
+from odf_ingest.read.isolate_bad_records import sift
 
 _AT_ONCE: Final = 16_384  # records; the first bad one is looked for among so many
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odf_common.data.slices import hash_slice, read_slice, write_slice
-from odf_ingest.equality import comparable, equal
-from odf_ingest.merge_keys import key_array
+from odf_ingest.history.equality import comparable, equal
+from odf_ingest.history.key_index import key_array
 
 
 def a_nan(bits: int) -> float:

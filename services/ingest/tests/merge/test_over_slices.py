@@ -34,12 +34,12 @@ from odf_common.metadata.steps import (
 )
 from odf_common.ports.store import ObjectKind
 from odf_common.testing.profiles import examples
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.position import SourcePosition
+from odf_ingest.commit.slice_writer import Reached
 from odf_ingest.errors import SnapshotRetractsTooMuch
 from odf_ingest.merge import takes_whole_batches
-from odf_ingest.position import SourcePosition
-from odf_ingest.prepare import Prepared
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.slices import Reached
+from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.source_settings import SourceSettings, save_settings
 
 APPEND, RETRACT, FROM, TO = range(4)

@@ -18,10 +18,10 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.current_rows import CurrentRows
 from odf_ingest.errors import HalfCorrection, SnapshotRetractsTooMuch
+from odf_ingest.history.current_rows import CurrentRows
+from odf_ingest.history.key_index import KeyIndex, Keys, key_array
 from odf_ingest.merge import Merged, merge
-from odf_ingest.merge_keys import KeyIndex, Keys, key_array
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings
 
 START = datetime(2020, 1, 1, tzinfo=UTC)

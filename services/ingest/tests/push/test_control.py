@@ -11,14 +11,14 @@ from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJs
 from odf_common.ports.bus import DeadLetter
 from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
 from odf_common.service.request_reply import Replies
-from odf_ingest.commit import position_of
+from odf_ingest.commit.committer import position_of
+from odf_ingest.control import source_commands as commands
+from odf_ingest.control.source_commands import SourceCommands
+from odf_ingest.control.source_control import SourceControl
 from odf_ingest.errors import SourceStopped
-from odf_ingest.push import commands
-from odf_ingest.push.commands import SourceCommands
-from odf_ingest.push.control import SourceControl
-from odf_ingest.push.machine import Phase
-from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push.assigned_sources import OwnedSources
 from odf_ingest.push.source import Limits
+from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 from .test_reader import TOPIC, Broker, Running, message, running

@@ -16,10 +16,10 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from odf_ingest.batch import FileBatch
-from odf_ingest.commit import Outcome
+from odf_ingest.commit.committer import Outcome
+from odf_ingest.commit.file_commit import FileCommit, chosen_source
 from odf_ingest.errors import KeyReused, NothingCommitted
-from odf_ingest.push.file import FileCommit, chosen_source
+from odf_ingest.prepare.batch import FileBatch
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
 EVENT_TIME = Timestamp.parse("2020-06-01T00:00:00Z")
@@ -155,7 +155,7 @@ def test_a_push_that_was_committed_though_its_answer_was_lost_is_not_cancelled(
 ) -> None:
     bench = make_bench()
     bench.coordinator.loses_replies = 1
-    monkeypatch.setattr("odf_ingest.propose.Proposals.propose.__defaults__", (0.05,))
+    monkeypatch.setattr("odf_ingest.commit.propose.Proposals.propose.__defaults__", (0.05,))
     asked = iter([True] * 4 + [False] * 10)
     assert not push(bench, tmp_path, line(1), is_wanted=lambda: next(asked)).is_new
     assert len(bench.rows()) == 1
@@ -209,7 +209,7 @@ def test_a_lost_reply_does_not_repeat_the_batch(
 ) -> None:
     bench = make_bench()
     bench.coordinator.loses_replies = 1
-    monkeypatch.setattr("odf_ingest.propose.Proposals.propose.__defaults__", (0.05,))
+    monkeypatch.setattr("odf_ingest.commit.propose.Proposals.propose.__defaults__", (0.05,))
     outcome = push(bench, tmp_path, line(1))
     assert not outcome.is_new
     assert len(bench.rows()) == 1

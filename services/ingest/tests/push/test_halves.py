@@ -11,9 +11,9 @@ from odf_common.metadata.events import DisablePushSource
 from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson, Transform
 from odf_common.ports.engine import IsWanted
 from odf_common.testing.builders import a_query
-from odf_ingest.commit import position_of
+from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceStopped, SourceWaits
-from odf_ingest.prepare import Preparer
+from odf_ingest.prepare.preparer import Preparer
 
 from .test_reader import TOPIC, Broker, Running, running
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from odf_common.errors import Refused
-from odf_ingest.commit import Outcome
-from odf_ingest.push.inflight import IsWanted, PushesInFlight, Target, cancelled
+from odf_ingest.commit.committer import Outcome
+from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target, cancelled
 
 
 class Slow:

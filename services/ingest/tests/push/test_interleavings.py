@@ -20,13 +20,14 @@ from odf_common.metadata.steps import ReadStepNdJson
 from odf_common.ports.store import CatalogEntry
 from odf_common.testing.builders import a_push_source
 from odf_common.testing.profiles import examples
-from odf_ingest.push import owned, reader, record
-from odf_ingest.push.machine import LIVE, Phase
-from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push import assigned_sources as owned
+from odf_ingest.push import reader, source_record
+from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.batch_worker import Work
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import Limits
-from odf_ingest.push.work import Work
+from odf_ingest.push.state_machine import LIVE, Phase
 
 from .test_reader import Broker, message
 
@@ -212,8 +213,8 @@ class World:
 @pytest.fixture
 def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
     for module, name in (
-        (record, "FIRST"),
-        (record, "LONGEST"),
+        (source_record, "FIRST"),
+        (source_record, "LONGEST"),
         (owned, "BUSY"),
         (reader, "IDLE"),
         (owned, "PATROL"),

@@ -20,14 +20,14 @@ from odf_common.dataset.rejects import (
 from odf_common.metadata.events import SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
-from odf_ingest.batch import MessageBatch, Part
-from odf_ingest.commit import Outcome, position_of
+from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.errors import PositionMoved, RecordRejected, TooManyRejected, TopicReplaced
-from odf_ingest.prepare import plan_of
-from odf_ingest.push.messages import KafkaBatch
+from odf_ingest.prepare.batch import MessageBatch, Part
+from odf_ingest.prepare.preparer import plan_of
+from odf_ingest.push.kafka_batch import KafkaBatch
 from odf_ingest.push.rejects import Rejecting
+from odf_ingest.read.message_buffer import Values
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
-from odf_ingest.values import Values
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
 

@@ -22,12 +22,12 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from odf_ingest.batch import FileBatch, MessageBatch, Part
-from odf_ingest.prepare import plan_of
-from odf_ingest.push.file import FileCommit
-from odf_ingest.push.messages import KafkaBatch
+from odf_ingest.commit.file_commit import FileCommit
+from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
+from odf_ingest.prepare.preparer import plan_of
+from odf_ingest.push.kafka_batch import KafkaBatch
 from odf_ingest.push.rejects import Rejecting
-from odf_ingest.values import Values
+from odf_ingest.read.message_buffer import Values
 
 OPEN = ReadStepNdJson()
 CAME = 1_600_000_000_000  # ms, when each message came

@@ -25,14 +25,14 @@ from odf_common.metadata.steps import (
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import CatalogEntry
 from odf_ingest import metrics
-from odf_ingest.commit import position_of
+from odf_ingest.commit.committer import position_of
+from odf_ingest.control.drain import Drains
 from odf_ingest.errors import SourceStopped
-from odf_ingest.push.drain import Drains
-from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.batch_worker import Work
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import MOST, Limits
-from odf_ingest.push.work import Work
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 TOPIC = "odf.push.a.default"

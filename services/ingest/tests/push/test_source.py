@@ -8,10 +8,10 @@ from odf_common.adapters.kafka.records import Chunk
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.testing.builders import a_dataset, a_push_source
-from odf_ingest.batch import MessageBatch
-from odf_ingest.prepare import Plan
-from odf_ingest.push.record import Wait
+from odf_ingest.prepare.batch import MessageBatch
+from odf_ingest.prepare.preparer import Plan
 from odf_ingest.push.source import LONGEST, MOST, Limits, PushSource
+from odf_ingest.push.source_record import Wait
 
 
 def a_source(

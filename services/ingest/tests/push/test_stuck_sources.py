@@ -22,10 +22,10 @@ from odf_common.ports.engine import QueryNotWanted, QueryTooSlow
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.testing.builders import a_dataset, a_push_source, a_query, a_source_state, some_data
-from odf_ingest.batch import Search
-from odf_ingest.push import owned, stalls
+from odf_ingest.prepare.batch import Search
+from odf_ingest.push import assigned_sources, stalls
 from odf_ingest.push.inspector import Inspection, Inspector
-from odf_ingest.push.machine import Phase
+from odf_ingest.push.state_machine import Phase
 
 from .test_reader import TOPIC, Broker, Running, message, running
 
@@ -306,7 +306,7 @@ def test_a_bug_in_the_inspection_of_some_keeps_others_from_nothing() -> None:
 def test_a_catalog_that_fails_once_is_looked_through_again(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owned, "RESCAN", 0.05)
+    monkeypatch.setattr(assigned_sources, "RESCAN", 0.05)
     with running(make_bench(), broker) as node:
         entries = node.catalog.entries
         failures: list[Exception] = [ValueError("a bug"), StorageUnavailable(what="names", why="EIO")]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import infer_batch, infer_records, read_batch, read_inferred, suspects
-from odf_ingest.sift import sift
-from odf_ingest.values import Values
+from odf_ingest.read.isolate_bad_records import sift
+from odf_ingest.read.message_buffer import Values
 
 STEPS = [ReadStepNdJson(), ReadStepJson()]
 

@@ -19,7 +19,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import infer_records, read_batch, read_inferred, read_records, suspects
 from odf_ingest.read.csv_records import grammar_of
-from odf_ingest.sift import sift
+from odf_ingest.read.isolate_bad_records import sift
 
 JSON_STEPS: Final = [ReadStepNdJson(), ReadStepJson()]
 STEPS: Final = [*JSON_STEPS, ReadStepCsv()]

@@ -18,8 +18,8 @@ from odf_common.ports.engine import QueryNotWanted
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.service.retry import keep_trying
 from odf_ingest import metrics
-from odf_ingest.batch import BadRecord, MessageBatch
-from odf_ingest.commit import Outcome
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.committer import Outcome
 from odf_ingest.errors import (
     HalfMissing,
     PositionMoved,
@@ -30,12 +30,12 @@ from odf_ingest.errors import (
     TopicReplaced,
     is_storage_fault,
 )
-from odf_ingest.prepare import Plan, Prepared, Preparer
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.push.messages import KafkaBatch, Read
-from odf_ingest.push.record import Trouble, as_of
+from odf_ingest.prepare.batch import BadRecord, MessageBatch
+from odf_ingest.prepare.preparer import Plan, Prepared, Preparer
+from odf_ingest.push.kafka_batch import KafkaBatch, Read
 from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import PushSource
+from odf_ingest.push.source_record import Trouble, as_of
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -21,16 +21,16 @@ from odf_common.metadata.events import AddPushSource
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest import metrics
-from odf_ingest.batch import Search
-from odf_ingest.commit import position_of
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceStopped
+from odf_ingest.prepare.batch import Search
 from odf_ingest.push import stalls
 from odf_ingest.push.inspector import Inspection, Inspector
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.push.machine import Event, Phase
-from odf_ingest.push.opening import open_source
-from odf_ingest.push.record import FIRST, Key, SourceRecord, Span, Stop, Trouble, Wait, as_of
 from odf_ingest.push.source import Limits, PushSource
+from odf_ingest.push.source_record import FIRST, Key, SourceRecord, Span, Stop, Trouble, Wait, as_of
+from odf_ingest.push.start_position import open_source
+from odf_ingest.push.state_machine import Event, Phase
 
 log = structlog.stdlib.get_logger(__name__)
 

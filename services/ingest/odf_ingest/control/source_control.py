@@ -13,17 +13,17 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import BlobStore, CatalogEntry
-from odf_ingest.batch import MessagePosition, Search
-from odf_ingest.commit import position_of
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.file_commit import chosen_source
+from odf_ingest.commit.position import SourcePosition, TopicPosition
+from odf_ingest.commit.slice_writer import HELD, Reached
 from odf_ingest.errors import AlreadyCommitted, NoTopic
-from odf_ingest.position import SourcePosition, TopicPosition
-from odf_ingest.prepare import Prepared
-from odf_ingest.push.file import chosen_source
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.push.machine import Phase
-from odf_ingest.push.owned import OwnedSources
-from odf_ingest.push.record import Key, SourceRecord
-from odf_ingest.slices import HELD, Reached
+from odf_ingest.prepare.batch import MessagePosition, Search
+from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.source_record import Key, SourceRecord
+from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
 
 PATIENCE: Final = 60.0  # seconds for finding the message beyond help

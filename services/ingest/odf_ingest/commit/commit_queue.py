@@ -10,9 +10,9 @@ from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind
-from odf_ingest.commit import Batch, BatchCommitter, Outcome
-from odf_ingest.history import DatasetHistory
-from odf_ingest.push.pools import SerialQueue
+from odf_common.service.pools import SerialQueue
+from odf_ingest.commit.committer import Batch, BatchCommitter, Outcome
+from odf_ingest.history.history import DatasetHistory
 
 
 class Lane:

@@ -6,7 +6,8 @@ from concurrent.futures import Future
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
-from odf_ingest.batch import BadRecord, MessageBatch
+from odf_ingest.commit.position import SourcePosition, TopicPosition
+from odf_ingest.commit.slice_writer import HELD, Reached
 from odf_ingest.errors import (
     AlreadyCommitted,
     HalfCorrection,
@@ -15,10 +16,9 @@ from odf_ingest.errors import (
     SourceGone,
     TopicReplaced,
 )
-from odf_ingest.position import SourcePosition, TopicPosition
-from odf_ingest.prepare import Plan, Prepared, plan_of
+from odf_ingest.prepare.batch import BadRecord, MessageBatch
+from odf_ingest.prepare.preparer import Plan, Prepared, plan_of
 from odf_ingest.push.rejects import Rejecting
-from odf_ingest.slices import HELD, Reached
 
 Read = Callable[[Plan, MessageBatch], Prepared]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
-from odf_ingest.values import Values
+from odf_ingest.read.message_buffer import Values
 
 CHUNK: Final = 1024  # messages; a larger group with faults is cut into such first
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.values import Places, Values
+from odf_ingest.read.message_buffer import Places, Values
 
 MessagePosition = tuple[int, int]  # partition and offset
 

@@ -10,7 +10,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import CatalogEntry
-from odf_ingest.commit import position_of
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import (
     SourceGone,
     SourceQueries,
@@ -19,10 +20,9 @@ from odf_ingest.errors import (
     TopicGone,
     TopicReplaced,
 )
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.push.opening import require_same
-from odf_ingest.push.owned import OwnedSources
+from odf_ingest.push.assigned_sources import OwnedSources
 from odf_ingest.push.reader import PushReader
+from odf_ingest.push.start_position import require_same
 
 LOOK: Final = 0.01  # seconds between two looks at the chain
 TELL: Final = 0.25  # seconds between two words of progress

@@ -8,7 +8,7 @@ from odf_common.codec.times import time_message
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
 from odf_common.service.request_reply import Replies
-from odf_ingest.slices import Draft
+from odf_ingest.commit.slice_writer import Draft
 
 WAIT: Final = 5.0  # seconds for an answer
 

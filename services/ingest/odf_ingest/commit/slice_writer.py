@@ -28,12 +28,12 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind
-from odf_ingest.conform import conformed, data_columns, without_dictionaries
-from odf_ingest.event_time import filled, greatest
-from odf_ingest.history import SliceRecords
+from odf_ingest.commit.position import KIND, SourcePosition
+from odf_ingest.history.align_columns import conformed, data_columns, without_dictionaries
+from odf_ingest.history.history import SliceRecords
 from odf_ingest.merge import History, Merged, key_columns, merge
-from odf_ingest.position import KIND, SourcePosition
-from odf_ingest.prepare import Prepared
+from odf_ingest.prepare.event_time import filled, greatest
+from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.source_settings import SourceSettings, load_settings
 
 HELD: Final = "held"

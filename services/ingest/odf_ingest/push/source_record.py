@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, Self
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
-from odf_ingest.batch import Search
 from odf_ingest.errors import HalfCorrection, SourceStopped, is_storage_fault
-from odf_ingest.push.machine import LIVE, Event, Phase, after
+from odf_ingest.prepare.batch import Search
+from odf_ingest.push.state_machine import LIVE, Event, Phase, after
 
 if TYPE_CHECKING:
     from odf_ingest.push.source import PushSource

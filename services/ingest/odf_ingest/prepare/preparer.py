@@ -22,12 +22,12 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import ReadStepParquet
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import IsWanted, always
-from odf_ingest.batch import BadRecord, FileBatch, MessageBatch, Part
-from odf_ingest.conform import data_columns
-from odf_ingest.event_time import greatest, with_event_time
-from odf_ingest.inferred_columns import Columns, inferred_columns
+from odf_ingest.history.align_columns import data_columns
 from odf_ingest.merge import key_columns, operation_faults, takes_whole_batches
-from odf_ingest.preprocess import Preprocessor
+from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch, Part
+from odf_ingest.prepare.event_time import greatest, with_event_time
+from odf_ingest.prepare.inferred_columns import Columns, inferred_columns
+from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.read import (
     infer_batch,
     infer_records,
@@ -38,9 +38,9 @@ from odf_ingest.read import (
     suspects,
 )
 from odf_ingest.read.declared import declared_schema
+from odf_ingest.read.isolate_bad_records import sift
+from odf_ingest.read.message_buffer import Places
 from odf_ingest.read.years import with_known_years
-from odf_ingest.sift import sift
-from odf_ingest.values import Places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

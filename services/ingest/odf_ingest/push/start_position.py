@@ -8,12 +8,12 @@ from odf_common.errors import NotFound, OdfError
 from odf_common.metadata.events import AddPushSource
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import CatalogEntry
-from odf_ingest.commit import position_of
+from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.position import TopicPosition
 from odf_ingest.errors import PositionBeyondEnd, RecordsLost, TopicGone, TopicReplaced
-from odf_ingest.position import TopicPosition
-from odf_ingest.prepare import plan_of
-from odf_ingest.push.record import SourceRecord
+from odf_ingest.prepare.preparer import plan_of
 from odf_ingest.push.source import Limits, PushSource
+from odf_ingest.push.source_record import SourceRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

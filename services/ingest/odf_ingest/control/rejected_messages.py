@@ -27,9 +27,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetters, StoredLetter
 from odf_common.ports.store import BlobStore
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
-from odf_ingest.commit import position_of
-from odf_ingest.position import SourcePosition
-from odf_ingest.push.lanes import Lanes
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.position import SourcePosition
 
 log = structlog.stdlib.get_logger(__name__)
 

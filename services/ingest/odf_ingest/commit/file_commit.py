@@ -11,14 +11,14 @@ from odf_common.errors import InvalidInput, NotFound, StorageUnavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DatasetKind
 from odf_common.ports.engine import QueryNotWanted
-from odf_ingest.batch import FileBatch
-from odf_ingest.commit import Outcome
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.committer import Outcome
+from odf_ingest.commit.in_flight import cancelled
+from odf_ingest.commit.position import SourcePosition
+from odf_ingest.commit.slice_writer import Reached
 from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted
-from odf_ingest.position import SourcePosition
-from odf_ingest.prepare import Plan, Prepared, Preparer, plan_of
-from odf_ingest.push.inflight import cancelled
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.slices import Reached
+from odf_ingest.prepare.batch import FileBatch
+from odf_ingest.prepare.preparer import Plan, Prepared, Preparer, plan_of
 
 
 class FileCommit:

@@ -17,9 +17,9 @@ from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Outgoing
-from odf_ingest.batch import MessagePosition
-from odf_ingest.push.control import PATIENCE, SourceControl
-from odf_ingest.push.owned import OwnedSources
+from odf_ingest.control.source_control import PATIENCE, SourceControl
+from odf_ingest.prepare.batch import MessagePosition
+from odf_ingest.push.assigned_sources import OwnedSources
 
 WAIT: Final = (
     20.0  # seconds for the answer of another instance; its search for a message comes on top of that

@@ -16,16 +16,16 @@ from odf_common.ports.bus import StoredLetter
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.node.v1 import ingest_pb2, ingest_pb2_grpc
-from odf_ingest.batch import FileBatch
-from odf_ingest.commit import Outcome
-from odf_ingest.prepare import Preparer
-from odf_ingest.push.commands import SourceCommands
-from odf_ingest.push.drain import Drains
-from odf_ingest.push.file import FileCommit, chosen_source
-from odf_ingest.push.inflight import IsWanted, PushesInFlight, Target
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.push.owned import OwnedSources
-from odf_ingest.rejected import RejectedMessages, Wanted
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.committer import Outcome
+from odf_ingest.commit.file_commit import FileCommit, chosen_source
+from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target
+from odf_ingest.control.drain import Drains
+from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
+from odf_ingest.control.source_commands import SourceCommands
+from odf_ingest.prepare.batch import FileBatch
+from odf_ingest.prepare.preparer import Preparer
+from odf_ingest.push.assigned_sources import OwnedSources
 
 NAME = "odf.node.v1.Ingest"
 

@@ -13,13 +13,13 @@ from odf_common.chain.state import ChainState
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import InvalidInput, Refused
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_ingest.commit.position import KIND, SourcePosition
+from odf_ingest.commit.propose import Proposals
+from odf_ingest.commit.slice_writer import Draft, Drafter, Reached
 from odf_ingest.errors import AlreadyCommitted
-from odf_ingest.history import DatasetHistory
+from odf_ingest.history.history import DatasetHistory
 from odf_ingest.merge import History, Merged
-from odf_ingest.position import KIND, SourcePosition
-from odf_ingest.prepare import Prepared
-from odf_ingest.propose import Proposals
-from odf_ingest.slices import Draft, Drafter, Reached
+from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.source_settings import SourceSettings
 
 log = structlog.stdlib.get_logger(__name__)

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 from odf_common.errors import Refused
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.commit import Outcome
+from odf_ingest.commit.committer import Outcome
 
 POLL: Final = 0.2  # seconds between two looks at whether a waiting caller is still there
 CHUNK: Final = 1024 * 1024  # bytes compared at once

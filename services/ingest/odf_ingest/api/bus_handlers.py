@@ -8,9 +8,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Outgoing, Subscription
-from odf_ingest.push.commands import SourceCommands
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.push.owned import OwnedSources
+from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.control.source_commands import SourceCommands
+from odf_ingest.push.assigned_sources import OwnedSources
 from odf_ingest.push.reader import PushReader
 
 COMMANDS: Final = 8  # datasets at a time whose sources are resumed; finding a bad message takes a while

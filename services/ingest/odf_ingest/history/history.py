@@ -21,9 +21,9 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, ExecuteTransform
 from odf_common.metadata.steps import Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.conform import without_dictionaries
-from odf_ingest.current_rows import CurrentRows
-from odf_ingest.merge_keys import KeyIndex, Keys, key_array, with_keys
+from odf_ingest.history.align_columns import without_dictionaries
+from odf_ingest.history.current_rows import CurrentRows
+from odf_ingest.history.key_index import KeyIndex, Keys, key_array, with_keys
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from odf_common.data.columns import Operation
 from odf_common.metadata.steps import Strings
-from odf_ingest.merge_keys import Keys, key_array, with_keys
+from odf_ingest.history.key_index import Keys, key_array, with_keys
 
 _LARGEST: Final = 1 << 30  # bytes of a run that is still merged with others: Arrow's strings end at 2 GiB
 _GONE: Final = (Operation.RETRACT, Operation.CORRECT_FROM)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
-from odf_ingest.equality import comparable
+from odf_ingest.history.equality import comparable
 
 INLINE: Final = 64  # bytes of a key that is kept as it is
 Keys = npt.NDArray[np.generic]

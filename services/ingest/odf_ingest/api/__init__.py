@@ -1,0 +1,1 @@
+"""What others say to ingest: gRPC calls of the `odf` command and messages of the bus."""
