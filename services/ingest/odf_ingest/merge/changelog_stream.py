@@ -20,8 +20,8 @@ from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrateg
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import HalfCorrection
 from odf_ingest.history.key_index import key_array
-from odf_ingest.merge import DEFAULT, History, Merged, key_columns, merge, operation_faults
 from odf_ingest.merge.ordering import key_order
+from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge, operation_faults
 from odf_ingest.source_settings import SourceSettings
 
 Places = npt.NDArray[np.int64]

@@ -9,8 +9,8 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import Strings
 from odf_ingest.history.equality import equal
 from odf_ingest.history.key_index import Keys, key_array
-from odf_ingest.merge import Merged
 from odf_ingest.merge.ordering import by_key
+from odf_ingest.merge.strategy import Merged
 
 Places = npt.NDArray[np.int64]
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 from odf_common.metadata.steps import MergeStrategyLedger, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.history.key_index import key_array
-from odf_ingest.merge import DEFAULT, History, Merged, key_columns, merge
 from odf_ingest.merge.ordering import by_event_time
+from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge
 from odf_ingest.source_settings import SourceSettings
 
 

@@ -8,8 +8,8 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import MergeStrategySnapshot, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import SnapshotRetractsTooMuch
-from odf_ingest.merge import DEFAULT, History, Merged, key_columns, merge, takes_whole_batches
 from odf_ingest.merge.difference import difference
+from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge, takes_whole_batches
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings
 
 

@@ -8,10 +8,10 @@ from odf_common.data.columns import Operation
 from odf_common.metadata.steps import MergeStrategyUpsertStream, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.history.key_index import key_array
-from odf_ingest.merge import DEFAULT, History, Merged, key_columns, merge
 from odf_ingest.merge.changelog_stream import operations
 from odf_ingest.merge.difference import alike, difference
 from odf_ingest.merge.ordering import by_key
+from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge
 from odf_ingest.source_settings import SourceSettings
 
 

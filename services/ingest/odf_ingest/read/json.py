@@ -7,7 +7,9 @@ import pyarrow as pa
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepJson
-from odf_ingest.read import (
+from odf_ingest.read.columns import TimeFormats
+from odf_ingest.read.encoding import require_utf8, to_utf8
+from odf_ingest.read.format import (
     infer_batch,
     infer_records,
     read_batch,
@@ -16,8 +18,6 @@ from odf_ingest.read import (
     read_records,
     suspects,
 )
-from odf_ingest.read.columns import TimeFormats
-from odf_ingest.read.encoding import require_utf8, to_utf8
 from odf_ingest.read.json_exact import Document
 from odf_ingest.read.json_lines import (
     columns_of_batch,

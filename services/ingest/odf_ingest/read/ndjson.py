@@ -6,7 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from odf_common.metadata.steps import ReadStepNdJson
-from odf_ingest.read import (
+from odf_ingest.read.columns import TimeFormats
+from odf_ingest.read.encoding import decodable, to_utf8
+from odf_ingest.read.format import (
     infer_batch,
     infer_records,
     read_batch,
@@ -15,8 +17,6 @@ from odf_ingest.read import (
     read_records,
     suspects,
 )
-from odf_ingest.read.columns import TimeFormats
-from odf_ingest.read.encoding import decodable, to_utf8
 from odf_ingest.read.json_lines import (
     columns_of_batch,
     inferred_columns,

@@ -8,7 +8,7 @@ import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
-from odf_ingest.read import read_batch, read_file
+from odf_ingest.read.format import read_batch, read_file
 from odf_ingest.read.years import with_known_years
 
 
