@@ -1,1 +1,1 @@
-"""The only writer of heads: admits proposals, plans transforms, announces commits."""
+"""The only writer of heads: admits proposals, runs transforms, announces commits."""

@@ -1,4 +1,4 @@
-"""The coordinator put together: the only file where handlers meet adapters."""
+"""Wires the coordinator: the only module where handlers meet adapters."""
 
 from functools import partial
 from typing import Final
@@ -40,8 +40,8 @@ from odf_coordinator.transforms.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
 
-COMMITS: Final = 64  # datasets committed to at a time; one that is locked keeps its thread for seconds
-NOTICES: Final = 8  # datasets looked at a time, of those that others have moved
+COMMITS: Final = 64  # threads for commits; a locked dataset blocks its thread for seconds
+NOTICES: Final = 8  # threads for notifications of commits by other instances
 
 
 def build(env: Environment) -> Service:

@@ -46,7 +46,7 @@ def test_replacing_appends_what_has_changed(node: Coordinator, root: str) -> Non
 def test_replacing_cannot_take_a_source_away(node: Coordinator, root: str) -> None:
     node.add(root)
 
-    with pytest.raises(InvalidInput, match="sources cannot be taken away: default"):
+    with pytest.raises(InvalidInput, match="sources cannot be removed: default"):
         node.add(root.replace("sourceName: default", "sourceName: other"), replace=True)
 
 

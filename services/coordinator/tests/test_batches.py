@@ -148,5 +148,5 @@ def test_an_engine_that_says_nothing_before_the_change_leaves_no_way_on(widened:
     plan = widened.scheduler._transformer.plan(known)
     assert plan is not None
 
-    with pytest.raises(InvalidInput, match="cannot say how far the input was read"):
+    with pytest.raises(InvalidInput, match="cannot record how far the input was read"):
         widened.scheduler._transformer.perform(known, plan)

@@ -69,7 +69,7 @@ def test_data_is_dropped_told_and_made_again(
 
     assert dropped_of(odf, capsys) == {"cities": False, "cities.copy": True}
     assert odf("tail", "cities.copy") == 1
-    assert "`odf pull cities.copy` makes it again" in capsys.readouterr().err
+    assert "`odf pull cities.copy` recomputes it" in capsys.readouterr().err
     assert odf("pull", "cities.copy", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "rebuilt"
     assert odf("tail", "cities.copy") == 0

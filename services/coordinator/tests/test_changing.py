@@ -113,7 +113,7 @@ def test_events_that_only_the_node_writes_are_refused(
 ) -> None:
     before = pair.find("cities").state
 
-    with pytest.raises(Refused, match=f"{type(event).__name__} is written by the node only: .*{instead}"):
+    with pytest.raises(Refused, match=f"only the node writes {type(event).__name__}: .*{instead}"):
         pair.changing.commit_event("cities", event)
 
     assert pair.find("cities").state == before
@@ -196,7 +196,7 @@ def test_a_raised_watermark_reaches_derivatives(pair: Coordinator) -> None:
 
 
 def test_a_query_over_an_unknown_table_names_the_nearest_dataset(pair: Coordinator) -> None:
-    with pytest.raises(NotFound, match="there is no dataset citis; did you mean cities"):
+    with pytest.raises(NotFound, match="dataset citis does not exist; did you mean cities"):
         pair.reading.query("SELECT * FROM citis")
 
 
@@ -224,7 +224,7 @@ def test_a_tail_of_nothing_has_the_declared_columns(node: Coordinator, root: str
 
 
 def test_a_dotted_name_without_backticks_is_explained(pair: Coordinator) -> None:
-    with pytest.raises(InvalidQuery, match=r"has to stand in backticks: `cities\.copy`"):
+    with pytest.raises(InvalidQuery, match=r"put a name with dots in backticks: `cities\.copy`"):
         pair.reading.query("SELECT * FROM cities.copy")
     assert pair.reading.query("SELECT * FROM `cities.copy`").num_rows == 1
 

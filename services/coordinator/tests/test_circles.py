@@ -20,7 +20,7 @@ from odf_coordinator.commit.outcomes import Committed
 from odf_coordinator.commit.outcomes import Refused as RefusedOutcome
 from odf_coordinator.testing import Coordinator
 
-CIRCLE = "itself or derived of it"
+CIRCLE = "itself or derived from it"
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_a_wrong_manifest_is_refused_with_its_place_before_anything_is_committed
 @pytest.mark.parametrize(
     ("event", "said"),
     [
-        ("{kind: AddData}", "error: AddData is written by the node only: ingest commits it"),
+        ("{kind: AddData}", "error: only the node writes AddData: ingest commits it"),
         ("{kind: DisablePushSource, sourceName: none}", "error: "),
         (
             "{kind: SetTransform, inputs: [{datasetRef: cities}], transform: {kind: Sql, engine: spark}}",
@@ -105,7 +105,7 @@ def test_what_was_committed_before_a_refusal_is_told(odf: Odf, capsys: pytest.Ca
 
     told = capsys.readouterr()
     assert [row["event"] for row in json.loads(told.out)] == ["SetInfo"]
-    assert told.err.startswith("stopped at bad.yaml\nerror: AddData is written by the node only")
+    assert told.err.startswith("stopped at bad.yaml\nerror: only the node writes AddData")
 
 
 def test_a_file_that_is_not_there_is_named(odf: Odf, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,14 +50,14 @@ def filled(node: Coordinator, root: str) -> Coordinator:
             "schema: {fields: [{name: m, type: {kind: List, itemType: {kind: Decimal, precision: 5, scale: -2}}}]}",
             "column m: a decimal cannot have the negative scale -2",
         ),
-        ('schema: ["x STRUCT<a: INT, A: INT>"]', "column x: its struct has two fields called A"),
+        ('schema: ["x STRUCT<a: INT, A: INT>"]', "column x: its struct has two fields named A"),
         ("schema: [offset BIGINT]", "column offset: the name belongs to system column offset"),
         ("schema: [a INT, OP INT]", "column OP: the name belongs to system column op"),
         ("schema: [system_time TIMESTAMP]", "column system_time: the name belongs to"),
         ("schema: [a INT, a INT]", "column a: is declared twice"),
-        ("schema: [a INT, A INT]", "column A: SQL cannot tell it from a"),
+        ("schema: [a INT, A INT]", "column A: SQL cannot distinguish it from a"),
         ("schema: {fields: [{name: a, type: Int32}, {name: a, type: Int32}]}", "column a: is declared twice"),
-        ("schema: [event_time STRING]", "column event_time: the event time has to be a TIMESTAMP or DATE"),
+        ("schema: [event_time STRING]", "column event_time: the event time must be a TIMESTAMP or DATE"),
         ("schema: [a INT, b FOOBAR]", "column b: unknown type FOOBAR"),
     ],
 )
@@ -95,7 +95,7 @@ def named_event_time(root: str, name: str, columns: str) -> str:
     ("columns", "complaint"),
     [
         ("[tz TIMESTAMP, city STRING]", r"SetVocab names ts as the event time, .* did you mean tz\?"),
-        ("[city STRING]", r"SetVocab names ts as the event time, .*; there are city\."),
+        ("[city STRING]", r"SetVocab names ts as the event time, .*; columns: city\."),
     ],
 )
 def test_an_event_time_column_that_is_named_has_to_be_declared(
@@ -143,7 +143,7 @@ def test_csv_is_separated_and_quoted_by_single_characters(node: Coordinator, roo
             "Snapshot, primaryKey: [city], compareColumns: [people]",
             "column to compare people is not a declared",
         ),
-        ("ChangelogStream, primaryKey: [city]", "takes operations from column op; declare it"),
+        ("ChangelogStream, primaryKey: [city]", "reads operations from column op; declare it"),
     ],
 )
 def test_merging_needs_columns_that_are_declared(
@@ -207,11 +207,11 @@ SCHEMA = """
     [
         (PUSH, "13:7", r"metadata\[1\]\.sourceName: source default is defined twice"),
         (PUSH.replace("default", "''"), "13:7", r"metadata\[1\]\.sourceName: .*its name is empty"),
-        (POLLING, "12:7", r"metadata\[1\]: a dataset takes pushes or is polled, not both"),
+        (POLLING, "12:7", r"metadata\[1\]: a dataset has push sources or a polling source, not both"),
         (
             SCHEMA,
             "13:7",
-            r"metadata\[1\]\.schema: column op is missing; a data schema has the system columns",
+            r"metadata\[1\]\.schema: column op is missing; a data schema includes the system columns",
         ),
         (
             SCHEMA.replace("UInt64", "Duration"),
@@ -253,9 +253,7 @@ def test_a_second_snapshot_source_is_refused_by_add_and_by_commit(node: Coordina
 
 def test_a_derivative_without_transform_is_refused(node: Coordinator) -> None:
     text = "{kind: DatasetSnapshot, version: 1, content: {name: a, kind: Derivative, metadata: []}}"
-    with pytest.raises(
-        InvalidInput, match=r"^m0\.yaml:1:\d+: a: content\.metadata: a derivative dataset needs"
-    ):
+    with pytest.raises(InvalidInput, match=r"^m0\.yaml:1:\d+: a: content\.metadata: a derivative needs"):
         node.add(text)
 
 
@@ -333,7 +331,7 @@ def test_single_events_are_looked_at_as_those_of_manifests(node: Coordinator, ro
             SetVocab(offset_column="city"),
             "source default: column city: the name belongs to system column city",
         ),
-        (SetVocab(offset_column="op"), "two system columns are called op"),
+        (SetVocab(offset_column="op"), "two system columns are named op"),
         (SetVocab(offset_column=""), "a system column needs a name"),
         (SetDataSchema(raw_arrow_schema=b"garbage"), "^rawArrowSchema: "),
         (SetDataSchema(schema=DataSchema(fields=(offset, offset))), "column offset: is declared twice"),
@@ -421,5 +419,5 @@ def test_a_polled_dataset_keeps_working_and_a_pull_says_that_nothing_was_fetched
 
 @pytest.mark.usefixtures("polled")
 def test_a_polled_dataset_is_not_pushed_to_by_another_manifest(node: Coordinator, root: str) -> None:
-    with pytest.raises(InvalidInput, match=r"^m0\.yaml:\S+ cities: .*sources cannot be taken away: polling"):
+    with pytest.raises(InvalidInput, match=r"^m0\.yaml:\S+ cities: .*sources cannot be removed: polling"):
         node.add(root, replace=True)

@@ -159,7 +159,7 @@ def test_a_copy_of_a_derivative_is_left_as_it_is(story: Story) -> None:
 
 
 def test_a_reset_that_loses_what_was_read_is_refused_unless_it_is_forced(story: Story) -> None:
-    with pytest.raises(Refused, match=r"--force, then `odf pull --reset-derivatives cities`"):
+    with pytest.raises(Refused, match=r"--force, then roll back .*`odf pull --reset-derivatives cities`"):
         story.node.changing.reset("cities", story.first)
 
 

@@ -152,7 +152,7 @@ def test_the_newest_go_before_the_others(story: Story, monkeypatch: pytest.Monke
 def test_reading_says_how_to_have_the_data_again(story: Story) -> None:
     story.node.dropping.drop("cities.copy")
 
-    with pytest.raises(DataDropped, match=r"data of cities\.copy is not here: .*`odf pull cities\.copy`"):
+    with pytest.raises(DataDropped, match=r"data of cities\.copy is missing: .*`odf pull cities\.copy`"):
         story.node.reading.tail("cities.copy", 1)
     with pytest.raises(DataDropped, match=r"`odf pull cities\.copy`"):
         story.node.reading.query("SELECT * FROM `cities.copy`")
@@ -178,7 +178,7 @@ def test_inputs_that_were_dropped_too_are_made_again_first(story: Story) -> None
         story.node.dropping.drop(ref)
 
     alone = story.pull("copy.copy")
-    assert "the data of cities.copy is not here" in alone["copy.copy"].error
+    assert "the data of cities.copy is missing" in alone["copy.copy"].error
 
     pulled = story.pull("copy.copy", recursive=True)
 
@@ -203,7 +203,7 @@ def test_a_copy_that_lost_its_data_is_to_be_pulled_again(story: Story) -> None:
         for kind in KINDS:
             story.node.blobs.remove(known.id, kind, list(story.node.blobs.names(known.id, kind)))
 
-        with pytest.raises(CopyLost, match=rf"{ref} is a copy; `odf pull URL --as {ref}` brings it again"):
+        with pytest.raises(CopyLost, match=rf"{ref} is a copy; `odf pull URL --as {ref}` fetches it again"):
             story.node.reading.tail(ref, 1)
 
         assert f"{ref} is a copy of a dataset that is kept elsewhere" in story.pull(ref)[ref].error
@@ -214,7 +214,7 @@ def test_what_an_input_could_not_give_again_is_kept(story: Story) -> None:
     links = list(iterate(story.node.datasets.reader(known.id), known.state.head))
     story.node.changing.reset("cities", links[1][0], is_forced=True)
 
-    with pytest.raises(Refused, match=r"no longer has block .* could not be made again"):
+    with pytest.raises(Refused, match=r"no longer has block .* could not be recomputed"):
         story.node.dropping.drop("cities.copy")
 
     assert story.objects("cities.copy")
@@ -250,7 +250,7 @@ def test_what_comes_otherwise_is_not_stored_and_names_the_block(story: Story, wh
     first = [(name, decoded.block) for name, decoded, _ in links if list(objects_of(decoded.block.event))][-1]
     rebuilding = replace(story.node.pulling.rebuilding, engine=Differing(what))
 
-    with pytest.raises(RebuildDiffers, match=f"cannot be made again: {what}: declared") as caught:
+    with pytest.raises(RebuildDiffers, match=f"cannot be rebuilt: {what}: declared") as caught:
         list(rebuilding.rebuild(known))
 
     assert caught.value.block == str(first[0])

@@ -1,4 +1,4 @@
-"""Data of derivatives that the engine which is here did not compute: it is kept, since it could not be made again."""
+"""Data of derivatives that the engine which is here did not compute: it is kept, since it could not be recomputed."""
 
 import re
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ def test_what_another_engine_computed_is_kept(versioned: Coordinator) -> None:
     versioned.engine.version = "two"
 
     with pytest.raises(
-        Refused, match=r"cities\.copy could not be made again here: asked for one, here is two"
+        Refused, match=r"cities\.copy could not be recomputed here: asked for one, here is two"
     ):
         versioned.dropping.drop("cities.copy")
 
@@ -87,7 +87,7 @@ def test_a_query_that_the_engine_here_cannot_read_is_kept(
 
     monkeypatch.setattr(versioned.engine, "validate", refuse)
 
-    with pytest.raises(Refused, match="could not be made again here: syntax error"):
+    with pytest.raises(Refused, match="could not be recomputed here: syntax error"):
         versioned.dropping.drop("cities.copy")
 
     assert slices(versioned)
@@ -135,7 +135,7 @@ def test_what_the_engine_that_was_there_dropped_is_made_again_by_that_one_only(
 
     said = str(told(versioned))
 
-    assert "was computed by spark one, which is not here either" in said
+    assert "was computed by spark one, which is not installed" in said
     assert slices(versioned) == set()
     versioned.engine.version = "one"
     assert list(versioned.pulling.rebuilding.rebuild(versioned.find("cities.copy"))) == [1]
@@ -169,7 +169,7 @@ def test_a_new_query_on_dropped_data_says_that_it_was_dropped(versioned: Coordin
     versioned.engine.version = "two"
     before = versioned.find("cities.copy").state
 
-    with pytest.raises(DataDropped, match=r"`odf pull cities\.copy` makes it again"):
+    with pytest.raises(DataDropped, match=r"`odf pull cities\.copy` recomputes it"):
         commit_again(versioned)
 
     assert versioned.find("cities.copy").state == before

@@ -40,7 +40,7 @@ def test_data_dropped_while_its_newest_is_made_again_stays_dropped(filled: Coord
     known = filled.find("cities.copy")
     rebuilding = replace(filled.pulling.rebuilding, engine=DroppingAtTheEnd())
 
-    with pytest.raises(DataDropped, match=r"the data of cities\.copy is not here"):
+    with pytest.raises(DataDropped, match=r"the data of cities\.copy is missing"):
         list(rebuilding.rebuild(known))
 
     assert is_dropped(filled.datasets, known)

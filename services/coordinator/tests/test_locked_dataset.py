@@ -77,7 +77,7 @@ def test_a_lock_that_is_kept_stops_its_own_dataset_and_no_other(tmp_path: Path, 
             propose(node, messages, node.find("towns"))
             until(lambda: len(answered()) == 2)
             assert node.find("cities").state == cities.state
-            until(lambda: "commits wait" in problems()["cities"])
+            until(lambda: "commits are waiting" in problems()["cities"])
             assert problems()["towns"] == ""
         until(lambda: str(cities.id) in answered())
     assert node.find("cities").state.info is not None

@@ -198,7 +198,7 @@ def test_a_query_for_columns_that_were_not_read_yet_is_told_what_to_do_first(evo
     evolving.engine.failures = [InvalidQuery(text="there is no column country")]
     new = evolving.query("SELECT event_time, city, country FROM cities")
 
-    with pytest.raises(InvalidQuery, match="no column country; cities has another schema by now: pull"):
+    with pytest.raises(InvalidQuery, match="no column country; the schema of cities has changed: pull"):
         node.changing.commit_event("cities.copy", new)
     node.work()
     node.changing.commit_event("cities.copy", new)

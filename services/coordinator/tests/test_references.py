@@ -238,5 +238,5 @@ def test_a_circle_that_was_staged_in_two_datasets_is_never_closed(
         )
     cities.references.fast_forward("first@next")
 
-    with pytest.raises(Refused, match="second cannot read other, which is second itself or derived of it"):
+    with pytest.raises(Refused, match="second cannot read other, which is second itself or derived from it"):
         cities.references.fast_forward("second@next")

@@ -35,7 +35,7 @@ def listed(node: Coordinator) -> dict[str, DatasetSummary]:
 @pytest.mark.parametrize(
     ("error", "why", "remedy"),
     [
-        (Unavailable(what="the disk", why="EIO"), "the disk cannot be reached: EIO", "it is tried again"),
+        (Unavailable(what="the disk", why="EIO"), "the disk cannot be reached: EIO", "it is retried"),
         (OSError(5, "Input/output error"), "OSError: [Errno 5] Input/output error", "`odf verify towns`"),
         (ZeroDivisionError(), "ZeroDivisionError", "`odf verify towns`"),
     ],
@@ -89,8 +89,8 @@ def test_a_bug_in_one_transform_is_its_problem_and_it_is_tried_again(
     monkeypatch.setattr(pair.engine, "execute_transform", failing)
     pair.work()
     found = listed(pair)["cities.copy"]
-    assert found.problem.startswith("a bug of the node: ZeroDivisionError")
-    assert "log has the traceback" in found.remedy
+    assert found.problem.startswith("a bug in the node: ZeroDivisionError")
+    assert "traceback from the coordinator" in found.remedy
 
     monkeypatch.setattr(pair.engine, "execute_transform", run)
     pair.now += 1
@@ -110,7 +110,7 @@ def test_a_derivative_that_waits_for_the_engine_says_so(
     pair.work()
     found = listed(pair)["cities.copy"]
     assert found.problem == "the engine cannot be reached: no heartbeat for 120 s"
-    assert found.remedy.startswith("it is tried again automatically")
+    assert found.remedy.startswith("it is retried automatically")
     assert found.since > 0
 
 

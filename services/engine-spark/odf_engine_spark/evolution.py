@@ -26,7 +26,7 @@ def require_columns(known: pa.Schema, new: pa.Schema, vocab: DatasetVocabulary) 
     try:
         check_evolution(before, continued_schema(new, with_new_columns(before, new), vocab))
     except InvalidInput as error:
-        text = f"{error}; a new query may add columns, but the dataset keeps those it has, under their names and types"
+        text = f"{error}; a new query may add columns, but existing ones keep their names and types"
         raise InvalidQuery(text=text) from error
 
 

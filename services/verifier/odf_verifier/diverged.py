@@ -29,7 +29,7 @@ def diverged_inputs(env: Environment, target: Target, state: ChainState) -> Iter
         if not Line(partial(env.blobs.read, dataset, ObjectKind.BLOCK), head).holds(block):
             text = (
                 f"it has read block {block} of {entry.alias}, which is no longer in its chain: {entry.alias} was "
-                f"reset, or went on in another way; {_advice(env, target)}"
+                f"reset, or has diverged; {_advice(env, target)}"
             )
             yield Problem(kind=Damage.INPUT_DIVERGED, text=text)
 

@@ -31,7 +31,7 @@ def without_dropped(blobs: BlobStore, target: Target, problems: Iterable[Problem
     ]
     if len(rest) == len(found):
         return found
-    text = f"its data was dropped; `odf pull {split_ref(target.name)[0]}` makes it again"
+    text = f"its data was dropped; `odf pull {split_ref(target.name)[0]}` recomputes it"
     return [*rest, Problem(kind=Damage.DATA_DROPPED, text=text)]
 
 

@@ -90,7 +90,7 @@ class Replay:
         except (NotFound, InputMismatch, ChainBroken) as error:
             name = dropped_input(self._env, stored.event) if isinstance(error, NotFound) else None
             if name is not None:
-                text = f"cannot be replayed: the data of {name} was dropped; `odf pull {name}` makes it again"
+                text = f"cannot be replayed: the data of {name} was dropped; `odf pull {name}` recomputes it"
                 return problem(Damage.INPUT_DROPPED, text)
             return problem(Damage.INPUT_MISSING, f"an input is not here as the transform saw it: {error}")
         else:

@@ -68,7 +68,7 @@ def test_dropped_data_is_told_once_with_what_makes_it_again(story: Story, chain:
     verdict = story.verify(chain, SCOPE)
     (problem,) = verdict.problems
     assert (verdict.word, problem.kind) == ("dropped", Damage.DATA_DROPPED)
-    assert problem.text == "its data was dropped; `odf pull hourly` makes it again"
+    assert problem.text == "its data was dropped; `odf pull hourly` recomputes it"
 
 
 def test_what_is_lost_after_a_drop_is_damage(story: Story, chain: AChain) -> None:

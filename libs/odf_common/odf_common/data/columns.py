@@ -116,9 +116,7 @@ def _event_time(records: pa.Table, name: str) -> pa.ChunkedArray:
     elif kind.is_date64(column.type):
         column = column.cast(pa.date32())
     elif not kind.is_date32(column.type):
-        raise InvalidInput(
-            text=f"the event time has to be a TIMESTAMP or DATE, not {column.type}", where=where
-        )
+        raise InvalidInput(text=f"the event time must be a TIMESTAMP or DATE, not {column.type}", where=where)
     if column.null_count:
         raise InvalidInput(text=f"{column.null_count} records have no event time", where=where)
     return column

@@ -13,7 +13,7 @@ WORKING = PullItem(alias="hourly", state="running", stage="computing", rows=3, t
     ("error", "text"),
     [
         ("hourly has read a block", "hourly has read a block"),
-        ("the data of hourly is not here", "the data of hourly is not here"),
+        ("the data of hourly is missing", "the data of hourly is missing"),
         ("hourly.late is read", "hourly: hourly.late is read"),
         ("no column a", "hourly: no column a"),
     ],

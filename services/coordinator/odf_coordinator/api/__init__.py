@@ -1,1 +1,1 @@
-"""What others say to the coordinator: gRPC calls of the `odf` command and messages of the bus, and the answers."""
+"""The coordinator's API: gRPC calls, bus messages, and their responses."""

@@ -1,4 +1,4 @@
-"""What the coordinator does with messages: commands get one reply each, notifications wake transforms."""
+"""Handlers of bus messages: each command gets one reply, notifications wake transforms."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,19 +30,19 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commands:
-    """Answers proposals."""
+    """Handles proposals and imports."""
 
     committer: Committer
     importer: Importer
 
     def handle(self, message: Envelope) -> Iterable[Outgoing]:
-        """Return the reply; what could not be read is refused too."""
+        """Return the reply; an unreadable command is refused too."""
         try:
             outcome = self._outcome(message)
         except OdfError as error:
             if isinstance(error, Unavailable) and not isinstance(error, StorageUnavailable):
                 raise
-            # A fault of one dataset's files is answered: waiting for it would keep all others waiting.
+            # A fault of one dataset's files is answered at once: retrying would block a thread for other datasets.
             outcome = refusal(error)
         _note(message, outcome)
         return (Outgoing(topic=COORDINATOR_REPLIES, envelope=_answer(message, outcome)),)
@@ -55,7 +55,7 @@ class Commands:
             case "import_chain":
                 return self._import(dataset, message.import_chain)
             case other:
-                raise InvalidInput(text=f"the coordinator takes no {other or 'empty'} command")
+                raise InvalidInput(text=f"unknown command {other or '(empty)'}")
 
     def _propose(self, dataset: DatasetId, body: bus.Propose) -> Outcome:
         return self.committer.commit(
@@ -77,14 +77,14 @@ class Commands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notifications:
-    """Wakes the derivatives of datasets that other instances have moved; forgets datasets that are gone."""
+    """Wakes derivatives after commits by other instances; forgets deleted datasets."""
 
     scheduler: Scheduler
     datasets: Datasets
     slices: Slices
 
     def handle(self, message: Envelope) -> Iterable[Outgoing]:
-        """Mark what may be stale now; answers nothing."""
+        """Enqueue what may be stale now; sends no reply."""
         match message.WhichOneof("body"):
             case "committed":
                 self.scheduler.on_announced(DatasetId.parse(message.dataset_id))
@@ -100,7 +100,7 @@ class Notifications:
 
 
 def known_event(raw: bytes) -> KnownEvent:
-    """Read an event; raises `InvalidInput` for one that this version does not know."""
+    """Decode an event; raises `InvalidInput` if its kind is unknown to this version."""
     event = decode_event(raw)
     if isinstance(event, UnknownEvent):
         raise InvalidInput(text=f"an event of kind {event.discriminator} cannot be committed: {event.reason}")

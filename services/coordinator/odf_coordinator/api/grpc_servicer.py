@@ -1,4 +1,4 @@
-"""The gRPC service `odf.node.v1.Coordinator`: requests to calls, results to answers. Errors are left to the server."""
+"""The gRPC service `odf.node.v1.Coordinator`: maps requests to calls, results to replies. The server maps errors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,12 +37,12 @@ from odf_coordinator.transforms.late_counter import late_rows
 from odf_coordinator.transforms.scheduler import Scheduler
 
 NAME = "odf.node.v1.Coordinator"
-WAITING_SECONDS: Final = 60.0  # who waits for a dataset asks again more often
+WAITING_SECONDS: Final = 60.0  # a caller that waits for a dataset retries more often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What answers the questions."""
+    """The components behind the service."""
 
     datasets: Datasets
     adding: Adding
@@ -55,14 +55,14 @@ class Parts:
 
 
 class Servicer(CoordinatorServicer):
-    """Answers the `odf` command and other services."""
+    """Serves the `odf` command and other services."""
 
     def __init__(self, parts: Parts) -> None:
-        """Answer with these parts."""
+        """Use these components."""
         self._parts = parts
 
     def Add(self, request: wire.AddRequest, context: grpc.ServicerContext) -> wire.AddReply:  # noqa: N802
-        """Make datasets of manifests."""
+        """Create or replace datasets from manifests."""
         manifests = tuple(Manifest(name=one.name, text=one.text) for one in request.manifests)
         added = self._parts.adding.add(manifests, is_replacing=request.replace)
         results = [
@@ -97,7 +97,7 @@ class Servicer(CoordinatorServicer):
     def LastEvent(  # noqa: N802
         self, request: wire.LastEventRequest, context: grpc.ServicerContext
     ) -> wire.LastEventReply:
-        """Return the event of a kind that is in force."""
+        """Return the current event of a kind."""
         known = self._parts.datasets.find_at(request.ref)
         event = known.state.definitions.in_force(request.kind)
         return wire.LastEventReply(
@@ -113,7 +113,7 @@ class Servicer(CoordinatorServicer):
         return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
 
     def Query(self, request: wire.SqlRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
-        """Iterate over the Arrow stream of an answer."""
+        """Iterate over the Arrow stream of a query's result."""
         table = self._parts.reading.query(request.sql)
         return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
 
@@ -122,7 +122,7 @@ class Servicer(CoordinatorServicer):
         pulling = self._parts.pulling
         if request.HasField("set_watermark"):
             if request.all or not request.refs or any(is_pattern(ref) for ref in request.refs):
-                raise InvalidInput(text="a watermark is set on datasets given by name")
+                raise InvalidInput(text="set a watermark on datasets by name, not by pattern or --all")
             steps = pulling.set_watermarks(request.refs, time_of(request.set_watermark))
         elif request.reset_derivatives:
             steps = pulling.derive_again(
@@ -140,7 +140,7 @@ class Servicer(CoordinatorServicer):
         return map(_pull_item, steps)
 
     def Rename(self, request: wire.RenameRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
-        """Give a dataset another name."""
+        """Rename a dataset."""
         return self._told(self._parts.changing.rename(request.ref, request.new_alias))
 
     def Delete(self, request: wire.DeleteRequest, context: grpc.ServicerContext) -> wire.DeleteReply:  # noqa: N802
@@ -177,7 +177,7 @@ class Servicer(CoordinatorServicer):
         return wire.ListRefsReply(refs=[ref_item(one) for one in self._parts.references.all(request.ref)])
 
     def SetRef(self, request: wire.SetRefRequest, context: grpc.ServicerContext) -> wire.RefItem:  # noqa: N802
-        """Make or move a reference."""
+        """Create or move a reference."""
         expected = Expected(request.expected) if request.HasField("expected") else None
         return ref_item(self._parts.references.set(request.ref, request.block, expected))
 
@@ -199,12 +199,12 @@ class Servicer(CoordinatorServicer):
         return encode_comparison(compared.relation, compared.common)
 
     def _told(self, one: Known | Unreadable) -> wire.DatasetSummary:
-        """Return the summary of a dataset; one that cannot be summed up says so, and hides no other."""
+        """Return the summary of a dataset, or its problem; one bad dataset must not hide the others."""
         if isinstance(one, Unreadable):
             return unreadable_summary(one)
         try:
             return self._summary(one)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this dataset only
+        except Exception as error:  # noqa: BLE001 - any error concerns this dataset only
             return unreadable_summary(self._parts.datasets.unreadable(one.entry, error))
 
     def _summary(self, known: Known, *, data_size: int = 0) -> wire.DatasetSummary:
@@ -214,7 +214,7 @@ class Servicer(CoordinatorServicer):
             or self._parts.datasets.waits.recent(known.id, WAITING_SECONDS)
             or unheard(known, self._parts.datasets.is_ours),
             data_size=data_size,
-            # Only of derivatives: a listing opens no file of a root but its head.
+            # Derivatives only: a listing opens no file of a root except its head.
             is_dropped=known.is_derivative and was_dropped(self._parts.datasets, known),
             late=late_rows(self._parts.datasets.blobs, known.id) if known.is_derivative else 0,
             rejects=rejects_of(self._parts.datasets, known),

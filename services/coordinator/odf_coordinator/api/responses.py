@@ -1,4 +1,4 @@
-"""What the coordinator shows of a dataset."""
+"""Datasets and references as gRPC replies."""
 
 from collections.abc import Callable
 from typing import Final
@@ -24,7 +24,7 @@ def summary(
     late: int = 0,
     rejects: Rejects = NONE,
 ) -> wire.DatasetSummary:
-    """Return a dataset as the answer to a question."""
+    """Return a dataset as a gRPC message."""
     state = known.state
     return wire.DatasetSummary(
         alias=known.alias,
@@ -49,7 +49,7 @@ def summary(
 
 
 def unheard(known: Known, is_ours: Callable[[DatasetId], bool]) -> Problem | None:
-    """Return the problem of a dataset of ours whose push sources have no topic, as after its key was brought here."""
+    """Return the problem of an owned dataset whose push sources have no topic, as after `odf key import`."""
     missing = known.state.push_sources.keys() - known.entry.push_topics.keys()
     if not missing or not is_ours(known.id):
         return None
@@ -61,7 +61,7 @@ def unheard(known: Known, is_ours: Callable[[DatasetId], bool]) -> Problem | Non
 
 
 def unreadable_summary(one: Unreadable) -> wire.DatasetSummary:
-    """Return what can be told of a dataset whose chain cannot be read."""
+    """Return the summary of a dataset whose chain cannot be read."""
     entry = one.entry
     return wire.DatasetSummary(
         alias=entry.alias,
@@ -74,7 +74,7 @@ def unreadable_summary(one: Unreadable) -> wire.DatasetSummary:
 
 
 def ref_item(reference: Reference) -> wire.RefItem:
-    """Return a reference as the answer to a question."""
+    """Return a reference as a gRPC message."""
     compared = reference.compared
     return wire.RefItem(
         name=reference.name,

@@ -1,1 +1,1 @@
-"""Which datasets there are, who may write them, and what is wrong with them."""
+"""Which datasets exist, who may write them, and what is wrong with them."""

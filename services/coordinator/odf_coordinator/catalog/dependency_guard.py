@@ -1,4 +1,4 @@
-"""Who reads whom: no dataset comes to read itself, over whatever steps, and none loses what it reads."""
+"""Guards the dependency graph: refuses cycles, and keeps inputs from being deleted while a transform is committed."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ from odf_coordinator.catalog.registry import Datasets, DatasetUnknown
 def inputs_kept(
     datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool = False
 ) -> Iterator[None]:
-    """Keep what datasets read as it is while `events` come into a dataset, if a transform is among them.
+    """Freeze the dependency graph while `events` with a transform are committed to a dataset.
 
-    Raises `InvalidInput` if that would close a circle, and `DatasetUnknown` for an input that is not here where
-    they must be. Take it before `Committer.exclusively`, never inside.
+    Raises `InvalidInput` for a cycle, and, with `are_here`, `DatasetUnknown` for an input that does not exist here.
+    Acquire it before `Committer.exclusively`, never inside, or two commits could deadlock.
     """
     events = tuple(events)
     if not any(isinstance(event, SetTransform) for event in events):
@@ -31,11 +31,11 @@ def inputs_kept(
 def require_inputs_kept(
     datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool
 ) -> None:
-    """Raise what `inputs_kept` raises; for those who hold the catalog's lock."""
+    """Raise what `inputs_kept` raises; the caller holds the catalog's lock."""
     for one in (one for event in events if isinstance(event, SetTransform) for one in event.inputs):
         dataset, name = DatasetId.parse(one.dataset_ref), one.alias or one.dataset_ref
         if datasets.is_derived_of(dataset, entry.dataset_id):
-            text = f"{entry.alias} cannot read {name}, which is {entry.alias} itself or derived of it"
+            text = f"{entry.alias} cannot read {name}, which is {entry.alias} itself or derived from it"
             raise InvalidInput(text=text)
         if are_here and datasets.catalog.by_id(dataset) is None:
             raise DatasetUnknown(what=name)

@@ -1,4 +1,4 @@
-"""The private keys of datasets kept here: `$ODF_HOME/keys/<fed01…>`, for the owner's eyes only; and who may commit."""
+"""The private keys of this node's datasets, `$ODF_HOME/keys/<fed01…>`, and who may commit to a dataset."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,30 +18,30 @@ class NotOwned(Refused):
     reason: str = "NotOwned"
 
     def advice(self) -> str:
-        """Return what can be done with a copy, and how it ceases to be one."""
+        """Return what can be done with a copy, and how to own it."""
         return (
-            "pull what is new from where it is kept, `odf pull URL`; or, to go on with it here, bring its key: "
+            "update the copy with `odf pull URL`; or, to continue the dataset here, import its key: "
             "`odf key import DATASET FILE`"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFolder:
-    """Keeps keys; whoever holds a dataset's key is its owner, others have copies."""
+    """Stores keys; a node that has a dataset's key owns it, others have copies."""
 
     folder: Path
 
     def save(self, key: PrivateKey) -> None:
-        """Store a key, durably."""
+        """Store a key durably."""
         keep_dataset_key(self.folder, key)
 
     def has(self, dataset: DatasetId) -> bool:
-        """Tell whether the dataset was made here, or its key was brought here."""
+        """Return whether this node has the dataset's key."""
         return has_dataset_key(self.folder, dataset)
 
     @guarded
     def remove(self, dataset: DatasetId) -> None:
-        """Forget a key; nothing happens when there is none."""
+        """Delete a key, if it exists."""
         self._path(dataset).unlink(missing_ok=True)
 
     def _path(self, dataset: DatasetId) -> Path:
@@ -50,13 +50,13 @@ class KeyFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owners:
-    """Tells which datasets are ours to commit to."""
+    """Checks which datasets this node may commit to."""
 
     keys: KeyFolder
     catalog: Catalog
 
     def require(self, dataset: DatasetId) -> None:
-        """Return if we hold the dataset's key; raises `NotOwned` for a copy."""
+        """Raise `NotOwned` unless this node has the dataset's key."""
         if not self.keys.has(dataset):
             entry = self.catalog.by_id(dataset)
             name = str(dataset) if entry is None else entry.alias

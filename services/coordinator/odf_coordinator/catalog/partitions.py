@@ -1,4 +1,4 @@
-"""Which datasets this instance looks after: those in the partitions of the coordinator's commands that it holds."""
+"""Which datasets this instance updates: those in its assigned partitions of the coordinator's command topic."""
 
 import threading
 import time
@@ -16,10 +16,10 @@ READ_AGAIN_SECONDS: Final = 10.0
 
 
 class Ownership:
-    """Knows the partitions held; takes over the datasets of those that are new."""
+    """Tracks the assigned partitions; takes over the datasets of new ones."""
 
     def __init__(self, *, datasets: Datasets, keys: KeyFolder, tell: Callable[[ChainState], None]) -> None:
-        """Begin with none; `tell` is told the state of each dataset that becomes ours."""
+        """No partition is assigned yet; `tell` is called with the state of each dataset that becomes ours."""
         self._datasets = datasets
         self._keys = keys
         self._tell = tell
@@ -30,7 +30,7 @@ class Ownership:
         self._changed = threading.Condition()
 
     def on_owned(self, partitions: frozenset[int]) -> None:
-        """Learn which partitions are held now."""
+        """Set the assigned partitions."""
         with self._changed:
             self._gained |= partitions - self._owned
             self._gained &= partitions
@@ -38,16 +38,16 @@ class Ownership:
             self._changed.notify()
 
     def is_ours(self, dataset: DatasetId) -> bool:
-        """Tell whether this instance keeps a derivative up to date: it was made on this node, and falls to us."""
+        """Return whether this instance updates a dataset: its partition is assigned, and the node has its key."""
         return _partition(dataset) in self._owned and self._keys.has(dataset)
 
     def run(self, stop: threading.Event) -> None:
-        """Have the datasets of new partitions announced and checked, until told to stop."""
+        """Take over the datasets of new partitions until stopped."""
         while not stop.is_set():
             self.step()
 
     def step(self) -> None:
-        """Take over what is new, or look again at what could not be read; else wait a little."""
+        """Take over new partitions, or retry datasets that could not be read, or wait a little."""
         gained = self._take()
         if gained:
             self._take_over(gained)
@@ -67,7 +67,7 @@ class Ownership:
                 self._see(one)
 
     def _read_again(self) -> None:
-        """Look at the datasets that could not be read when they became ours."""
+        """Retry the datasets that could not be read when they became ours."""
         for dataset in tuple(self._unread):
             self._unread.discard(dataset)
             entry = self._datasets.catalog.by_id(dataset) if _partition(dataset) in self._owned else None

@@ -1,4 +1,4 @@
-"""What is wrong with datasets: in words, since when, and what to do about it."""
+"""Problems of datasets: what is wrong, since when, and what to do about it."""
 
 import threading
 import time
@@ -17,21 +17,21 @@ class Problem:
     text: str
     remedy: str = ""
     cause: object = None
-    """What has to change before it is tried again automatically; None: it is tried anyway."""
+    """What has to change before an automatic retry; None: it is retried anyway."""
     since: Timestamp = field(compare=False)
 
 
 class Problems:
-    """The present problem of each dataset that has one; safe to use from many threads."""
+    """The current problem of each dataset that has one; thread-safe."""
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Start without problems."""
         self._known: dict[DatasetId, Problem] = {}
         self._seen: dict[DatasetId, float] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Return how many datasets have one."""
+        """Return the number of datasets with a problem."""
         return len(self._known)
 
     def get(self, dataset: DatasetId) -> Problem | None:
@@ -40,7 +40,7 @@ class Problems:
             return self._known.get(dataset)
 
     def note(self, dataset: DatasetId, text: str, *, remedy: str = "", cause: object = None) -> bool:
-        """Note a problem; True when it is another one than before. Until it changes, it is as old as it was."""
+        """Record a problem; return whether it is a new one. An unchanged problem keeps its `since`."""
         new = Problem(text=text, remedy=remedy, cause=cause, since=Timestamp(time.time_ns()))
         with self._lock:
             self._seen[dataset] = time.monotonic()
@@ -50,13 +50,13 @@ class Problems:
             return True
 
     def clear(self, dataset: DatasetId) -> None:
-        """Note that a dataset has no problem."""
+        """Record that a dataset has no problem."""
         with self._lock:
             self._known.pop(dataset, None)
             self._seen.pop(dataset, None)
 
     def recent(self, dataset: DatasetId, seconds: float) -> Problem | None:
-        """Return the problem of a dataset if it was met in the last `seconds`; an older one is forgotten."""
+        """Return the problem of a dataset if it was recorded in the last `seconds`; forget an older one."""
         with self._lock:
             is_old = time.monotonic() - self._seen.get(dataset, 0.0) > seconds
         if is_old:
@@ -72,10 +72,10 @@ class Problems:
 
 
 def remedy_of(error: Exception, otherwise: str) -> str:
-    """Return what to do about an error; `otherwise` where it does not say so itself."""
+    """Return what to do about an error: its own advice, else `otherwise`."""
     advice = error.advice() if isinstance(error, OdfError) else ""
     if advice:
         return advice
     if isinstance(error, Unavailable):
-        return "it is tried again automatically; `odf status` shows which part of the node is down"
+        return "it is retried automatically; `odf status` shows which part of the node is down"
     return otherwise

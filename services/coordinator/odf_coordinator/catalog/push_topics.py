@@ -1,4 +1,4 @@
-"""Push topics: a name for each push source, fixed when the source is made (design: push topics)."""
+"""Push topics: a name for each push source, fixed when the source is created (design: push topics)."""
 
 import hashlib
 import itertools
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 PREFIX: Final = "odf.push"
 MAX_LENGTH: Final = 249  # Kafka's limit for the name of a topic
-DIGEST: Final = 8  # hexadecimal digits that tell apart what would be called the same
+DIGEST: Final = 8  # hex digits that distinguish topics whose names would collide
 _OTHER: Final = re.compile(r"[^a-z0-9._-]")
 
 
@@ -17,17 +17,17 @@ class PushTopics(Protocol):
 
     @property
     def prefix(self) -> str:
-        """Return what the names of this node's topics begin with."""
+        """Return the prefix of this node's topics."""
 
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
-        """Make a topic that keeps every record until told otherwise; nothing happens when it is there."""
+        """Create a topic with unlimited retention, unless it exists."""
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; nothing happens when it is not there."""
+        """Delete a topic, if it exists."""
 
 
 def topic_name(alias: str, source: str, taken: Collection[str], *, prefix: str = "") -> str:
-    """Return `[prefix]odf.push.[account.]dataset.source`, with a digest where it is taken or too long."""
+    """Return `[prefix]odf.push.[account.]dataset.source`, with a digest if that is taken or too long."""
     plain = prefix + ".".join(
         (PREFIX, *(_OTHER.sub("-", part.lower()) for part in (*alias.split("/"), source)))
     )

@@ -1,4 +1,4 @@
-"""This node's datasets: from a reference to catalog entry, chain state and blocks."""
+"""This node's datasets: from a reference to the catalog entry, chain state and blocks."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class States(Protocol):
     """Folded chains."""
 
     def at(self, dataset: DatasetId, head: Multihash) -> ChainState:
-        """Return the state at a block of the chain."""
+        """Return the state at a block that is, or is to be, the head."""
 
     def aside(self, dataset: DatasetId, block: Multihash) -> ChainState:
         """Return the state at a block that is not the head."""
@@ -34,26 +34,26 @@ class States(Protocol):
         """Return the state at the head."""
 
     def remember(self, state: ChainState) -> None:
-        """Keep a state that is known to be right."""
+        """Cache the state of a new head."""
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop what is known of a dataset that has gone."""
+        """Drop the states of a deleted dataset."""
 
 
 @dataclass(eq=False, kw_only=True)
 class DatasetUnknown(NotFound):
-    """No dataset bears this name or id."""
+    """No dataset has this name or id."""
 
     nearest: str | None = None
 
     def __str__(self) -> str:
-        """Return the reference that led nowhere, and the nearest name."""
+        """Return the unknown name or id, and the nearest name."""
         return f"dataset {self.what} does not exist" + (
             f"; did you mean {self.nearest}?" if self.nearest else ""
         )
 
     def advice(self) -> str:
-        """Return how to see what there is."""
+        """Return how to list datasets."""
         return "`odf list` shows the datasets of this node"
 
 
@@ -62,15 +62,15 @@ class ReferenceUnknown(NotFound):
     """The dataset has no reference of this name."""
 
     def advice(self) -> str:
-        """Return how to see what there is."""
+        """Return how to list or create references."""
         return (
-            "`odf ref list DATASET` shows the references of a dataset, `odf ref set DATASET@NAME` makes one"
+            "`odf ref list DATASET` shows the references of a dataset, `odf ref set DATASET@NAME` creates one"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A dataset that has a name and blocks, at one of its references."""
+    """A dataset with a name and blocks, at one of its references."""
 
     entry: CatalogEntry
     state: ChainState
@@ -88,7 +88,7 @@ class Known:
 
     @property
     def is_derivative(self) -> bool:
-        """Tell whether it takes its data from other datasets."""
+        """Return whether its data is derived from other datasets."""
         return self.state.kind is DatasetKind.Derivative
 
     def inputs(self) -> tuple[DatasetId, ...]:
@@ -98,7 +98,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A dataset that has a name, and why its chain cannot be read."""
+    """A dataset whose chain cannot be read, and why."""
 
     entry: CatalogEntry
     why: str
@@ -108,7 +108,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Datasets:
-    """Looks datasets up; those that are not `is_ours` are copies."""
+    """Looks up datasets; those for which `is_ours` is False are copies."""
 
     catalog: Catalog
     states: States
@@ -116,11 +116,11 @@ class Datasets:
     refs: RefReader
     is_ours: Callable[[DatasetId], bool] = lambda _: True
     troubles: Problems = field(default_factory=Problems)
-    """Of datasets that could not be read when they were last listed."""
+    """Datasets that could not be read when last listed."""
     waits: Problems = field(default_factory=Problems)
-    """Of datasets that could not be committed to when that was last tried: their lock is held, say."""
+    """Datasets whose last commit could not be tried, for example because their lock is held."""
     roots: set[DatasetId] = field(default_factory=set)
-    """Datasets known to be roots, which they stay: they read no other."""
+    """Datasets known to be roots, which never changes: they read no other."""
 
     def find(self, ref: str) -> Known:
         """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name."""
@@ -139,7 +139,7 @@ class Datasets:
         return Known(entry=entry, state=self.states.aside(entry.dataset_id, block), ref=name)
 
     def require_ref(self, entry: CatalogEntry, name: str) -> Multihash:
-        """Return where a reference of a dataset is; raises `ReferenceUnknown`."""
+        """Return the block of a dataset's reference; raises `ReferenceUnknown`."""
         block = self.refs.head(entry.dataset_id, name)
         if block is None:
             raise ReferenceUnknown(what=f"reference {name} of {entry.alias}")
@@ -158,21 +158,21 @@ class Datasets:
         return found
 
     def by_id(self, dataset: DatasetId) -> Known | None:
-        """Return the dataset with this id, None when it has no name here or no blocks."""
+        """Return the dataset with this id; None if it has no name here or no blocks."""
         entry = self.catalog.by_id(dataset)
         return None if entry is None else self.known(entry)
 
     def known(self, entry: CatalogEntry) -> Known | None:
-        """Return the dataset of an entry, None when it has no blocks."""
+        """Return the dataset of an entry; None if it has no blocks."""
         state = self.states.current(entry.dataset_id)
         return None if state is None else Known(entry=entry, state=state)
 
     def all(self) -> Iterator[Known]:
-        """Iterate over all datasets by name; one that cannot be read does not hide the others."""
+        """Iterate over all readable datasets by name."""
         return (one for one in self.listed() if isinstance(one, Known))
 
     def listed(self) -> Iterator[Known | Unreadable]:
-        """Iterate over all datasets by name, those that cannot be read among them."""
+        """Iterate over all datasets by name, including unreadable ones."""
         entries = tuple(self.catalog.entries())
         if self.troubles:
             self.troubles.keep(entry.dataset_id for entry in entries)
@@ -182,19 +182,19 @@ class Datasets:
                 yield one
 
     def read(self, entry: CatalogEntry) -> Known | Unreadable | None:
-        """Return the dataset of an entry, or why it cannot be read; None when it has no blocks."""
+        """Return the dataset of an entry, or why it cannot be read; None if it has no blocks."""
         try:
             known = self.known(entry)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this dataset only
+        except Exception as error:  # noqa: BLE001 - any error concerns this dataset only
             return self.unreadable(entry, error)
         self.troubles.clear(entry.dataset_id)
         return known
 
     def unreadable(self, entry: CatalogEntry, error: Exception) -> Unreadable:
-        """Return why a dataset cannot be read; what is new of it is logged."""
+        """Return why a dataset cannot be read; a new reason is logged."""
         why = str(error) if isinstance(error, OdfError) else f"{type(error).__name__}: {error}"
         remedy = remedy_of(
-            error, f"`odf verify {entry.alias}` tells what is damaged; restore it, or delete the dataset"
+            error, f"`odf verify {entry.alias}` shows what is damaged; restore it, or delete the dataset"
         )
         if self.troubles.note(entry.dataset_id, why, remedy=remedy):
             log.error(
@@ -207,14 +207,14 @@ class Datasets:
         return Unreadable(entry=entry, why=why, remedy=remedy, since=None if noted is None else noted.since)
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop what is known of a dataset that has gone."""
+        """Drop everything cached about a deleted dataset."""
         self.states.forget(dataset)
         self.troubles.clear(dataset)
         self.waits.clear(dataset)
         self.roots.discard(dataset)
 
     def dependants(self, dataset: DatasetId) -> tuple[Known, ...]:
-        """Return the other derivatives here that read the dataset directly; of roots nothing is read for that."""
+        """Return the other derivatives that read the dataset directly; known roots are not opened for that."""
         entries = tuple(self.catalog.entries())
         self.roots.intersection_update({entry.dataset_id for entry in entries})
         derived = [
@@ -226,7 +226,7 @@ class Datasets:
         return tuple(known for known in derived if dataset in known.inputs() and known.id != dataset)
 
     def is_derived_of(self, dataset: DatasetId, origin: DatasetId) -> bool:
-        """Tell whether a dataset is `origin`, or reads it over any number of steps, as far as this node knows them."""
+        """Return whether a dataset is `origin`, or reads it directly or indirectly, as far as this node knows."""
         seen: set[DatasetId] = set()
         waiting = [dataset]
         while waiting:
@@ -240,13 +240,13 @@ class Datasets:
         return False
 
     def nearest(self, ref: str) -> str | None:
-        """Return the name most like `ref`, None when none is."""
+        """Return the name most similar to `ref`; None if none is."""
         names = {entry.alias.lower(): entry.alias for entry in self.catalog.entries()}
         close = get_close_matches(ref.lower(), names, n=1)
         return names[close[0]] if close else None
 
     def reader(self, dataset: DatasetId) -> Callable[[Multihash], bytes]:
-        """Return what reads the dataset's blocks."""
+        """Return a function that reads the dataset's blocks."""
         return lambda name: self.blobs.read(dataset, ObjectKind.BLOCK, name)
 
 

@@ -1,4 +1,4 @@
-"""Rejected messages of datasets whose sources are read here; of copies only their own node knows."""
+"""Rejected messages of the datasets whose sources this node reads; not of copies."""
 
 import structlog
 
@@ -10,9 +10,9 @@ log = structlog.get_logger(__name__)
 
 
 def rejects_of(datasets: Datasets, known: Known) -> Rejects:
-    """Return the rejected messages that wait for a decision; none, with a log line, where that cannot be read."""
+    """Return the rejected messages that await a decision; none, with a log line, if they cannot be read."""
     try:
         return open_rejects(datasets.blobs, known.state, known.entry.push_topics)
     except OdfError as error:
-        log.warning("rejected messages not counted", dataset=known.alias, why=str(error))
+        log.warning("cannot count rejected messages", dataset=known.alias, why=str(error))
         return Rejects()

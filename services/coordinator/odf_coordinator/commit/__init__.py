@@ -1,1 +1,1 @@
-"""The only code that moves heads: locks, rules, compare-and-set, what came of a proposal, announcing."""
+"""The only code that moves heads: locks, rules, compare-and-set, outcomes, announcements."""

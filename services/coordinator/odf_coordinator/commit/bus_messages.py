@@ -1,4 +1,4 @@
-"""Bus bodies of what the coordinator says."""
+"""Bodies of the coordinator's bus messages."""
 
 from typing import assert_never
 
@@ -11,7 +11,7 @@ from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refus
 
 
 def committed(state: ChainState, *, alias: str = "", already: bool = False) -> bus.Committed:
-    """Return what tells that the head is at least that of `state`."""
+    """Return the message that the head is at least that of `state`."""
     return bus.Committed(
         head=state.head.raw,
         sequence_number=state.sequence_number,
@@ -25,7 +25,7 @@ def committed(state: ChainState, *, alias: str = "", already: bool = False) -> b
 
 
 def reply(outcome: Outcome) -> Body:
-    """Return the answer to a proposal."""
+    """Return the reply to a proposal."""
     match outcome:
         case Committed(state=state, already=already):
             return committed(state, already=already)

@@ -1,9 +1,8 @@
 """The only code that moves references (design: one writer).
 
-The fence is the compare-and-set of the reference against `expected_head`. The locks around it, one in this process
-and one in Redis, only save wasted work: with either lost, or outlived, an overtaken proposal still changes nothing.
-Order of writing: objects are there before, then blocks with their signatures, then the head; each durable before
-the next.
+The reference's compare-and-set against `expected_head` guarantees correctness. The locks around it, one in this process
+and one in Redis, only avoid wasted work: if one is lost or expires, an overtaken proposal still changes nothing.
+Write order: objects first, then blocks with their signatures, then the head; each is durable before the next.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +39,7 @@ Sign = Callable[[Multihash], bytes]
 class Committer:
     """Admits blocks and moves heads."""
 
-    def __init__(  # noqa: PLR0913 - ports and what was set
+    def __init__(  # noqa: PLR0913 - ports and settings
         self,
         *,
         blobs: BlobStore,
@@ -53,9 +52,9 @@ class Committer:
         sign: Sign | None = None,
         waits: Problems | None = None,
     ) -> None:
-        """Use these ports; write blocks of `block_version`, and what `sign` makes of each one's hash beside it.
+        """Write blocks of `block_version`, each with a signature of its hash if `sign` is given.
 
-        `require_owned` raises `NotOwned` for datasets that are not ours to commit to.
+        `require_owned` raises `NotOwned` for datasets that this node must not commit to.
         """
         self._blobs = blobs
         self._refs = refs
@@ -81,9 +80,9 @@ class Committer:
         ref: str = HEAD,
         onto: ChainState | None = None,
     ) -> Outcome:
-        """Append events as consecutive blocks in one move of `ref`; a repeat of a commit is answered `already`.
+        """Append events as consecutive blocks in one move of `ref`; a repeated commit returns `already=True`.
 
-        They follow what is there, or a block `onto` of the chain; what came after that is forgotten in the same move.
+        They follow the current head, or a block `onto` of the chain; the move then also drops the blocks after `onto`.
         """
         try:
             self._require_owned(dataset)
@@ -92,12 +91,12 @@ class Committer:
         try:
             outcome = self._commit(dataset, expected_head, events, system_time, ref, onto)
         except Unavailable as error:
-            self._waits.note(dataset, f"commits wait: {error}", remedy=remedy_of(error, ""))
+            self._waits.note(dataset, f"commits are waiting: {error}", remedy=remedy_of(error, ""))
             raise
         self._waits.clear(dataset)
         return outcome
 
-    def _commit(  # noqa: PLR0917 - what `commit` is given
+    def _commit(  # noqa: PLR0917 - the arguments of `commit`
         self,
         dataset: DatasetId,
         expected_head: Multihash | None,
@@ -122,7 +121,7 @@ class Committer:
         return Committed(state=state)
 
     def require_owned(self, dataset: DatasetId) -> None:
-        """Return if the dataset is ours to commit to; raises `NotOwned`, before any work that would be in vain."""
+        """Raise `NotOwned` unless this node may commit to the dataset; call it before expensive work."""
         self._require_owned(dataset)
 
     def move(
@@ -130,7 +129,7 @@ class Committer:
     ) -> None:
         """Move a reference to a chain whose blocks and objects are stored and admitted; raises `HeadMoved`.
 
-        Once it has moved nothing is raised: the caller's answer is that it has. Listeners hear of the head only.
+        After the move nothing is raised, since the commit is final. Listeners are called for the head only.
         """
         self._refs.compare_and_set(dataset, expected=expected, new=state.head, ref=ref)
         log.info(
@@ -146,12 +145,12 @@ class Committer:
             self.tell(state)
 
     def tell(self, state: ChainState) -> None:
-        """Tell the listeners that a chain's head is at least that of `state`; one that fails is logged."""
+        """Call the listeners with a chain's state, at or before its head; errors are logged."""
         for listener in self._listeners:
             _contained(listener, state)
 
     def exclusively(self, dataset: DatasetId) -> AbstractContextManager[None]:
-        """Keep others off a dataset as far as that can be had; whoever outlives the lock meets the fence.
+        """Lock a dataset, best effort; an operation that outlives the lock fails at the compare-and-set.
 
         Raises `DatasetBusy` while another operation of this process works on it.
         """
@@ -164,7 +163,7 @@ class Committer:
         events: Sequence[KnownEvent],
         system_time: Timestamp,
     ) -> ChainState:
-        """Return the state after `events`, whose blocks are durable then."""
+        """Write the blocks of `events` durably and return the state after them."""
         for event in events:
             if isinstance(event, Seed) and event.dataset_id != dataset:
                 raise InvalidInput(text=f"the seed of {dataset} names {event.dataset_id}")
@@ -188,7 +187,7 @@ class Committer:
         events: Sequence[KnownEvent],
         system_time: Timestamp,
     ) -> Committed | HeadMoved | Refused:
-        """Tell a repeat of what has been committed from a proposal that came too late."""
+        """Distinguish a repeated proposal from one that came too late."""
         actual = self._refs.head(dataset, ref)
         if actual is None:
             return HeadMoved(expected=expected, head=None)
@@ -209,8 +208,8 @@ class Committer:
 
 
 def _contained(listener: Listener, state: ChainState) -> None:
-    """Call what is to hear of a head that has moved; its failure is logged, since it cannot undo the commit."""
+    """Call a listener; its errors are logged, since they cannot undo the commit."""
     try:
         listener(state)
     except Exception:
-        log.exception("a head has moved, and not all heard of it", dataset=str(state.dataset_id))
+        log.exception("listener failed after a commit", dataset=str(state.dataset_id))

@@ -1,8 +1,8 @@
-"""One lock per dataset: within this process, and in Redis across processes. Every wait for one is bounded.
+"""One lock per dataset: within this process, and in Redis across processes. Every wait is bounded.
 
-What guards a head is its compare-and-set; these locks only save wasted work. So a lock in Redis that stays held is
-passed over after a while, and an operation that finds the dataset busy in this process is refused for now: the caller
-tries again later, and meanwhile its thread serves other datasets.
+The head is guarded by its compare-and-set; these locks only avoid wasted work. So a Redis lock that stays held is
+ignored after a while, and an operation on a dataset that is busy in this process is refused: the caller retries later,
+and its thread serves other datasets in the meantime.
 """
 
 import threading
@@ -15,8 +15,8 @@ from typing import Final, Protocol
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 
-LOCAL_SECONDS: Final = 5.0  # for another operation of this process on the same dataset
-SHARED_SECONDS: Final = 2.0  # for another process
+LOCAL_SECONDS: Final = 5.0  # wait for another operation of this process on the same dataset
+SHARED_SECONDS: Final = 2.0  # wait for another process
 POLL_SECONDS: Final = 0.02
 
 
@@ -24,35 +24,35 @@ class Lock(Protocol):
     """A lock that is held."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release it."""
 
 
 class Locks(Protocol):
-    """One lock for each dataset, shared by all instances."""
+    """One lock per dataset, shared by all instances."""
 
     def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
-        """Return the dataset's lock, None while another instance holds it."""
+        """Return the dataset's lock; None while another instance holds it."""
 
 
 @dataclass(eq=False, kw_only=True)
 class DatasetBusy(Unavailable):
-    """Another operation works on the dataset."""
+    """Another operation is working on the dataset."""
 
     def advice(self) -> str:
         """Return what to do."""
-        return "try again when that operation is done"
+        return "retry when that operation is done"
 
 
 @dataclass(slots=True)
 class _Local:
-    """The lock of a dataset that some thread of this process uses."""
+    """The lock of a dataset in use by threads of this process."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
 
 
 class DatasetLocks:
-    """Locks of datasets; nothing is kept of a dataset that no thread works on."""
+    """Locks of datasets; only datasets in use take memory."""
 
     def __init__(self, shared: Locks, ttl_ms: int, local_seconds: float = LOCAL_SECONDS) -> None:
         """Hold locks of `shared` for `ttl_ms` at most."""
@@ -63,12 +63,12 @@ class DatasetLocks:
         self._guard = threading.Lock()
 
     def __len__(self) -> int:
-        """Return how many datasets are worked on."""
+        """Return the number of datasets in use."""
         return len(self._local)
 
     @contextmanager
     def hold(self, dataset: DatasetId) -> Iterator[None]:
-        """Keep other operations off a dataset; raises `DatasetBusy` after `local_seconds`."""
+        """Hold the dataset's locks; raises `DatasetBusy` after `local_seconds`."""
         with self._held_here(dataset):
             lock = self._wait_for_shared(dataset)
             try:
@@ -97,7 +97,7 @@ class DatasetLocks:
                     del self._local[dataset]
 
     def _wait_for_shared(self, dataset: DatasetId) -> Lock | None:
-        """Return the lock that other processes see; None where one of them keeps it."""
+        """Return the lock shared with other processes; None if one of them keeps holding it."""
         deadline = time.monotonic() + min(self._ttl_ms / 1000, SHARED_SECONDS)
         while True:
             lock = self._shared.acquire(dataset, self._ttl_ms)

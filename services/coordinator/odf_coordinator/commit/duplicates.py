@@ -1,4 +1,4 @@
-"""Telling a repeated proposal from one that came too late (design: Propose)."""
+"""Distinguishes a repeated proposal from one that came too late (design: Propose)."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,9 +20,9 @@ def is_repeat(
     events: Sequence[KnownEvent],
     system_time: Timestamp,
 ) -> bool:
-    """Tell whether the blocks after `expected` carry these events and this system time.
+    """Return whether the blocks after `expected` have these events and this system time.
 
-    Costs the blocks since `expected`, which is not needed to be of this chain, nor to be a block at all.
+    Reads the blocks since `expected`, which may be of another chain, or not a block at all.
     """
     first = _place(read, expected)
     if first is None:
@@ -37,7 +37,7 @@ def is_repeat(
 
 
 def _place(read: Read, expected: Multihash | None) -> int | None:
-    """Return the sequence number that follows `expected`, None when it is unknown here."""
+    """Return the sequence number after `expected`; None if that block is unknown here."""
     if expected is None:
         return 0
     try:

@@ -1,7 +1,7 @@
 """Announces heads (design: the chain is the outbox).
 
-What waits to be said is one state a dataset, the latest: a notification means "the head is at least this", so
-older ones need not be sent, and none is lost for good since a start announces all.
+Only the latest state per dataset is pending: a notification means "the head is at least this", so older ones need
+not be sent. None is lost for good, since all heads are announced at startup.
 """
 
 import threading
@@ -27,13 +27,13 @@ IDLE_SECONDS: Final = 0.5
 
 
 class Sender(Protocol):
-    """The part of the bus that announcing needs."""
+    """The part of the port `Bus` needed here."""
 
     def send(self, topic: str, envelope: Envelope) -> None:
         """Queue a message under its dataset's key."""
 
     def flush(self, timeout: float = 10.0) -> None:
-        """Return when all that this thread has sent is durable; raises `Unavailable` if some of it is not."""
+        """Return when all messages of this thread are durable; raises `Unavailable` if one is not."""
 
 
 class Publisher:
@@ -47,26 +47,26 @@ class Publisher:
         self._changed = threading.Condition()
 
     def announce(self, state: ChainState) -> None:
-        """Have the head announced soon."""
+        """Announce the head in the background."""
         with self._changed:
             self._waiting[state.dataset_id] = state
             self._changed.notify()
 
     def removed(self, dataset: DatasetId, alias: str) -> None:
-        """Tell that a dataset is gone; raises `Unavailable` when that cannot be said."""
+        """Announce that a dataset was removed; raises `Unavailable` if that cannot be sent."""
         with self._changed:
             self._waiting.pop(dataset, None)
         self._bus.send(NOTIFICATIONS, envelope(dataset, bus.DatasetRemoved(alias=alias)))
         self._bus.flush()
 
     def working(self, dataset: DatasetId, now: EngineProgress) -> None:
-        """Tell what the engine does for a derivative; nobody waits for that, and none of it has to arrive."""
+        """Report the progress of a derivative's transform, best effort."""
         body = bus.TransformProgress(stage=now.stage, rows=now.rows, total=now.total)
         with suppress(Unavailable):
             self._bus.send(NOTIFICATIONS, envelope(dataset, body, may_ignore=True))
 
     def run(self, stop: threading.Event) -> None:
-        """Send what waits until told to stop."""
+        """Send pending heads until stopped."""
         is_lost = False
         while not stop.is_set():
             batch = self._take()
@@ -77,7 +77,7 @@ class Publisher:
             except Unavailable as error:
                 self._put_back(batch)
                 if not is_lost:
-                    log.warning("heads cannot be announced, trying again", why=str(error))
+                    log.warning("cannot announce heads, retrying", why=str(error))
                 is_lost = True
                 stop.wait(IDLE_SECONDS)
             else:
@@ -91,7 +91,7 @@ class Publisher:
             return batch
 
     def _put_back(self, batch: dict[DatasetId, ChainState]) -> None:
-        """Keep what was not sent, unless something newer waits already."""
+        """Keep unsent states, unless newer ones are pending."""
         with self._changed:
             self._waiting = {**batch, **self._waiting}
 
@@ -99,13 +99,13 @@ class Publisher:
         for state in states:
             entry = self._catalog.by_id(state.dataset_id)
             if entry is None:
-                # A dataset is announced once it has a name; `add` gives it after the blocks.
+                # A dataset is announced once it has a name, which `add` writes after the blocks.
                 continue
             try:
                 body = committed(state, alias=entry.alias)
             except Exception:
-                # Who asks the coordinator is told the same; the heads of other datasets are announced.
-                log.exception("a head cannot be announced", dataset=entry.alias, block=str(state.head))
+                # Requests for this dataset will report the error; continue with the others.
+                log.exception("cannot announce a head", dataset=entry.alias, block=str(state.head))
                 continue
             self._bus.send(NOTIFICATIONS, envelope(state.dataset_id, body))
         self._bus.flush()

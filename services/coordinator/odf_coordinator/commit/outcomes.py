@@ -1,4 +1,4 @@
-"""What comes of a proposal: committed, overtaken, or refused (design: contracts between the parts)."""
+"""Outcomes of a proposal: committed, overtaken, or refused (design: contracts between the parts)."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from odf_common.identity.did import DatasetId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The events are in the chain, whose head is at least `state.head`; `already` when they had been before."""
+    """The events are in the chain, whose head is at least `state.head`; `already`: they were before."""
 
     state: ChainState
     already: bool = False
@@ -28,7 +28,7 @@ class HeadMoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Not acceptable, and repeating will not help; nothing has changed."""
+    """Not acceptable, and a retry will not help; nothing has changed."""
 
     code: str
     text: str
@@ -38,12 +38,12 @@ Outcome = Committed | HeadMoved | Refused
 
 
 def refusal(error: OdfError) -> Refused:
-    """Return an error as a refusal that can travel."""
+    """Return an error as a refusal that can be sent."""
     return Refused(code=error.code, text=str(error))
 
 
 def require_committed(dataset: DatasetId, outcome: Outcome) -> Committed:
-    """Return a commit; raises `HeadMoved` or `Refused` of the errors for the other outcomes."""
+    """Return the commit; raises the errors `HeadMoved` or `Refused` for other outcomes."""
     match outcome:
         case Committed():
             return outcome

@@ -1,4 +1,4 @@
-"""Changes of datasets that others commit to at the same time: begun anew until one comes through."""
+"""Retries changes of datasets that receive concurrent commits."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -7,11 +7,11 @@ from odf_common.errors import HeadMoved
 
 T = TypeVar("T")
 
-ATTEMPTS: Final = 20  # a busy root is committed to some ten times a second
+ATTEMPTS: Final = 20  # a busy root receives about ten commits a second
 
 
 def again_when_overtaken(change: Callable[[], T]) -> T:
-    """Return what a change made, beginning anew each time somebody else commits first."""
+    """Return the result of `change`, retrying it after each `HeadMoved`."""
     for _ in range(ATTEMPTS - 1):
         try:
             return change()

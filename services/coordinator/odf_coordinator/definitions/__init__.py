@@ -1,1 +1,1 @@
-"""Manifests into events: drafts, validation against chain, schemas and engine, and the creation of datasets."""
+"""From manifests to events: drafts, validation against chain, schemas and engine, creation of datasets."""

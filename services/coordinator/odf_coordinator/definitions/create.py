@@ -1,4 +1,4 @@
-"""Making datasets of manifests, and making them again: each dataset all or nothing."""
+"""Creates and replaces datasets from manifests, each dataset atomically."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """What became of a manifest: `outcome` is added, unchanged or replaced."""
+    """The result of a manifest; `outcome` is added, unchanged or replaced."""
 
     alias: str
     dataset_id: DatasetId
@@ -47,22 +47,22 @@ class Added:
 
 @dataclass(eq=False, kw_only=True)
 class NameTaken(AlreadyExists):
-    """Another dataset, or another definition of this one, bears the name."""
+    """The name belongs to another dataset, or to another definition of this one."""
 
     changed: str
 
     def __str__(self) -> str:
-        """Return the name, and in what the manifest differs."""
+        """Return the name, and where the manifest differs."""
         return f"dataset {self.what} already exists and differs in {self.changed}"
 
     def advice(self) -> str:
-        """Return how to go on."""
-        return "give --replace to change its definition, or another name"
+        """Return how to proceed."""
+        return "use --replace to change its definition, or choose another name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adding:
-    """Adds datasets."""
+    """Creates and amends datasets."""
 
     datasets: Datasets
     committer: Committer
@@ -72,7 +72,7 @@ class Adding:
     keys: KeyFolder
 
     def add(self, manifests: Sequence[Manifest], *, is_replacing: bool) -> tuple[Added, ...]:
-        """Make the datasets of all manifests. All are checked before the first is made."""
+        """Create or replace the datasets of all manifests. All are checked before the first is created."""
         drafts = drafts_of(manifests, self.datasets.catalog)
         validation = Validation(datasets=self.datasets, engine=self.engine)
         checked = []
@@ -87,10 +87,10 @@ class Adding:
         return tuple(self._make(draft) for draft in checked)
 
     def amend(self, known: Known, events: Sequence[KnownEvent]) -> Known:
-        """Append events that say something new of a dataset, and make the topics they need at its head.
+        """Append events that change a dataset, and create the topics they need if it is at its head.
 
-        With a new query comes what its migration makes, in the same commit. Raises `NotOwned` before anything is made
-        for a copy, and `InvalidQuery` when the state of the query before cannot be carried over.
+        A new query is committed together with the migration of its predecessor's state. Raises `NotOwned` for a copy,
+        before anything is created, and `InvalidQuery` if the state cannot be migrated.
         """
         self.committer.require_owned(known.id)
         time = max(self.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
@@ -103,19 +103,19 @@ class Adding:
         return replace(known, entry=entry, state=require_committed(known.id, outcome).state)
 
     def give_topics(self, known: Known, events: Iterable[KnownEvent]) -> CatalogEntry:
-        """Return the dataset's entry, kept with a topic, which exists then, for each push source of `events`."""
+        """Create a topic for each push source of `events`, and return the dataset's updated entry."""
         sources = _sources_of(events)
         entry = self.claims.entry(known.id)
         if entry.push_topics.keys() >= set(sources):
             return entry
         with self.claims.adding_topics(known.id, sources) as made, self.datasets.catalog.locked():
-            now = self.claims.entry(known.id)  # it may have been renamed
+            now = self.claims.entry(known.id)  # it may have been renamed in the meantime
             entry = replace(now, push_topics={**now.push_topics, **made})
             self.datasets.catalog.replace(entry)
         return entry
 
     def make_heard(self, known: Known) -> None:
-        """Give the push sources of a dataset topics where they have none, as after its key was brought here."""
+        """Create missing topics for the push sources of a dataset, as after `odf key import`."""
         sources = known.state.push_sources
         if sources.keys() - known.entry.push_topics.keys():
             self.give_topics(known, sources.values())
@@ -146,7 +146,7 @@ class Adding:
         return self.amend(known, changed) if changed else known
 
     def _create(self, draft: Draft) -> Known:
-        """Write key, chain, topics, and last the name, which makes the dataset one."""
+        """Write key, chain, topics, and last the name, which makes the dataset exist."""
         dataset, catalog = draft.dataset_id, self.datasets.catalog
         with self.claims.creating(dataset, draft.name, _sources_of(draft.events)) as topics:
             entry = CatalogEntry(alias=draft.name, dataset_id=dataset, push_topics=topics)
@@ -172,7 +172,7 @@ def _sources_of(events: Iterable[KnownEvent]) -> list[str]:
 
 
 def require_compatible(known: Known, draft: Draft, *, is_replacing: bool) -> None:
-    """Return if the manifest says what the dataset says, or may replace it; raises `NameTaken` otherwise."""
+    """Raise `NameTaken` unless the manifest equals the dataset's definition or may replace it."""
     changed = [type(event).__name__ for event in changes(known.state, draft.events)]
     if draft.snapshot.kind is not known.state.kind:
         changed.append("kind")

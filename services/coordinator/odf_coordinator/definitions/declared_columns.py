@@ -1,6 +1,6 @@
-"""What an event may declare: columns of which no record could ever be hashed, merged or told apart are refused.
+"""What an event may declare: columns whose records could never be hashed, merged or distinguished are refused.
 
-Complaints name source and column; `where` is a path below the event, such as `read.ddlSchema[0]`.
+Errors name source and column; `where` is a path below the event, such as `read.ddlSchema[0]`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,12 +41,12 @@ class Column:
     field: pa.Field
 
     def refused(self, text: str) -> InvalidInput:
-        """Return the complaint about the column."""
+        """Return the error for the column."""
         return InvalidInput(text=f"column {self.field.name}: {text}", where=self.path)
 
 
 def require_possible(event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
-    """Return if there can be records of what the event declares; raises `InvalidInput`."""
+    """Raise `InvalidInput` unless records of the declared form are possible."""
     match event:
         case AddPushSource() | SetPollingSource():
             try:
@@ -62,23 +62,23 @@ def require_possible(event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
 
 
 def require_pollable(event: KnownEvent) -> None:
-    """Raise `InvalidInput` for a polling source: this node has no part that fetches data."""
+    """Raise `InvalidInput` for a polling source: this node does not fetch data."""
     if isinstance(event, SetPollingSource):
         text = (
-            "polling is not supported by this node, which would never fetch this source; "
-            "declare an AddPushSource and append what you fetch with `odf ingest`"
+            "polling is not supported by this node: this source would never be fetched; "
+            "declare an AddPushSource and append fetched data with `odf ingest`"
         )
         raise InvalidInput(text=text)
 
 
 def of_source(source: Source, error: InvalidInput) -> InvalidInput:
-    """Return the complaint with the source's name before it."""
+    """Return the error prefixed with the source's name."""
     name = f"source {source.source_name}" if isinstance(source, AddPushSource) else "the polling source"
     return InvalidInput(text=f"{name}: {error.text}", where=error.where)
 
 
 def declared_columns(read: ReadStep) -> tuple[Column, ...] | None:
-    """Return the columns that a read step declares, None if it leaves them open; raises `InvalidInput`."""
+    """Return the columns that a read step declares; None if it declares none; raises `InvalidInput`."""
     if read.schema is not None:
         found = _columns_of(SetDataSchema(schema=read.schema), "read.schema")
         return tuple(Column(path=f"read.schema.fields[{n}]", field=field) for n, field in enumerate(found))
@@ -113,7 +113,7 @@ def _require_source(source: Source, vocabulary: DatasetVocabulary) -> None:
         and vocabulary.operation_type_column not in names
     ):
         text = (
-            f"a ChangelogStream takes operations from column {vocabulary.operation_type_column}; declare it"
+            f"a ChangelogStream reads operations from column {vocabulary.operation_type_column}; declare it"
         )
         raise InvalidInput(text=text, where="read")
     _require_event_time(names, vocabulary)
@@ -132,12 +132,14 @@ def _require_flat(columns: Iterable[Column]) -> None:
     """Raise `InvalidInput` for a list or a struct: a Csv cell holds one value."""
     for column in columns:
         if kind.is_nested(column.field.type):
-            text = f"Csv has no values of type {column.field.type}; declare STRING, and take it apart by preprocess"
+            text = (
+                f"Csv has no values of type {column.field.type}; declare STRING, and parse it in preprocess"
+            )
             raise column.refused(text)
 
 
 def _require_characters(read: ReadStepCsv) -> None:
-    """Raise `InvalidInput` unless what separates and quotes values are single characters."""
+    """Raise `InvalidInput` unless separator, quote and escape are single characters."""
     for name in ("separator", "quote", "escape"):
         value = getattr(read, name)
         if value and (len(value) != 1 or not value.isascii() or value in "\r\n"):
@@ -147,16 +149,16 @@ def _require_characters(read: ReadStepCsv) -> None:
 def _require_event_time(names: Sequence[str], vocabulary: DatasetVocabulary) -> None:
     """Raise `InvalidInput` if the vocabulary names an event time column that the source does not declare.
 
-    Without a name of its own the event time may be missing: it is then the time at which a record came.
+    With the default name it may be missing: the event time is then the record's arrival time.
     """
     name = vocabulary.event_time_column
     if name == DatasetVocabulary().event_time_column or name in names:
         return
     near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+    hint = f"did you mean {near[0]}?" if near else f"columns: {', '.join(names)}."
     text = (
         f"SetVocab names {name} as the event time, and the schema has no such column; {hint} "
-        "Declare it, or leave out eventTimeColumn for the time at which records come"
+        "Declare it, or leave out eventTimeColumn to use the arrival time of records"
     )
     raise InvalidInput(text=text, where="read")
 
@@ -172,7 +174,7 @@ def _require_schema(event: SetDataSchema, vocabulary: DatasetVocabulary) -> None
     names = [column.field.name for column in columns]
     for name in system_columns(vocabulary):
         if name not in names:
-            text = f"column {name} is missing; a data schema has the system columns too"
+            text = f"column {name} is missing; a data schema includes the system columns"
             raise InvalidInput(text=text, where=path)
 
 
@@ -183,7 +185,7 @@ def _require_vocabulary(event: SetVocab) -> None:
     lower = [name.lower() for name in names]
     for name in names:
         if lower.count(name.lower()) > 1:
-            raise InvalidInput(text=f"two system columns are called {name}")
+            raise InvalidInput(text=f"two system columns are named {name}")
 
 
 def system_columns(vocabulary: DatasetVocabulary) -> Strings:
@@ -205,7 +207,7 @@ def _require_distinct(columns: Sequence[Column]) -> None:
         before = seen.get(name.lower())
         seen[name.lower()] = name
         if before is not None:
-            text = "is declared twice" if before == name else f"SQL cannot tell it from {before}"
+            text = "is declared twice" if before == name else f"SQL cannot distinguish it from {before}"
             raise column.refused(f"{text}; give it another name")
 
 
@@ -215,9 +217,7 @@ def _require_own_names(columns: Iterable[Column], vocabulary: DatasetVocabulary)
     for column in columns:
         taken = system.get(column.field.name.lower())
         if taken is not None and column.field.name != event_time:
-            text = (
-                f"the name belongs to system column {taken}; give it another name, or rename that by SetVocab"
-            )
+            text = f"the name belongs to system column {taken}; rename it, or rename the system column with SetVocab"
             raise column.refused(text)
 
 
@@ -239,7 +239,7 @@ def _require_distinct_inside(column: Column, type_: pa.DataType) -> None:
         seen: set[str] = set()
         for inner in type_.fields:
             if inner.name.lower() in seen:
-                raise column.refused(f"its struct has two fields called {inner.name}")
+                raise column.refused(f"its struct has two fields named {inner.name}")
             seen.add(inner.name.lower())
 
 
@@ -259,24 +259,22 @@ def _inner(type_: pa.DataType) -> tuple[pa.Field, ...]:
 def _require_time(column: Column) -> None:
     type_ = column.field.type
     if not (kind.is_timestamp(type_) or kind.is_date(type_)):
-        raise column.refused(f"the event time has to be a TIMESTAMP or DATE, not {type_}")
+        raise column.refused(f"the event time must be a TIMESTAMP or DATE, not {type_}")
 
 
 def _require_keys(merge: MergeStrategy, names: set[str] | None) -> None:
-    """Return if the merge has a key, of columns among `names`, None where those are not known."""
+    """Raise `InvalidInput` unless the merge's key is non-empty and its columns are in `names` (None: unknown)."""
     if isinstance(merge, MergeStrategyAppend):
         return
     if not merge.primary_key:
-        raise InvalidInput(
-            text="primaryKey is empty; name the columns that tell records apart", where=PRIMARY
-        )
+        raise InvalidInput(text="primaryKey is empty; list the columns that identify a record", where=PRIMARY)
     _require_declared(merge.primary_key, names, "primary key", PRIMARY)
     if isinstance(merge, MergeStrategySnapshot) and merge.compare_columns:
         _require_declared(merge.compare_columns, names, "column to compare", COMPARED)
 
 
 def _require_flat_keys(merge: MergeStrategy, columns: Iterable[Column]) -> None:
-    """Return unless a list or a struct is part of the key: keys are sorted, and those have no order."""
+    """Raise `InvalidInput` if the key includes a list or a struct: keys are sorted, and those have no order."""
     keys = () if isinstance(merge, MergeStrategyAppend) else merge.primary_key
     nested = {one.field.name: one.field.type for one in columns if kind.is_nested(one.field.type)}
     for number, name in enumerate(keys):
@@ -290,7 +288,7 @@ def _require_declared(given: Strings, names: set[str] | None, role: str, where: 
     for number, name in enumerate(given):
         if names is not None and name not in names:
             near = get_close_matches(name, sorted(names), n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(names))}"
+            hint = f"; did you mean {near[0]}?" if near else f"; columns: {', '.join(sorted(names))}"
             raise InvalidInput(
                 text=f"{role} {name} is not a declared column{hint}", where=f"{where}[{number}]"
             )

@@ -1,4 +1,4 @@
-"""Schemas of datasets as a query sees them, also before there is data: from the chain, or from the sources' DDL."""
+"""Schemas of datasets as queries see them, even before there is data: from the chain, or from the sources' DDL."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,20 +18,20 @@ Source = AddPushSource | SetPollingSource
 
 
 def schema_of(state: ChainState) -> pa.Schema | None:
-    """Return the schema of a dataset's records with system columns, None while nobody can know it."""
+    """Return the schema of a dataset's records with system columns; None while it is unknown."""
     if state.schema is not None:
         return schema_of_event(state.schema)
     return _of_sources(sources_of(state), state.vocabulary)
 
 
 def sources_of(state: ChainState) -> tuple[Source, ...]:
-    """Return the sources that a chain takes records from."""
+    """Return the sources of a chain."""
     polled = () if state.polling_source is None else (state.polling_source,)
     return (*state.push_sources.values(), *polled)
 
 
 def schema_of_events(events: Sequence[KnownEvent]) -> pa.Schema | None:
-    """Return the schema that a dataset made of these events will have, None while nobody can know it."""
+    """Return the schema that a dataset with these events will have; None while it is unknown."""
     for event in events:
         if isinstance(event, SetDataSchema):
             return schema_of_event(event)
@@ -45,11 +45,11 @@ def vocabulary_of_events(events: Sequence[KnownEvent]) -> DatasetVocabulary:
 
 
 def with_system(schema: pa.Schema, vocabulary: DatasetVocabulary) -> pa.Schema:
-    """Return the schema with the system columns before the others, unless it has them."""
+    """Return the schema with the system columns first, unless it has them."""
     if vocabulary.offset_column in schema.names:
         return schema
     if vocabulary.event_time_column not in schema.names:
-        # Ingest fills it with the time of the source.
+        # Ingest fills it with the arrival time.
         schema = schema.append(pa.field(vocabulary.event_time_column, TIMESTAMP))
     table = with_system_columns(
         normalize_timestamps(schema.empty_table()),
@@ -69,7 +69,7 @@ def known_schemas(schemas: Mapping[str, pa.Schema | None]) -> Mapping[str, pa.Sc
 
 
 def _of_sources(sources: Sequence[Source], vocabulary: DatasetVocabulary) -> pa.Schema | None:
-    """Return what sources agree on; with preprocessing, or without a declared schema, that is unknown."""
+    """Return the common schema of the sources; None with preprocessing, or without a declared schema."""
     found: list[pa.Schema] = []
     for source in sources:
         declared = None if source.preprocess is not None else declared_schema(source.read)
@@ -82,14 +82,14 @@ def _of_sources(sources: Sequence[Source], vocabulary: DatasetVocabulary) -> pa.
 
 
 def without_operations(schema: pa.Schema, source: Source, vocabulary: DatasetVocabulary) -> pa.Schema:
-    """Leave out the column in which records of a changelog carry their own operation type."""
+    """Remove the column with the operation type of changelog records."""
     at = schema.get_field_index(vocabulary.operation_type_column)
     carries = isinstance(source.merge, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
     return schema.remove(at) if carries and at >= 0 else schema
 
 
 def declared_schema(read: ReadStep) -> pa.Schema | None:
-    """Return the columns of a read step's schema, None when it has none; raises `InvalidInput`."""
+    """Return the schema of a read step; None if it has none; raises `InvalidInput`."""
     if read.schema is not None:
         return schema_of_event(SetDataSchema(schema=read.schema))
     return ddl_to_schema(read.ddl_schema) if read.ddl_schema else None

@@ -1,4 +1,4 @@
-"""How a manifest's events compare with what a chain says: nothing new, a change, or what cannot be."""
+"""Compares a manifest's events with a chain: unchanged, a valid change, or an invalid one."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ ADVICE = "delete the dataset and add it again, or add it under another name"
 
 
 def in_force(state: ChainState, event: KnownEvent) -> KnownEvent | None:
-    """Return the event of a chain that `event` would replace, None where there is none."""
+    """Return the event of a chain that `event` would replace; None if there is none."""
     match event:
         case SetVocab():
             return state.vocab
@@ -57,9 +57,9 @@ def in_force(state: ChainState, event: KnownEvent) -> KnownEvent | None:
 
 
 def standing(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
-    """Return the events, a transform that names no version as the chain has it, where it is the same otherwise.
+    """Return the events, with the chain's engine version in a transform that names none and is otherwise equal.
 
-    So a manifest says the same after the engine has changed; who wants the new one commits the SetTransform again.
+    So a manifest remains unchanged after an engine upgrade; to upgrade, commit the SetTransform again.
     """
     known = state.transform
     if known is None:
@@ -69,13 +69,13 @@ def standing(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEven
 
 
 def changes(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
-    """Return those events that would change what the chain says."""
+    """Return the events that would change the dataset."""
     return tuple(event for event in events if in_force(state, event) != event)
 
 
 @contextmanager
 def event_at(number: int) -> Iterator[None]:
-    """Put the path of an event of a snapshot before that of each complaint about it."""
+    """Prefix the path of errors about an event with the event's path in its snapshot."""
     try:
         yield
     except InvalidInput as error:
@@ -93,12 +93,12 @@ def dropped_sources(state: ChainState, events: Sequence[KnownEvent]) -> tuple[st
 
 
 def require_whole(snapshot: DatasetSnapshot) -> None:
-    """Return if a dataset can be made of the snapshot's events alone; raises `InvalidInput` with the whole path."""
+    """Raise `InvalidInput`, with the full path, unless the snapshot's events alone can create a dataset."""
     events = snapshot.metadata
     if snapshot.kind is DatasetKind.Derivative and not any(
         isinstance(event, SetTransform) for event in events
     ):
-        text = "a derivative dataset needs a SetTransform; add one, or make its kind Root"
+        text = "a derivative needs a SetTransform; add one, or change its kind to Root"
         raise InvalidInput(text=text, where="content.metadata")
     vocabulary = vocabulary_of_events(events)
     _require_side_by_side(events)
@@ -113,7 +113,7 @@ def require_whole(snapshot: DatasetSnapshot) -> None:
 
 
 def _require_side_by_side(events: Sequence[KnownEvent]) -> None:
-    """Return if the sources may stand side by side."""
+    """Raise `InvalidInput` unless the sources can coexist in one dataset."""
     kinds: set[type] = set()
     names: set[str] = set()
     before: list[AddPushSource] = []
@@ -121,7 +121,9 @@ def _require_side_by_side(events: Sequence[KnownEvent]) -> None:
         kinds.add(type(event))
         with event_at(number):
             if {AddPushSource, SetPollingSource} <= kinds:
-                raise InvalidInput(text="a dataset takes pushes or is polled, not both; remove one source")
+                raise InvalidInput(
+                    text="a dataset has push sources or a polling source, not both; remove one"
+                )
             if isinstance(event, AddPushSource):
                 if event.source_name in names:
                     text = f"source {event.source_name} is defined twice"
@@ -132,7 +134,7 @@ def _require_side_by_side(events: Sequence[KnownEvent]) -> None:
 
 
 def _require_only_snapshot(source: AddPushSource, others: Iterable[AddPushSource]) -> None:
-    """Raise `InvalidInput` if a source and another one of the dataset would each retract the other's records."""
+    """Raise `InvalidInput` if two sources would retract each other's records."""
     for other in others:
         is_pair = isinstance(source.merge, MergeStrategySnapshot) and isinstance(
             other.merge, MergeStrategySnapshot
@@ -140,28 +142,27 @@ def _require_only_snapshot(source: AddPushSource, others: Iterable[AddPushSource
         if is_pair and other.source_name != source.source_name:
             text = (
                 f"source {other.source_name} takes snapshots too, and each would retract the records of the other; "
-                "disable one of them, or make two datasets"
+                "disable one of them, or create two datasets"
             )
             raise InvalidInput(text=text, where="merge")
 
 
 def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[KnownEvent]) -> None:
-    """Return if the events may be appended to the chain in place of what it says; raises `InvalidInput`."""
+    """Raise `InvalidInput` unless the events may replace the dataset's current definition."""
     if kind is not state.kind:
         raise InvalidInput(text=f"the dataset is {state.kind.name} and cannot become {kind.name}; {ADVICE}")
     dropped = dropped_sources(state, events)
     if dropped:
-        raise InvalidInput(text=f"sources cannot be taken away: {', '.join(dropped)}; {ADVICE}")
+        raise InvalidInput(text=f"sources cannot be removed: {', '.join(dropped)}; {ADVICE}")
     for event in changes(state, events):
         with event_at(events.index(event)):
             require_settable(state, event)
 
 
 def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[KnownEvent]) -> None:
-    """Raise `InvalidInput` unless the rules admit what events of a snapshot change on top of `past`, None: no chain.
+    """Raise `InvalidInput` unless the chain rules admit a snapshot's changes after `past` (None: no chain).
 
-    It has the rule and the path of the first event that breaks one. A polling source is refused too, unless the
-    chain has it already.
+    The error has the rule, and the path of the first event that breaks it. A new polling source is refused too.
     """
     new = (seed, *events) if past is None else changes(past, events)
     if not new:
@@ -171,7 +172,7 @@ def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[Known
         build_blocks(past, new, system_time=time, version=max(VERSIONS))
     except ChainRuleViolated as error:
         broken = new[(error.sequence_number or first) - first]
-        with event_at(events.index(broken)):  # never the seed: it is ours, and comes first
+        with event_at(events.index(broken)):  # never the seed: it is generated, and comes first
             raise InvalidInput(text=f"{error.text} (rule {error.rule})") from error
     for event in events if past is None else changes(past, events):
         with event_at(events.index(event)):
@@ -179,7 +180,7 @@ def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[Known
 
 
 def require_settable(state: ChainState, event: KnownEvent) -> None:
-    """Return if the event fits what the chain holds by now; raises `InvalidInput`."""
+    """Raise `InvalidInput` unless the event is compatible with the chain's current state."""
     if isinstance(event, AddPushSource):
         _require_only_snapshot(event, state.push_sources.values())
     match event:

@@ -1,4 +1,4 @@
-"""From manifests to datasets that could be made: parsed, put in order, inputs resolved to ids. Nothing is written."""
+"""Drafts of datasets from manifests: parsed, ordered, inputs resolved to ids. Nothing is written."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A dataset as a manifest wants it. `key` is new; it is not used where the name exists already."""
+    """A dataset as its manifest defines it. `key` is new; it is not used if the name exists."""
 
     written: Written
     snapshot: DatasetSnapshot
@@ -37,12 +37,12 @@ class Draft:
 
     @property
     def name(self) -> str:
-        """Return the alias as it was written."""
+        """Return the alias as written."""
         return self.snapshot.name
 
     @property
     def events(self) -> tuple[KnownEvent, ...]:
-        """Return what the dataset is to say of itself."""
+        """Return the metadata events, without the seed."""
         return self.snapshot.metadata
 
     def with_events(self, events: tuple[KnownEvent, ...]) -> "Draft":
@@ -51,21 +51,21 @@ class Draft:
 
     @property
     def seed(self) -> Seed:
-        """Return the event that the chain begins with."""
+        """Return the first event of the chain."""
         return Seed(dataset_id=self.dataset_id, dataset_kind=self.snapshot.kind)
 
     @contextmanager
     def placed(self) -> Iterator[None]:
-        """Put the place in the file, and the dataset's name, before each complaint, whose `where` is a path."""
+        """Prefix errors, whose `where` is a path, with the position in the file and the dataset's name."""
         with _placed(self.written):
             yield
 
 
 def drafts_of(manifests: Sequence[Manifest], catalog: Catalog) -> tuple[Draft, ...]:
-    """Return the datasets of all manifests, inputs before those who read them.
+    """Return the datasets of all manifests, inputs before their readers.
 
-    Raises `InvalidInput` that names the manifest: for a text that is no snapshot, a name given twice, datasets
-    that read each other; `DatasetUnknown` for an input that is neither here nor in the manifests.
+    Raises `InvalidInput`, naming the manifest, for an invalid snapshot, a duplicate name or a cycle, and
+    `DatasetUnknown` for an input that is neither in the catalog nor in the manifests.
     """
     drafts: dict[str, Draft] = {}
     for manifest in manifests:
@@ -79,7 +79,7 @@ def drafts_of(manifests: Sequence[Manifest], catalog: Catalog) -> tuple[Draft, .
 
 
 def resolve(event: SetTransform, ids: Mapping[str, DatasetId], catalog: Catalog) -> SetTransform:
-    """Return the transform with inputs named by id; `ids` are those of datasets yet to be made, by lower-case name."""
+    """Return the transform with inputs named by id; `ids`: datasets to be created, by lower-case name."""
     inputs = tuple(
         TransformInput(
             dataset_ref=str(_id_of(one.dataset_ref, ids, catalog)), alias=one.alias or one.dataset_ref
@@ -167,15 +167,15 @@ def _id_of(ref: str, ids: Mapping[str, DatasetId], catalog: Catalog) -> DatasetI
 
 @dataclass(eq=False, kw_only=True)
 class InputUnknown(DatasetUnknown):
-    """An input of a transform is not here."""
+    """An input of a transform does not exist."""
 
     reader: str
     where: str
 
     def __str__(self) -> str:
-        """Return which input of which dataset is missing, and where it is asked for."""
+        """Return which input of which dataset is missing, and where it is named."""
         return f"{self.where}: input {self.what} of {self.reader} does not exist"
 
     def advice(self) -> str:
         """Return what to do first."""
-        return f"add {self.what} first, or give its manifest in the same command"
+        return f"add {self.what} first, or add its manifest in the same command"

@@ -1,4 +1,4 @@
-"""Asking the engine whether transforms can run, before anything is committed."""
+"""Validates transforms with the engine before anything is committed."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ from odf_coordinator.definitions.schema_evolution import require_additive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a query sees of a dataset."""
+    """Schema and vocabulary of a dataset, as queries see them."""
 
     schema: pa.Schema | None
     vocabulary: DatasetVocabulary
@@ -35,7 +35,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A transform that can run: it names the engine's version, and makes this schema, None while that is unknown."""
+    """A valid transform with the engine's version, and its output schema, None while that is unknown."""
 
     event: SetTransform
     schema: pa.Schema | None
@@ -45,15 +45,15 @@ class Validation:
     """Checks transforms in dependency order: the output of one is the input of the next."""
 
     def __init__(self, *, datasets: Datasets, engine: Engine) -> None:
-        """Know what is in the catalog."""
+        """Resolve inputs from the catalog and from drafts checked before."""
         self._datasets = datasets
         self._engine = engine
         self._drafted: dict[DatasetId, Shape] = {}
 
     def check(self, draft: Draft) -> Draft:
-        """Return the draft if its queries can run, with the engine's version in its transform.
+        """Validate the draft's queries; return it with the engine's version in its transform.
 
-        Raises `InvalidQuery` with the engine's words and position, and `EngineNotAvailable`.
+        Raises `InvalidQuery` with the engine's message and position, and `EngineNotAvailable`.
         """
         vocabulary = vocabulary_of_events(draft.events)
         schema = schema_of_events(draft.events)
@@ -69,16 +69,16 @@ class Validation:
         return draft.with_events(tuple(events))
 
     def preprocessing(self, event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
-        """Return if the SQL of a source, where it has some, can run; raises `InvalidQuery`."""
+        """Raise `InvalidQuery` unless a source's preprocessing SQL, if any, is valid."""
         if isinstance(event, AddPushSource | SetPollingSource) and event.preprocess is not None:
             with _at("preprocess"):
                 self._engine.validate(event.preprocess, {}, {}, vocabulary)
 
     def output(self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None) -> Checked:
-        """Return a transform with the engine's version, where it names none, and its output schema.
+        """Return a transform, with the engine's version unless it names one, and its output schema.
 
-        One that the chain has already stays as it is, whatever engine is here. Raises `InvalidInput` for one that does
-        not go on from the columns of `past`, the dataset as it is.
+        A transform that is already in the chain is not changed, whatever engine is installed. Raises `InvalidInput` if
+        its columns are not compatible with `past`, the current state.
         """
         shapes = {one.alias or one.dataset_ref: self._shape(one.dataset_ref) for one in event.inputs}
         schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
@@ -107,7 +107,7 @@ class Validation:
 
 
 def _past(state: ChainState | None, event: SetTransform) -> Past | None:
-    """Return the query whose state a new one has to take over, None where there is no state, or of other inputs."""
+    """Return the query whose state a new one has to migrate; None without state, or if the inputs differ."""
     known = None if state is None or state.checkpoint is None else state.transform
     if known is None or known.inputs != event.inputs:
         return None
@@ -116,7 +116,7 @@ def _past(state: ChainState | None, event: SetTransform) -> Past | None:
 
 @contextmanager
 def _at(path: str) -> Iterator[None]:
-    """Say of complaints about SQL in which field of an event it stands."""
+    """Add the field of an event to errors about its SQL."""
     try:
         yield
     except InvalidQuery as error:
@@ -124,7 +124,7 @@ def _at(path: str) -> Iterator[None]:
 
 
 def require_inputs(tables: Iterable[str], inputs: Collection[str]) -> None:
-    """Return if every table is an input, case aside; raises `InvalidQuery` naming the first that is none."""
+    """Raise `InvalidQuery` unless every table is an input (case-insensitive)."""
     known = {name.lower() for name in inputs}
     for table in tables:
         if table.lower() not in known:

@@ -1,7 +1,7 @@
-"""Whether what a source or a query declares can go on in a dataset that has a schema: asked when it is committed.
+"""Checks, at commit, that a source's or query's declared columns are compatible with the dataset's schema.
 
-The same is asked of every batch. Columns that a source never had may be missing from it, if they are optional: they
-are null in its records. A column that the source had before is not dropped without a word.
+The same is checked for every batch. A source may lack optional columns that it never had: they are null in its
+records. A column that the source had before must not be dropped silently.
 """
 
 import pyarrow as pa
@@ -23,10 +23,10 @@ from odf_coordinator.definitions.declared_schemas import (
 def require_continuing(
     known: pa.Schema, source: Source, before: Source | None, vocabulary: DatasetVocabulary
 ) -> None:
-    """Return if records of the source fit the schema `known` of the dataset; raises `InvalidInput` naming the column.
+    """Raise `InvalidInput`, naming the column, unless records of the source fit the dataset's schema `known`.
 
-    `before` is the definition that the source replaces. What comes of SQL, or of a read step without a schema, is
-    known only when it comes.
+    `before` is the definition that the source replaces. The output of SQL, or of a read step without a schema, is known
+    only per batch, so it is not checked here.
     """
     declared = declared_records(source, vocabulary)
     if declared is None:
@@ -43,9 +43,9 @@ def require_continuing(
 
 
 def require_additive(past: ChainState, output: pa.Schema) -> None:
-    """Return if records of a new query fit the schema of a derivative, which it may add columns to.
+    """Raise `InvalidInput`, naming the column, unless records of a new query fit a derivative's schema.
 
-    `output` has the system columns. Raises `InvalidInput` naming the column (spec: Query Evolution).
+    A new query may add columns. `output` includes the system columns (spec: Query Evolution).
     """
     if past.schema is None:
         return
@@ -53,12 +53,12 @@ def require_additive(past: ChainState, output: pa.Schema) -> None:
     try:
         check_evolution(known, continued_schema(output, with_new_columns(known, output), past.vocabulary))
     except InvalidInput as error:
-        text = f"{error}; a new query may add columns, but the dataset keeps those it has, under their names and types"
+        text = f"{error}; a new query may add columns, but existing ones keep their names and types"
         raise InvalidInput(text=text, where="transform") from error
 
 
 def declared_records(source: Source, vocabulary: DatasetVocabulary) -> pa.Schema | None:
-    """Return the schema of the records of a source as far as it is declared, system columns first."""
+    """Return the declared schema of a source's records, system columns first; None if it is not declared."""
     declared = None if source.preprocess is not None else declared_schema(source.read)
     return (
         None
@@ -81,7 +81,7 @@ def _require_case(known: pa.Schema, declared: pa.Schema) -> None:
 
 
 def _require_kept(known: pa.Schema, before: pa.Schema, declared: pa.Schema) -> None:
-    """Return if the source keeps the columns of the dataset that it had, and none becomes required."""
+    """Raise `InvalidInput` unless the source keeps its columns of the dataset, and none becomes required."""
     for column in known:
         at = before.get_field_index(column.name)
         if at < 0:
@@ -94,7 +94,7 @@ def _require_kept(known: pa.Schema, before: pa.Schema, declared: pa.Schema) -> N
 
 
 def _path(source: Source, where: str) -> str:
-    """Return the path of the column that a complaint is about, or of the read step."""
+    """Return the path of the column that an error is about, or of the read step."""
     name = where.removeprefix("column ").partition(".")[0].removesuffix("[]")
     columns = declared_columns(source.read) or ()
     return next((column.path for column in columns if column.field.name == name), "read")

@@ -1,1 +1,1 @@
-"""Creating and removing datasets so that a kill at any write leaves nothing behind."""
+"""Creates and removes datasets so that a kill at any write leaves nothing behind."""

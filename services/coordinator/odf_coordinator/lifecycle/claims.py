@@ -1,10 +1,10 @@
-"""Creating and removing datasets so that a process may be killed at any write, and nothing is left that no one removes.
+"""Creates and removes datasets so that a process killed at any write leaves nothing that is not cleaned up.
 
-A dataset is created in many steps: key, chain, topics, and last its name, which makes it one. It is removed in the
-opposite order: first its name, in one step, then all else. Around either, the operation holds a claim on the dataset,
-whose record lists what there may be. One rule ends a claim, and also one that a killed process left: what the
-record lists, and no name vouches for, is removed. Topics are created and deleted while no other lock is held, since
-the broker may be slow; what cannot be removed now is removed later (`Collector`).
+A dataset is created in several steps: key, chain, topics, and last its name, which makes it exist. It is removed in
+reverse: first its name, atomically, then everything else. In both cases the operation holds a claim on the dataset,
+whose record lists what may have been created. Settling a claim, even an abandoned one, follows one rule: whatever the
+record lists and no name refers to is removed. Topics are created and deleted while no other lock is held, since the
+broker may be slow; whatever cannot be removed now is removed later (`Collector`).
 """
 
 import time
@@ -29,13 +29,13 @@ from odf_coordinator.commit.head_publisher import Publisher
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-WAIT_SECONDS: Final = 15.0  # for another operation on the same dataset, which may wait for the broker
+WAIT_SECONDS: Final = 15.0  # wait for another operation on the same dataset, which may wait for the broker
 POLL_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """Claims datasets for the time in which they are created, removed or given topics."""
+    """Claims datasets while they are created, removed or given topics."""
 
     datasets: Datasets
     refs: RefStore
@@ -47,7 +47,7 @@ class Claims:
 
     @contextmanager
     def creating(self, dataset: DatasetId, alias: str, sources: Iterable[str]) -> Iterator[Mapping[str, str]]:
-        """Yield a new topic for each source; afterwards there is a dataset with this name, or nothing of it.
+        """Yield a new topic for each source; afterwards the dataset has this name, or nothing of it exists.
 
         Raises `AlreadyExists` if the name is taken, and `DatasetBusy`.
         """
@@ -62,7 +62,7 @@ class Claims:
 
     @contextmanager
     def adding_topics(self, dataset: DatasetId, sources: Iterable[str]) -> Iterator[Mapping[str, str]]:
-        """Yield a new topic for each source that has none; those that the entry does not get are deleted afterwards.
+        """Yield a new topic for each source without one; topics that are not added to the entry are deleted afterwards.
 
         Raises `DatasetUnknown` and `DatasetBusy`.
         """
@@ -77,7 +77,7 @@ class Claims:
 
     @contextmanager
     def importing(self, dataset: DatasetId, alias: str) -> Iterator[None]:
-        """Claim a copy that is new here; objects stay if it fails, since the next attempt needs them.
+        """Claim a new copy; if the import fails its objects stay, since the next attempt continues from them.
 
         Raises `AlreadyExists` if the name is taken, and `DatasetBusy`.
         """
@@ -87,13 +87,13 @@ class Claims:
             claim.write(CatalogEntry(alias=alias, dataset_id=dataset))
 
         with self._claimed(dataset, record, is_copy=True):
-            self._drop_head(dataset)  # of an attempt that was killed before the name was taken
+            self._drop_head(dataset)  # from an attempt that was killed before the name was taken
             yield
 
     def remove(self, dataset: DatasetId, require_removable: Callable[[CatalogEntry], None]) -> CatalogEntry:
-        """Free a dataset's name and remove all of it, also one whose chain cannot be read; returns its last entry.
+        """Free a dataset's name and remove all of it, even if its chain cannot be read; return its last entry.
 
-        Once the name is free the dataset is gone: what cannot be removed at once is removed by the collector.
+        Once the name is free the dataset is gone: the collector removes what cannot be removed at once.
         """
 
         def record(claim: Claim) -> CatalogEntry:
@@ -107,7 +107,7 @@ class Claims:
             return entry
 
     def settle(self, dataset: DatasetId, is_due: Callable[[CatalogEntry], bool]) -> bool:
-        """Remove what a killed operation left of a dataset; False if the claim is held, or its record is not due."""
+        """Remove the remains of a killed operation; return False if the claim is held, or its record is not due."""
         claim = self._catalog.claim(dataset)
         if claim is None:
             return False
@@ -122,7 +122,7 @@ class Claims:
         return True
 
     def entry(self, dataset: DatasetId) -> CatalogEntry:
-        """Return the entry as it is now; raises `DatasetUnknown`."""
+        """Return the current entry; raises `DatasetUnknown`."""
         entry = self._catalog.by_id(dataset)
         if entry is None:
             raise DatasetUnknown(what=str(dataset))
@@ -136,7 +136,7 @@ class Claims:
     def _claimed(
         self, dataset: DatasetId, record: Callable[[Claim], T], *, is_copy: bool = False
     ) -> Iterator[T]:
-        """Claim a dataset, `record` under the catalog's lock, and settle the claim afterwards, whatever happened."""
+        """Claim a dataset, call `record` under the catalog's lock, and settle the claim afterwards in any case."""
         claim, recorded = self._take(dataset, record)
         try:
             try:
@@ -154,12 +154,12 @@ class Claims:
                 if claim is not None:
                     return claim, _recorded(claim, record)
             if time.monotonic() >= deadline:
-                why = f"it has been created or removed for {self.wait_seconds:g} s by another operation"
+                why = f"another operation has been creating or removing it for {self.wait_seconds:g} s"
                 raise DatasetBusy(what=f"dataset {dataset}", why=why)
             time.sleep(POLL_SECONDS)
 
     def _settle(self, claim: Claim, *, is_copy: bool) -> None:
-        """Remove what the claim recorded and no name vouches for; what is left over is logged, never raised."""
+        """Remove what the claim records and no name refers to; errors are logged, never raised."""
         entry = claim.entry
         try:
             named = self._named(entry)
@@ -173,10 +173,10 @@ class Claims:
                 self.publisher.removed(entry.dataset_id, entry.alias)
             claim.settle()
         except OdfError as error:
-            log.warning("what is left of a dataset is removed later", dataset=entry.alias, why=str(error))
+            log.warning("remains of a dataset will be removed later", dataset=entry.alias, why=str(error))
 
     def _named(self, entry: CatalogEntry) -> CatalogEntry | None:
-        """Return the dataset's entry, None if it has no name; most often it has the one that was recorded."""
+        """Return the dataset's entry; None if it has no name. The recorded name is checked first."""
         found = self._catalog.by_alias(entry.alias) if entry.alias else None
         if found is None or found.dataset_id != entry.dataset_id:
             found = self._catalog.by_id(entry.dataset_id)
@@ -202,7 +202,7 @@ class Claims:
             raise AlreadyExists(what=f"dataset {alias}")
 
     def _reserve(self, claim: Claim, alias: str, sources: Iterable[str]) -> Mapping[str, str]:
-        """Record names of topics that no dataset has, and no other claim has recorded; hold the catalog's lock."""
+        """Record topic names unused by datasets and other claims; the caller holds the catalog's lock."""
         taken = {topic for entry in self._catalog.entries() for topic in entry.push_topics.values()}
         taken |= {topic for other in self._catalog.claims() for topic in other.push_topics}
         made = topics_for(alias, sources, taken, prefix=self.topics.prefix)

@@ -1,4 +1,4 @@
-"""Removes what killed operations left: claims and files that no process holds, objects of datasets without a name."""
+"""Removes the remains of killed operations: abandoned claims and files, objects of datasets without a name."""
 
 import math
 import threading
@@ -18,16 +18,14 @@ from odf_coordinator.lifecycle.claims import Claims
 log = structlog.get_logger(__name__)
 
 INTERVAL_SECONDS: Final = 60.0
-UNFINISHED_SECONDS: Final = (
-    600.0  # no single write takes so long; a copy between file systems touches its file
-)
-# Copies that are being downloaded have no name yet, and one that was cut off continues from the objects it has.
+UNFINISHED_SECONDS: Final = 600.0  # no write takes that long; a copy between file systems touches its file
+# A copy has no name while it is downloaded, and an interrupted download continues from the objects it has.
 GRACE_SECONDS: Final = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """Looks for leftovers in the background; whatever has a name, or once had one, is left alone."""
+    """Removes leftovers in the background; datasets that have a name, or once had one, are never touched."""
 
     catalog: Catalog
     claims: Claims
@@ -36,32 +34,34 @@ class Collector:
     now: Callable[[], float] = time.time
 
     def run(self, stop: threading.Event) -> None:
-        """Collect at the start, and again every minute, until told to stop."""
-        self._attempt("names are not repaired for now", self.catalog.mend)
+        """Collect at startup and every minute, until stopped."""
+        self._attempt("cannot repair names for now", self.catalog.mend)
         swept_at = -math.inf
         while not stop.is_set():
             self.collect()
             if self.now() - swept_at >= UNFINISHED_SECONDS:
                 swept_at = self.now()
-                self._attempt("unfinished writes are not removed for now", self.sweep)
+                self._attempt("cannot remove unfinished writes for now", self.sweep)
             stop.wait(INTERVAL_SECONDS)
 
     def collect(self) -> None:
         """Settle abandoned claims, and remove killed commands' files and strays older than the grace period.
 
-        What cannot be collected now is logged, and keeps nothing else from it.
+        Each failure is logged and does not stop the rest.
         """
         deletions = self.claims.datasets.blobs.finish_deletions
-        self._attempt("files of killed commands are not removed for now", self.staging.sweep)
-        self._attempt("deletions are not finished for now", deletions)
-        self._attempt("leftovers are not collected for now", self._collect)
+        self._attempt("cannot remove files of killed commands for now", self.staging.sweep)
+        self._attempt("cannot finish deletions for now", deletions)
+        self._attempt("cannot collect leftovers for now", self._collect)
 
     def _collect(self) -> None:
         unreadable = self.catalog.unreadable()
         for entry in self.catalog.claims():
             if unreadable and self.catalog.by_id(entry.dataset_id) is None:
                 # One of the unreadable names may be this dataset's.
-                log.warning("left alone while names cannot be read", dataset=entry.alias, names=unreadable)
+                log.warning(
+                    "leftovers kept while names cannot be read", dataset=entry.alias, names=unreadable
+                )
                 continue
             self._settle(entry.dataset_id, entry.alias, lambda record: bool(record.alias))
         if unreadable:
@@ -70,7 +70,7 @@ class Collector:
             self._settle(dataset, "", lambda record: any(self._strays((record.dataset_id,))))
 
     def sweep(self) -> None:
-        """Remove what killed processes have left of unfinished writes."""
+        """Remove the unfinished writes of killed processes."""
         self.claims.datasets.blobs.sweep(self.now() - UNFINISHED_SECONDS)
 
     def _strays(self, among: Iterable[DatasetId] | None = None) -> tuple[DatasetId, ...]:
@@ -80,8 +80,8 @@ class Collector:
         try:
             if self.claims.settle(dataset, is_due):
                 log.info("leftovers of a killed operation settled", dataset=alias or str(dataset))
-        except OdfError as error:  # this one only
-            log.warning("leftovers cannot be removed for now", dataset=str(dataset), why=str(error))
+        except OdfError as error:  # skip only this dataset
+            log.warning("cannot remove leftovers for now", dataset=str(dataset), why=str(error))
 
     def _attempt(self, otherwise: str, action: Callable[[], None]) -> None:
         try:

@@ -1,1 +1,1 @@
-"""What a person asks for: change, reset, stage, import, pull, drop and rebuild, read."""
+"""The operations behind the `odf` command: modify, reset, stage, import, pull, drop and rebuild, read."""

@@ -1,6 +1,6 @@
-"""Data of derivatives that is let go, since it can be made again of the inputs: slices and checkpoints, never blocks.
+"""Drops data of derivatives that can be recomputed from the inputs: slices and checkpoints, never blocks.
 
-A note (`dataset/drop_marker.py`) is written before anything is removed, so that dropped data is not taken for lost.
+A marker (`dataset/drop_marker.py`) is written before anything is removed, to tell dropped data from lost data.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """What was let go; `size` in bytes."""
+    """What was dropped; `size` in bytes."""
 
     known: Known
     slices: int
@@ -43,17 +43,17 @@ class Dropping:
     engine: Engine
 
     def drop(self, ref: str) -> Dropped:
-        """Remove the slices and checkpoints of a derivative of ours that this node can make again.
+        """Remove the slices and checkpoints of an owned derivative that this node can recompute.
 
-        Raises `Refused` for a root, for a copy, where an input could not give again what it gave, and where a transform
-        of the chain was computed by an engine that is not here; `Unavailable` when the engine cannot be asked.
+        Raises `Refused` for a root, for a copy, if an input no longer has the blocks that were read, or if a transform
+        was computed by an engine that is not installed; `Unavailable` if the engine does not answer.
         """
         known = self.datasets.find(ref)
         if not known.is_derivative:
-            text = f"{known.alias} is a root: its data is derived of nothing, and could not be made again"
+            text = f"{known.alias} is a root: its data is not derived and cannot be recomputed"
             raise Refused(reason="DataNotDerived", text=text)
         self.committer.require_owned(known.id)
-        self._require_engine(known)  # not under the lock: a busy engine answers late
+        self._require_engine(known)  # not under the lock: a busy engine may take long to answer
         with self.committer.exclusively(known.id):
             asked, known = known, self.datasets.find(ref)
             if known.state.transform != asked.state.transform:
@@ -73,18 +73,18 @@ class Dropping:
         for done in known.state.input_progress:
             source = self.datasets.by_id(done.dataset_id)
             if source is None:
-                text = f"{done.dataset_id}, an input of {known.alias}, is not here; its data could not be made again"
+                text = f"{done.dataset_id}, an input of {known.alias}, is missing; the data could not be recomputed"
                 raise Refused(reason="DataNotDerived", text=text)
             line = Line(self.datasets.reader(source.id), source.state.head)
             if done.last_block is not None and not line.holds(done.last_block):
                 text = (
                     f"{source.alias}, an input of {known.alias}, no longer has block {done.last_block}; "
-                    "its data could not be made again"
+                    "the data could not be recomputed"
                 )
                 raise Refused(reason="DataNotDerived", text=text)
 
     def _require_engine(self, known: Known) -> None:
-        """Return if the engine that is here is the one of each transform whose results the chain has."""
+        """Raise `Refused` unless the installed engine computed every transform with results in the chain."""
         seen: set[tuple[str, str | None]] = set()
         for transform in _transforms(self.datasets, known):
             name = (transform.engine.lower(), transform.version)
@@ -93,15 +93,13 @@ class Dropping:
             seen.add(name)
             try:
                 self.engine.validate(transform, {}, {}, known.state.vocabulary)
-            except (
-                EngineNotAvailable,
-                InvalidQuery,
-            ) as error:  # another version need not even read the query
-                text = f"the data of {known.alias} could not be made again here: {error}"
+            except (EngineNotAvailable, InvalidQuery) as error:
+                # InvalidQuery, because another version may not even parse the query.
+                text = f"the data of {known.alias} could not be recomputed here: {error}"
                 raise Refused(reason="DataNotDerived", text=text) from error
 
     def _remove(self, known: Known) -> Iterator[ObjectRef]:
-        """Yield what was there and is removed; the newest is gone for good before any other."""
+        """Remove objects and yield them; the newest ones first, durably, because readers check only those."""
         blobs = self.datasets.blobs
         seen: set[tuple[ObjectKind, str]] = set()
         newest: list[ObjectRef] = []

@@ -1,4 +1,4 @@
-"""Taking over a chain whose blocks and objects another part has put into the store (design: ImportChain)."""
+"""Imports a chain whose blocks and objects another service has stored (design: ImportChain)."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from odf_coordinator.storage.object_checks import require_objects
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Importer:
-    """Admits blocks that are already stored, all or none."""
+    """Admits stored blocks, all or none."""
 
     datasets: Datasets
     refs: RefStore
@@ -40,9 +40,9 @@ class Importer:
         alias: str,
         ref: str = HEAD,
     ) -> Outcome:
-        """Move a reference to `new_head` in one step; a dataset that is new here takes the name `alias`.
+        """Move a reference to `new_head` atomically; a new dataset gets the name `alias`.
 
-        The head only goes forward; other references of a dataset that is here already go to any block.
+        The head only moves forward; other references, of an existing dataset, move to any block.
         """
         try:
             if ref == HEAD:
@@ -61,7 +61,7 @@ class Importer:
         if entry is not None:
             return self._advance(entry, expected, new_head)
         if not alias:
-            raise InvalidInput(text=f"{dataset} is new here and needs a name")
+            raise InvalidInput(text=f"{dataset} is new on this node and needs a name")
         entry = CatalogEntry(alias=str(parse_alias(alias)), dataset_id=dataset)
         with self.claims.importing(dataset, entry.alias):
             outcome = self._advance(entry, expected, new_head, is_new=True)
@@ -72,7 +72,7 @@ class Importer:
     def _advance(
         self, entry: CatalogEntry, expected: Multihash | None, new_head: Multihash, *, is_new: bool = False
     ) -> Committed | HeadMoved:
-        """Move the head; a dataset that is new here has its name after that, which makes it one."""
+        """Move the head; a new dataset gets its name after that, which makes it exist."""
         dataset = entry.dataset_id
         head = self.refs.head(dataset)
         if head == new_head:
@@ -91,7 +91,7 @@ class Importer:
     def _stage(self, dataset: DatasetId, ref: str, expected: Multihash | None, block: Multihash) -> Committed:
         head = self.refs.head(dataset)
         if head is None:
-            raise InvalidInput(text=f"{dataset} has no head to keep reference {ref} beside")
+            raise InvalidInput(text=f"{dataset} has no head, so it cannot have a reference {ref}")
         read = self.datasets.reader(dataset)
         known = common_block(compare(read, head, read, block), head, block)
         state = self._admitted(dataset, known, block)
@@ -99,12 +99,12 @@ class Importer:
         return Committed(state=state)
 
     def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:
-        """Return the state after the blocks up to `new_head`, whose hashes are right and whose objects are stored."""
+        """Return the state at `new_head`, after checking the hashes and objects of its blocks."""
         state = None if expected is None else self._state(dataset, expected)
         for name, decoded, _ in blocks_between(self.datasets.reader(dataset), new_head, expected):
             event = decoded.block.event
             if isinstance(event, Seed) and event.dataset_id != dataset:
-                raise InvalidInput(text=f"the chain is that of {event.dataset_id}, not of {dataset}")
+                raise InvalidInput(text=f"the chain belongs to {event.dataset_id}, not to {dataset}")
             require_objects(self.datasets.blobs, dataset, event)
             state = admit(state, decoded.block, block_hash=name, version=decoded.version)
         if state is None:

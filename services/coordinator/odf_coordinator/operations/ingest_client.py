@@ -1,4 +1,4 @@
-"""Asking ingest to drain a dataset's sources."""
+"""Asks ingest to drain a dataset's sources."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 
 @dataclass(slots=True)
 class IngestClient:
-    """Speaks to ingest; waits while that is being restarted, but not again for each dataset when it does not come."""
+    """Client of ingest; waits once while ingest restarts, not again for each dataset if it stays away."""
 
     address: str | None
     patience: float = RESTART  # seconds
     _is_there: bool = field(default=True, init=False)
 
     def drain(self, dataset: DatasetId) -> Iterator[int]:
-        """Iterate until what is in the dataset's sources now is committed; yields how much still waits."""
+        """Iterate until all messages now in the dataset's sources are committed; yield the number still waiting."""
         if self.address is None:
-            raise Unavailable(what="ingest", why="its address was not told")
+            raise Unavailable(what="ingest", why="its address is not configured")
         patience = self.patience if self._is_there else 0
         try:
             with calling("ingest"), reached("ingest", self.address, patience) as channel:
@@ -32,6 +32,6 @@ class IngestClient:
             self._is_there = False
             raise
         except Declined as error:
-            # What is answered to a pull has a text only: what to do belongs to it.
+            # A pull's result has only one text field, so the advice is appended.
             text = f"{error}. {error.advice()}" if error.advice() else str(error)
             raise Refused(reason=error.reason, text=text) from error

@@ -1,4 +1,4 @@
-"""Changing datasets that are there: rename, delete, reset, single metadata events, watermarks."""
+"""Modifies existing datasets: rename, delete, reset, single metadata events, watermarks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -48,23 +48,23 @@ log = structlog.get_logger(__name__)
 _WRITTEN_WHEN: Final[Mapping[type, str]] = {
     AddData: "ingest commits it with the records it describes; push records, or use `odf ingest`",
     ExecuteTransform: "it is committed with the result of a transform; use `odf pull`",
-    Seed: "it is the first event of a dataset, committed when the dataset is made; use `odf add`",
+    Seed: "it is the first event of a dataset, committed at creation; use `odf add`",
 }
-_PATH: Final = "content.metadata[0]"  # of an event that is alone in a snapshot
+_PATH: Final = "content.metadata[0]"  # of the only event in a snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changing:
-    """Changes datasets."""
+    """Modifies datasets."""
 
     datasets: Datasets
     committer: Committer
     adding: Adding
 
     def rename(self, ref: str, new_alias: str) -> Known | Unreadable:
-        """Give a dataset another name; its push topics and all that read it stay as they are.
+        """Rename a dataset atomically; its push topics and readers do not change.
 
-        That is one step. Repeating a rename does nothing; a dataset whose chain cannot be read is renamed too.
+        Repeating a rename does nothing; a dataset whose chain cannot be read can be renamed too.
         """
         alias = str(parse_alias(new_alias))
         catalog = self.datasets.catalog
@@ -86,9 +86,9 @@ class Changing:
         return known
 
     def delete(self, ref: str) -> None:
-        """Remove a dataset that nothing depends on, also one whose chain or name cannot be read.
+        """Remove a dataset without readers, even if its chain or name cannot be read.
 
-        It is gone once its name is free. Repeating a deletion that was killed finishes it.
+        It is gone once its name is free. Repeating a killed deletion finishes it.
         """
         try:
             entry = self.datasets.entry(ref)
@@ -101,15 +101,15 @@ class Changing:
             return
         if self._is_further_name(entry):
             return
-        # Looked at twice: so that little has to be read while all other changes of names wait.
+        # Checked twice: this first pass fills caches, so that the check under the catalog's lock is short.
         self._require_not_in_use(entry)
         removed = self.adding.claims.remove(entry.dataset_id, self._require_not_in_use)
         log.info("dataset deleted", dataset=removed.alias)
 
     def reset(self, ref: str, head: Multihash, *, is_forced: bool = False) -> Known:
-        """Move a reference back to a block of its chain; the head not if a derivative has read what would be lost.
+        """Move a reference back to a block of its chain; refuse for the head if a derivative has read later blocks.
 
-        Where it is forced, such derivatives stand still from then on, until they are taken back too.
+        If forced, such derivatives are stalled until they are rolled back too.
         """
         known = self.datasets.find_at(ref)
         if head == known.state.head:
@@ -127,18 +127,18 @@ class Changing:
         return replace(known, state=state)
 
     def commit_event(self, ref: str, event: KnownEvent) -> Known:
-        """Append one metadata event; nothing happens when the chain says so already.
+        """Append one metadata event, unless it changes nothing.
 
-        Raises `Refused` for an event that only the node writes, and where the dataset is a copy.
+        Raises `Refused` for an event that only the node writes, and for a copy.
         """
         if isinstance(event, AddData | ExecuteTransform | Seed):
             kind = type(event).__name__
-            text = f"{kind} is written by the node only: {_WRITTEN_WHEN[type(event)]}"
+            text = f"only the node writes {kind}: {_WRITTEN_WHEN[type(event)]}"
             raise Refused(reason="EventReserved", text=text)
         return again_when_overtaken(lambda: self._commit_event(self.datasets.find_at(ref), event))
 
     def set_watermark(self, ref: str, watermark: Timestamp) -> Known:
-        """Raise the watermark of a root; nothing happens when it is that already."""
+        """Raise the watermark of a root, unless it has that value."""
         return again_when_overtaken(lambda: self._set_watermark(self.datasets.find(ref), watermark))
 
     def _commit_event(self, known: Known, event: KnownEvent) -> Known:
@@ -154,7 +154,7 @@ class Changing:
         self.committer.require_owned(known.id)
         state = known.state
         if known.is_derivative:
-            text = f"{known.alias} is derivative: its watermark follows from its inputs"
+            text = f"{known.alias} is a derivative: its watermark follows from its inputs"
             raise Refused(reason="DerivativeWatermark", text=text)
         if state.watermark is not None and watermark < state.watermark:
             text = f"the watermark of {known.alias} is {state.watermark} and cannot be lowered to {watermark}"
@@ -163,18 +163,18 @@ class Changing:
         return known if event is None else self.adding.amend(known, (event,))
 
     def _require_unread(self, known: Known, place: int) -> None:
-        """Return if no derivative has read blocks after `place`."""
+        """Raise `Refused` if a derivative has read blocks after `place`."""
         for dependant in self.datasets.dependants(known.id):
             read = dependant.state.progress_of(known.id).last_block
             if read is not None and self._sequence_number(known, read) > place:
                 text = (
-                    f"{dependant.alias} has read past block {place} of {known.alias}; reset it all the same with "
-                    f"--force, then `odf pull --reset-derivatives {known.alias}` derives anew what was derived of it"
+                    f"{dependant.alias} has read past block {place} of {known.alias}; reset it anyway with --force, "
+                    f"then roll back and recompute its derivatives with `odf pull --reset-derivatives {known.alias}`"
                 )
                 raise Refused(reason="DatasetInUse", text=text)
 
     def _to_be_renamed(self, ref: str, alias: str) -> CatalogEntry:
-        """Return the entry, also where it has this very name because it has been renamed to it."""
+        """Return the entry; also if a repeated rename finds it already under the new name."""
         try:
             return self.datasets.entry(ref)
         except DatasetUnknown:
@@ -184,13 +184,13 @@ class Changing:
             return renamed
 
     def _require_not_in_use(self, entry: CatalogEntry) -> None:
-        """Raise `Refused` if another dataset here reads this one."""
+        """Raise `Refused` if another dataset reads this one."""
         dependants = [other.alias for other in self.datasets.dependants(entry.dataset_id)]
         if dependants:
             raise Refused(reason="DatasetInUse", text=f"{entry.alias} is read by {', '.join(dependants)}")
 
     def _finished(self, ref: str) -> bool:
-        """Return whether a dataset of this alias or id was being removed, and is gone now."""
+        """Finish an interrupted removal of a dataset with this alias or id; return whether there was one."""
         claims = self.adding.claims
         is_finished = False
         for entry in self.datasets.catalog.claims():
@@ -199,7 +199,7 @@ class Changing:
         return is_finished
 
     def _free_unreadable(self, alias: str) -> None:
-        """Free a name whose dataset is unknown; that dataset's files stay."""
+        """Free a name whose dataset is unknown; the dataset's files stay."""
         catalog = self.datasets.catalog
         with catalog.locked():
             if alias.lower() in {unquote(name) for name in catalog.unreadable()}:
@@ -207,7 +207,7 @@ class Changing:
                 log.warning("unreadable name freed", name=alias)
 
     def _is_further_name(self, entry: CatalogEntry) -> bool:
-        """Return whether the dataset has another name, as a killed rename once left it; this one is free then."""
+        """Free this name if the dataset has another one, as left by a killed rename; return whether it did."""
         catalog = self.datasets.catalog
         with catalog.locked():
             names = {
@@ -220,7 +220,7 @@ class Changing:
             return False
 
     def _place(self, known: Known, head: Multihash) -> int:
-        """Return the sequence number of a block that may be the chain's head; raises `InvalidInput` if it may not."""
+        """Return the sequence number of a block; raises `InvalidInput` if it may not be the chain's head."""
         above: MetadataEvent | None = None
         for name, decoded, _ in iterate(self.datasets.reader(known.id), known.state.head):
             event = decoded.block.event
@@ -239,14 +239,14 @@ class Changing:
         return decode_block(raw).block.sequence_number
 
     def _fitting(self, known: Known, event: KnownEvent) -> KnownEvent:
-        """Return the event in its normal form, its queries checked by the engine."""
+        """Return the normalized event, after the engine has validated its queries."""
         if isinstance(event, DisablePollingSource | DisablePushSource):
             return event
         snapshot = DatasetSnapshot(name=known.alias, kind=known.state.kind, metadata=(event,))
         try:
             normal = normalize(snapshot).metadata[0]
         except InvalidInput as error:
-            # The snapshot is ours: to whoever wrote the event, paths begin at the event.
+            # The snapshot is only a wrapper: to the user, paths begin at the event.
             where = (error.where or "").removeprefix(_PATH).removeprefix(".")
             raise InvalidInput(text=error.text, where=where or None) from error
         validation = Validation(datasets=self.datasets, engine=self.adding.engine)
@@ -259,14 +259,16 @@ class Changing:
 
 
 def _require_unmigrated(head: Multihash, new: SetTransform, above: ExecuteTransform) -> None:
-    """Return if the block above that of a query is not its migration, without which the query has another's state."""
+    """Raise `InvalidInput` if the block after the query's is its migration: without it the query lacks its state."""
     if is_migration(above, new):
-        text = f"{head} sets a query, and the next block is its migration: reset to that one, or to the one before"
+        text = (
+            f"{head} sets a query, and the next block is its migration: reset to the block after or before it"
+        )
         raise InvalidInput(text=text)
 
 
 def _require_possible(event: KnownEvent, state: ChainState) -> None:
-    """Return if there can be records of what the event declares, and under other names of what was declared before."""
+    """Raise `InvalidInput` unless the event, and existing sources under a new vocabulary, can have records."""
     if isinstance(event, SetVocab):
         require_possible(event, state.vocabulary)
         for source in sources_of(state):

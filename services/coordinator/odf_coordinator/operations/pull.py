@@ -1,4 +1,4 @@
-"""Bringing datasets up to date on demand: roots by draining sources, derivatives by transforming."""
+"""Brings datasets up to date on demand: drains the sources of roots, transforms derivatives."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -32,13 +32,13 @@ NOT_POLLED: Final = (
 NO_REJECTS: Final = Rejects()
 log = structlog.get_logger(__name__)
 
-TICK: Final = 0.5  # seconds between looks at whether the caller is still there
-PATIENCE: Final = 300.0  # seconds that the engine may be out of reach
+TICK: Final = 0.5  # seconds between checks whether the caller is still connected
+PATIENCE: Final = 300.0  # seconds that the engine may be unavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """How far the pull of one dataset is: reset, waiting, running, updated, rebuilt, up-to-date, failed."""
+    """The progress of a dataset's pull: reset, waiting, running, updated, rebuilt, up-to-date, failed."""
 
     alias: str
     state: str
@@ -46,16 +46,16 @@ class Pulled:
     new_records: int = 0
     error: str = ""
     head: Multihash | None = None
-    progress: EngineProgress | None = None  # while the engine is at it
-    new_late: int = 0  # rows that came too late for their windows, and were dropped
-    rejects: Rejects = NO_REJECTS  # messages that were rejected and wait for a decision
+    progress: EngineProgress | None = None  # while the engine is running
+    new_late: int = 0  # rows dropped because they were too late for their windows
+    rejects: Rejects = NO_REJECTS  # rejected messages that await a decision
 
 
 class Ingest(Protocol):
     """The service that reads sources."""
 
     def drain(self, dataset: DatasetId) -> Iterator[int]:
-        """Iterate until what is in the dataset's sources now is committed; yields how much still waits."""
+        """Iterate until all messages now in the dataset's sources are committed; yield the number still waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +73,17 @@ class Pulling:
     def pull(
         self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
     ) -> Iterator[Pulled]:
-        """Iterate over steps; ends early when `is_wanted` no longer holds. A failure does not keep others off."""
+        """Iterate over steps; stop early once `is_wanted` returns False. A failure does not stop other datasets."""
         chosen, explicit = self._chosen(tuple(refs), is_all=is_all, is_recursive=is_recursive)
         yield from self._pull(chosen, explicit, is_wanted)
 
     def derive_again(
         self, refs: Iterable[str], *, is_recursive: bool, is_wanted: Callable[[], bool]
     ) -> Iterator[Pulled]:
-        """Take back the derivatives that have diverged from their inputs, then pull them with what was asked for.
+        """Roll back the derivatives that have diverged from their inputs, then pull them and `refs`.
 
-        Looked at are the datasets given and all that is derived of them; without any, all that are here. Raises
-        `HeadMoved` when one of them is committed to again and again meanwhile.
+        Checks the given datasets and everything derived from them; without `refs`, all datasets. Raises `HeadMoved` if
+        concurrent commits keep overtaking the rollback.
         """
         refs = tuple(refs)
         chosen, explicit = self._chosen(refs, is_all=False, is_recursive=is_recursive)
@@ -91,7 +91,7 @@ class Pulling:
         taken_back: dict[DatasetId, Known] = {}
 
         def take_back() -> None:
-            # Downstream goes first, so a worker may derive one again from an input that is still to be taken back.
+            # Readers go first, so a worker may recompute one from an input that is rolled back later: repeat.
             while found := {known.id: known for known in self.diverged.take_back(looked_at)}:
                 taken_back.update(found)
 
@@ -103,7 +103,7 @@ class Pulling:
     def _chosen(
         self, refs: tuple[str, ...], *, is_all: bool, is_recursive: bool
     ) -> tuple[dict[DatasetId, Known], set[DatasetId]]:
-        """Return the datasets to pull, and which of them were asked for by name."""
+        """Return the datasets to pull, and the ids of those given by name."""
         named = [self.datasets.find(ref) for ref in refs if not is_pattern(ref)]
         like = self._like([ref for ref in refs if is_pattern(ref)])
         chosen = {known.id: known for known in ([*self.datasets.all()] if is_all else [*named, *like])}
@@ -121,7 +121,7 @@ class Pulling:
             except OdfError as error:
                 yield Pulled(alias=known.alias, state="failed", error=str(error), head=known.state.head)
             except Exception as error:
-                log.exception("a bug in a pull", dataset=known.alias)
+                log.exception("pull failed: a bug", dataset=known.alias)
                 text = f"{type(error).__name__} in the coordinator; see its log"
                 yield Pulled(alias=known.alias, state="failed", error=text, head=known.state.head)
 
@@ -134,13 +134,13 @@ class Pulling:
         yield replace(outcome, new_late=late_rows(self.datasets.blobs, known.id) - late)
 
     def _like(self, patterns: Sequence[str]) -> Iterator[Known]:
-        """Iterate over the datasets whose names patterns cover; raises `NothingCovered`."""
+        """Iterate over the datasets whose names match; raises `NothingCovered`."""
         if patterns:
             known = {one.alias: one for one in self.datasets.all()}
             yield from (known[name] for name in covered(patterns, known))
 
     def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[Pulled]:
-        """Raise the watermarks of roots; the first that refuses ends it."""
+        """Raise the watermarks of roots; stop at the first error."""
         for known in [self.datasets.find(ref) for ref in refs]:
             self.changing.set_watermark(str(known.id), watermark)
             yield self._outcome(known)
@@ -148,9 +148,9 @@ class Pulling:
     def _update(
         self, known: Known, is_wanted: Callable[[], bool], *, is_explicit: bool
     ) -> Generator[Pulled, None, bool]:
-        """Bring a dataset up to date; returns whether data that was dropped was made again for that."""
+        """Bring a dataset up to date; return whether dropped data was rebuilt for that."""
         if not is_explicit and not self.keys.has(known.id):
-            return False  # a copy is passed over unless it is asked for
+            return False  # copies are skipped unless given by name
         self.changing.committer.require_owned(known.id)
         is_rebuilt = self.rebuilding.is_needed(known)
         if is_rebuilt:
@@ -170,11 +170,11 @@ class Pulling:
         for _ in self.rebuilding.rebuild(known):
             yield Pulled(alias=known.alias, state="running", head=known.state.head)
             if not is_wanted():
-                return  # the next pull goes on from here
-        self.changing.committer.tell(known.state)  # whoever reads it may go on
+                return  # the next pull continues from here
+        self.changing.committer.tell(known.state)  # its readers may continue
 
     def _transform(self, known: Known, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
-        """Wait for a look that began after now; what it finds includes all that the inputs hold now."""
+        """Wait for a run that starts after now, so that it includes all current data of the inputs."""
         ticket = self.scheduler.request(known.id)
         deadline = time.monotonic() + PATIENCE
         while is_wanted():
@@ -196,7 +196,7 @@ class Pulling:
             )
 
     def _outcome(self, before: Known, *, is_rebuilt: bool = False) -> Pulled:
-        """Return what has come since `before`."""
+        """Return what was added since `before`."""
         after = self.datasets.find(str(before.id))
         now = after.state
         blocks = now.sequence_number - before.state.sequence_number
@@ -211,7 +211,7 @@ class Pulling:
         )
 
     def _with_inputs(self, chosen: Mapping[DatasetId, Known]) -> dict[DatasetId, Known]:
-        """Return the datasets with all that they read, directly or not; those that cannot be read are left out."""
+        """Return the datasets with all their direct and indirect inputs, except unreadable ones."""
         found = dict(chosen)
         pending = [*found.values()]
         while pending:
@@ -225,6 +225,6 @@ class Pulling:
 
 
 def inputs_first(chosen: Mapping[DatasetId, Known]) -> Iterator[Known]:
-    """Iterate over the datasets, inputs before those who read them."""
+    """Iterate over the datasets, inputs before their readers."""
     graph = {dataset: [one for one in known.inputs() if one in chosen] for dataset, known in chosen.items()}
     return (chosen[dataset] for dataset in in_order(graph))

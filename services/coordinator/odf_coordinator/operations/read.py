@@ -1,4 +1,4 @@
-"""Answering questions about data: the last records, and ad-hoc SQL."""
+"""Reads data: the last records, and ad-hoc SQL."""
 
 import re
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 @dataclass(eq=False, kw_only=True)
 class TableUnknown(DatasetUnknown):
-    """A query names a table that is no dataset here."""
+    """A query names a table that is not a dataset of this node."""
 
     def __str__(self) -> str:
         """Return the table, and the nearest dataset."""
-        return f"there is no dataset {self.what}" + (
+        return f"dataset {self.what} does not exist" + (
             f"; did you mean {self.nearest}?" if self.nearest else ""
         )
 
@@ -38,7 +38,7 @@ class Reading:
     engine: Engine
 
     def tail(self, ref: str, records: int) -> pa.Table:
-        """Return the last records; without any, an empty table of the schema that is known."""
+        """Return the last records; without any, an empty table with the schema, if known."""
         known = self.datasets.find_at(ref)
         table = self.slices.tail(known, records)
         if table is not None:
@@ -47,21 +47,21 @@ class Reading:
         return pa.table({}) if schema is None else schema.empty_table()
 
     def query(self, sql: str) -> pa.Table:
-        """Return the answer to SQL over dataset names."""
+        """Return the result of a SQL query over datasets by name."""
         if not _COMMENT.sub("", sql).strip("; \t\r\n"):
             raise InvalidQuery(text="the query is empty")
         names = self.engine.tables_of(sql)
         tables = tuple(self._table(name) for name in names)
         for name in names:
             if "." in name and f"`{name}`" not in sql:
-                raise InvalidQuery(text=f"a dotted name has to stand in backticks: `{name}`")
+                raise InvalidQuery(text=f"put a name with dots in backticks: `{name}`")
         return self.engine.query(sql, tables)
 
     def _table(self, name: str) -> QueryTable:
         known = self._named(name)
         schema = schema_of(known.state)
         if schema is None:
-            raise InvalidQuery(text=f"{known.alias} has no data yet, so its columns are not known")
+            raise InvalidQuery(text=f"{known.alias} has no data yet, so its columns are unknown")
         paths = tuple(str(path) for path in self.slices.paths(known))
         return QueryTable(name=name, schema=schema, data_paths=paths)
 
@@ -73,7 +73,7 @@ class Reading:
         return known
 
     def _nearest(self, name: str) -> str | None:
-        """Return the dataset that was meant, perhaps: also where a dotted name was not quoted."""
+        """Return the most similar dataset name, also for an unquoted dotted name."""
         aliases = {entry.alias.lower(): entry.alias for entry in self.datasets.catalog.entries()}
         close = get_close_matches(name.lower(), aliases, n=1, cutoff=0.5)
         return aliases[close[0]] if close else None

@@ -1,6 +1,6 @@
-"""Data that was dropped, made again bit for bit: each transform of the chain is replayed, and its result stored.
+"""Rebuilds dropped data bit for bit: each transform of the chain is replayed, and its result stored.
 
-What comes is held against the block: records, offsets, watermark, checkpoint, and the bytes of the slice, since the
+The result is compared with the block: records, offsets, watermark, checkpoint, and the bytes of the slice, since the
 store finds it by their hash. Nothing is committed.
 """
 
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class RebuildDiffers(VerificationFailed):
-    """A transform gives something else than its block declares, so its data cannot be made again."""
+    """The replay of a transform differs from its block, so its data cannot be rebuilt."""
 
     dataset: str
     block: str
@@ -38,20 +38,20 @@ class RebuildDiffers(VerificationFailed):
     text: str
 
     def __str__(self) -> str:
-        """Return which block of which dataset it is, and the difference."""
+        """Return the block, the dataset, and the difference."""
         return (
-            f"block {self.block} of {self.dataset}, sequence number {self.sequence_number}, cannot be made again: "
+            f"block {self.block} of {self.dataset}, sequence number {self.sequence_number}, cannot be rebuilt: "
             f"{self.text}"
         )
 
     def advice(self) -> str:
-        """Return what else gives the data back."""
-        return "bring the data from a copy of the dataset, or delete the dataset and add it again"
+        """Return how else to get the data."""
+        return "restore the data from a copy of the dataset, or delete the dataset and add it again"
 
 
 @dataclass(eq=False, kw_only=True)
 class EngineGone(EngineNotAvailable):
-    """Data that was dropped was computed by an engine that is not here any more, and no other may make it again."""
+    """Dropped data was computed by an engine that is no longer installed, and no other one may rebuild it."""
 
     text: str = ""
     dataset: str
@@ -60,33 +60,32 @@ class EngineGone(EngineNotAvailable):
     before: str
 
     def __str__(self) -> str:
-        """Return who computed it, and both ways on: the same data by that engine, or other blocks by the one here."""
+        """Return the engine, and both options: the same data with that engine, or new blocks with the installed one."""
         return (
-            f"the data of {self.dataset} is not here, and block {self.block} was computed by {self.engine}, which is "
-            "not here either: install that one and pull again; or derive all anew, in other blocks, with the engine "
-            f"that is here: `odf reset {self.dataset} {self.before} --force`, then `odf add --replace` with its "
-            "manifest"
+            f"the data of {self.dataset} is missing, and block {self.block} was computed by {self.engine}, which is "
+            "not installed: install it and pull again; or recompute everything, in new blocks, with the installed "
+            f"engine: `odf reset {self.dataset} {self.before} --force`, then `odf add --replace` with its manifest"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilding:
-    """Makes dropped data again."""
+    """Rebuilds dropped data."""
 
     datasets: Datasets
     committer: Committer
     engine: Engine
 
     def is_needed(self, known: Known) -> bool:
-        """Tell whether a derivative's data is not here."""
+        """Return whether a derivative's data is missing."""
         return known.is_derivative and is_dropped(self.datasets, known)
 
     @guarded
     def rebuild(self, known: Known) -> Iterator[int]:
-        """Replay the transforms whose objects are missing, oldest first; yields how many were.
+        """Replay the transforms whose objects are missing, oldest first; yield the number done so far.
 
-        Raises `RebuildDiffers` and `EngineGone`, then what came before is stored; `DataDropped` for an input whose data
-        was dropped too, and where this data was dropped again meanwhile; and whatever a replay raises.
+        Raises `RebuildDiffers` and `EngineGone`, with earlier results stored; `DataDropped` if an input's data was
+        dropped too, or this data was dropped again in the meantime; and whatever a replay raises.
         """
         datasets = self.datasets
         replaying = Replaying(
@@ -101,9 +100,9 @@ class Rebuilding:
                 done += 1
                 yield done
         with self.committer.exclusively(known.id):
-            if not is_dropped(datasets, known):  # again, meanwhile
+            if not is_dropped(datasets, known):  # again, in the meantime
                 forget_drop(datasets.blobs, known.id)
-        log.info("data made again", dataset=known.alias, transforms=done)
+        log.info("data rebuilt", dataset=known.alias, transforms=done)
 
     def _one(self, known: Known, replaying: Replaying, stored: Stored) -> None:
         scratch = self.datasets.blobs.scratch()
@@ -134,9 +133,9 @@ class Rebuilding:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _engine_gone(self, known: Known, stored: Stored) -> EngineGone:
-        """Return which engine is missing, and where the chain is to be reset to be derived anew: before all queries."""
+        """Build the error naming the missing engine and the block to reset to, before the first SetTransform."""
         asked = stored.state.transform
-        assert asked is not None, "who computed a block was set before"
+        assert asked is not None, "a transform block follows a SetTransform"
         links = blocks_between(self.datasets.reader(known.id), known.state.head, None)
         first = next(
             decoded.block for _, decoded, _ in links if isinstance(decoded.block.event, SetTransform)
@@ -149,7 +148,10 @@ class Rebuilding:
         )
 
     def _store(self, known: Known, event: ExecuteTransform, written: Written, scratch: Path) -> None:
-        """Store what was made, unless the data was dropped meanwhile: the newest must not be here without the rest."""
+        """Store the rebuilt objects, unless the data was dropped again in the meantime.
+
+        Readers take the newest object as proof that all are present, so it must never be stored alone.
+        """
         blobs = self.datasets.blobs
         with self.committer.exclusively(known.id):
             try:
@@ -160,7 +162,7 @@ class Rebuilding:
 
 
 def _of_slices(declared: DataSlice | None, actual: DataSlice | None) -> Iterator[tuple[str, object, object]]:
-    """Yield what is compared of two slices, with what it is called; the records before their bytes."""
+    """Yield (name, declared, actual) of each compared property of two slices; records before bytes."""
     if declared is None or actual is None:
         yield "records", declared, actual
         return

@@ -1,4 +1,4 @@
-"""References beside a dataset's head: a chain is staged at one, looked at and verified, and the head follows it."""
+"""References next to a dataset's head: a chain is staged at one, inspected and verified; then the head follows."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ from odf_coordinator.commit.retry_on_conflict import again_when_overtaken
 from odf_coordinator.definitions.create import Adding
 from odf_coordinator.operations.import_chain import Importer
 
-Expected = str  # a hash that a reference must have to be moved; empty: it must not be there
+Expected = str  # the hash that a reference must have to be moved; empty: it must not exist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """How the left of two chains stands to the right one, and the last block that both have."""
+    """How a left chain relates to a right one, and their last common block."""
 
     relation: Comparison
     common: Multihash | None
@@ -27,7 +27,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A reference of a dataset, and how it stands to the head; or the problem where one of that cannot be read."""
+    """A reference of a dataset, and how it relates to the head; or the problem if one of them cannot be read."""
 
     name: str
     block: Multihash | None
@@ -38,7 +38,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """Keeps references; each is moved by compare-and-set."""
+    """Manages references; each is moved by compare-and-set."""
 
     datasets: Datasets
     refs: RefStore
@@ -47,7 +47,7 @@ class References:
     keys: KeyFolder
 
     def all(self, ref: str) -> tuple[Reference, ...]:
-        """Return all references of a dataset by name, its head first; one that cannot be read hides no other."""
+        """Return all references of a dataset by name, its head first, including unreadable ones."""
         entry = self.datasets.entry(ref)
         names = [name for name in self.refs.names(entry.dataset_id) if name != HEAD]
         head: Known | None = None
@@ -56,7 +56,7 @@ class References:
             block: Multihash | None = None
             try:
                 block = self.refs.head(entry.dataset_id, name)
-                if block is None:  # removed meanwhile
+                if block is None:  # removed in the meantime
                     continue
                 known = self._at(entry, name, block)
                 head = known if name == HEAD else head
@@ -68,10 +68,10 @@ class References:
         return tuple(found)
 
     def set(self, ref: str, block: str, expected: Expected | None) -> Reference:
-        """Make a reference, or move it, to a block given by hash or by another reference; to the head's without one.
+        """Create or move a reference to a block, given by hash or by another reference; default: the head.
 
-        The whole chain of that block is checked, with the objects it needs. Raises `HeadMoved` if the reference is
-        not what is expected, or was moved at the same time.
+        The block's whole chain and objects are checked. Raises `HeadMoved` if the reference is not `expected`, or was
+        moved concurrently.
         """
         text, name = self._beside(ref)
         head = self.datasets.find(text)
@@ -85,20 +85,20 @@ class References:
     def delete(self, ref: str, expected: Expected | None) -> None:
         """Remove a reference; its blocks stay. Raises `ReferenceUnknown`.
 
-        Where nothing is expected, what it holds is not looked at: it may be damaged, or its chain.
+        Without `expected` its content is not read, so it works for a damaged reference or chain.
         """
         text, name = self._beside(ref)
         entry = self.datasets.entry(text)
         if name not in self.refs.names(entry.dataset_id):
             raise ReferenceUnknown(what=f"reference {name} of {entry.alias}")
-        if expected == "":  # only if there is none, and there is one
+        if expected == "":  # it must not exist, but it does: raises
             require_unmoved(entry.dataset_id, name, None, self.refs.head(entry.dataset_id, name))
         self.refs.remove(entry.dataset_id, name, expected=Multihash.parse(expected) if expected else None)
 
     def fast_forward(self, ref: str) -> Known:
-        """Move the head to where the reference is; nothing happens if it is there, or past it.
+        """Move the head forward to the reference, unless it is there or ahead.
 
-        Raises `Refused` where both went on in their own way.
+        Raises `Refused` if they have diverged.
         """
         text, name = self._beside(ref)
         return again_when_overtaken(lambda: self._fast_forward(self.datasets.find(text), name))
@@ -113,7 +113,7 @@ class References:
         if isinstance(compared.relation, Diverged):
             text = (
                 f"{head.alias} has {compared.relation.ours} blocks and {name} has {compared.relation.theirs} "
-                f"that the other one lacks; the last that both have is {compared.common}"
+                f"that the other one lacks; the last common block is {compared.common}"
             )
             raise Refused(reason="NotFastForward", text=text)
         if not isinstance(compared.relation, Behind):
@@ -129,9 +129,9 @@ class References:
     def _beside(self, ref: str) -> tuple[str, str]:
         text, name = split_ref(ref)
         if name == HEAD:
-            expected = f"write {text or 'DATASET'}{MARK}NAME for a reference beside the head"
+            expected = f"write {text or 'DATASET'}{MARK}NAME for another reference"
             raise InvalidInput(
-                text=f"{ref} is a head, which commits, fast-forward and reset move; {expected}"
+                text=f"{ref} is a head, which only commits, fast-forward and reset move; {expected}"
             )
         return text, name
 

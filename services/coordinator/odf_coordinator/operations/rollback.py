@@ -1,4 +1,4 @@
-"""Derivatives whose inputs went back, taken back themselves, so that they are derived anew from where both agree."""
+"""Rolls back derivatives whose inputs were reset, to the last consistent block, so that they can be recomputed."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -31,14 +31,14 @@ class _TakenBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diverged:
-    """Finds derivatives that have diverged from their inputs, and takes them back."""
+    """Finds derivatives that have diverged from their inputs, and rolls them back."""
 
     datasets: Datasets
     adding: Adding
     keys: KeyFolder
 
     def downstream(self, chosen: Iterable[Known]) -> tuple[Known, ...]:
-        """Return the datasets, and all that are derived of them over any number of steps, inputs first."""
+        """Return the datasets and everything derived from them, directly or not, inputs first."""
         found = {known.id: known for known in chosen}
         everything = {known.id: known for known in self.datasets.all()} | found
         for known in _inputs_first(everything):
@@ -47,11 +47,11 @@ class Diverged:
         return tuple(_inputs_first(found))
 
     def take_back(self, chosen: Iterable[Known]) -> Iterator[Known]:
-        """Iterate over the derivatives of ours that had diverged, taken back; what is derived of others first.
+        """Roll back the owned derivatives that have diverged, and yield them, readers before their inputs.
 
-        So no derivative ever sees an input go back before it. `chosen` are inputs first; where one is to go back,
-        those after it are looked at as if it had. Raises `HeadMoved` if one was committed to meanwhile, and
-        `InvalidQuery` when a query that is said again cannot be migrated.
+        So no derivative ever sees an input roll back before itself. `chosen` has inputs first; if one is to be rolled
+        back, those after it are checked as if it had been. Raises `HeadMoved` if one received a commit in the
+        meantime, and `InvalidQuery` if a query that is set again cannot be migrated.
         """
         for one in reversed(self._found(chosen)):
             yield self._take_back(one)
@@ -65,19 +65,19 @@ class Diverged:
                 known = self.datasets.by_id(dataset)
                 lines[dataset] = None if known is None else self._line(known.id, known.state.head)
             line = lines[dataset]
-            return line is None or line.holds(block)  # one that is not here says nothing
+            return line is None or line.holds(block)  # an unknown input cannot be checked
 
         for one in chosen:
             if not one.is_derivative or not self.keys.has(one.id):
                 continue
-            known = self.datasets.read(one.entry)  # as it is now
+            known = self.datasets.read(one.entry)  # its current state
             if not isinstance(known, Known):
                 continue
             try:
                 agreed = agreement(self.datasets.reader(known.id), known.state.head, holds)
             except OdfError as error:
-                # What it reads cannot be read: its pull says so, and the others are looked at.
-                log.warning("derivative not compared with its inputs", dataset=known.alias, why=str(error))
+                # An input cannot be read. Its pull will report that; continue with the others.
+                log.warning("cannot compare derivative with its inputs", dataset=known.alias, why=str(error))
                 continue
             if agreed is not None:
                 found.append(_TakenBack(known=known, agreement=agreed))
@@ -103,7 +103,7 @@ class Diverged:
         else:
             with committer.exclusively(known.id):
                 committer.move(known.id, expected=known.state.head, state=state)
-        log.info("derivative taken back", dataset=known.alias, block=str(one.agreement.block))
+        log.info("derivative rolled back", dataset=known.alias, block=str(one.agreement.block))
         return replace(known, state=state)
 
 
@@ -113,6 +113,6 @@ def _inputs_first(datasets: Mapping[DatasetId, Known]) -> Iterator[Known]:
 
 
 def _last_of_each(state: ChainState, events: Iterable[KnownEvent]) -> tuple[KnownEvent, ...]:
-    """Return the last event of each kind, in order, that says something new after `state`."""
+    """Return the last event of each kind, in order, that changes `state`."""
     last: Mapping[type, KnownEvent] = {type(event): event for event in events}
     return tuple(event for event in last.values() if in_force(state, event) != event)

@@ -1,1 +1,1 @@
-"""What is in the store of a dataset's objects: are those of a block there, which slices, is data missing."""
+"""A dataset's objects in the store: whether a block's objects exist, slices, missing data."""

@@ -1,6 +1,6 @@
-"""Whether a dataset's data is in the store: it may have been dropped on purpose, or lost by a copy.
+"""Whether a dataset's data is in the store: it may have been dropped on purpose, or lost in a copy.
 
-The newest records and the newest checkpoint are removed first and restored last, so they stand for all.
+The newest records and the newest checkpoint are removed first and restored last, so their presence implies the rest.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,42 +18,42 @@ from odf_coordinator.storage.object_checks import ObjectRef, objects_of
 
 @dataclass(eq=False, kw_only=True)
 class DataDropped(NotFound):
-    """The data of a derivative is not here, but can be made again."""
+    """The data of a derivative is missing, but can be recomputed."""
 
     def __str__(self) -> str:
-        """Return whose data it is, and how to have it again."""
+        """Return whose data it is, and how to recompute it."""
         return (
-            f"the data of {self.what} is not here: it was dropped, or lost; `odf pull {self.what}` makes it again "
+            f"the data of {self.what} is missing: it was dropped, or lost; `odf pull {self.what}` recomputes it "
             "from its inputs"
         )
 
 
 @dataclass(eq=False, kw_only=True)
 class CopyLost(NotFound):
-    """The data of a copy is not here, and only who keeps the dataset can give it again."""
+    """The data of a copy is missing, and only the dataset's own node has it."""
 
     def __str__(self) -> str:
-        """Return whose data it is, and how to have it again."""
+        """Return whose data it is, and how to fetch it."""
         return (
-            f"the data of {self.what} is not here: it was lost, and {self.what} is a copy; "
-            f"`odf pull URL --as {self.what}` brings it again from where it is kept"
+            f"the data of {self.what} is missing: it was lost, and {self.what} is a copy; "
+            f"`odf pull URL --as {self.what}` fetches it again"
         )
 
 
 def was_dropped(datasets: Datasets, known: Known) -> bool:
-    """Tell whether a derivative's data was let go, and has not come back."""
+    """Return whether a derivative's data was dropped and not rebuilt since."""
     line = dropped_line(datasets.blobs, known.id)
     missing = None if line is None else _newest_missing(datasets, known)
     return line is not None and missing is not None and line.holds(missing)
 
 
 def is_dropped(datasets: Datasets, known: Known) -> bool:
-    """Tell whether a dataset's newest records or newest checkpoint are not in the store."""
+    """Return whether a dataset's newest records or newest checkpoint are missing."""
     return _newest_missing(datasets, known) is not None
 
 
 def _newest_missing(datasets: Datasets, known: Known) -> Multihash | None:
-    """Return the block of the newest records or the newest checkpoint if those are not in the store."""
+    """Return the block of the newest records or checkpoint if those are missing."""
     for block, objects in objects_by_block(datasets, known):
         if not has_all(datasets.blobs, known, objects):
             return block
@@ -63,12 +63,12 @@ def _newest_missing(datasets: Datasets, known: Known) -> Multihash | None:
 
 
 def has_all(blobs: BlobReader, known: Known, objects: Iterable[ObjectRef]) -> bool:
-    """Tell whether objects of a dataset are in the store."""
+    """Return whether all objects are in the store."""
     return all(blobs.has(known.id, one.kind, one.name) for one in objects)
 
 
 def why_missing(datasets: Datasets, known: Iterable[Known], error: NotFound) -> NotFound:
-    """Return why an object of one of these datasets was not found, where that can be told better."""
+    """Return a more specific error (DataDropped, CopyLost) for a missing object if one applies, else `error`."""
     for one in known:
         is_copy = not datasets.is_ours(one.id)
         if (is_copy or one.is_derivative) and is_dropped(datasets, one):

@@ -12,7 +12,7 @@ from odf_common.ports.store import BlobStore, ObjectKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRef:
-    """An object as an event states it; `size` in bytes."""
+    """An object as declared by an event; `size` in bytes."""
 
     kind: ObjectKind
     name: Multihash
@@ -21,7 +21,7 @@ class ObjectRef:
 
 @dataclass(eq=False, kw_only=True)
 class ObjectMissing(InvalidInput):
-    """A block refers to an object that is not in the store, or is not of the stated size."""
+    """A block refers to an object that is not in the store, or has another size."""
 
     kind: str
     name: str
@@ -41,15 +41,15 @@ def objects_of(event: MetadataEvent) -> Iterator[ObjectRef]:
 
 @dataclass(eq=False, kw_only=True)
 class CheckpointMissing(InvalidInput):
-    """A transform goes on from a checkpoint that is not in the store any more."""
+    """A transform continues from a checkpoint that is no longer in the store."""
 
     name: str
 
 
 def require_checkpoint(blobs: BlobStore, dataset: DatasetId, event: MetadataEvent) -> None:
-    """Return if the checkpoint that a transform went on from is stored; raises `CheckpointMissing`.
+    """Raise `CheckpointMissing` unless the checkpoint that a transform continued from is stored.
 
-    So what was made while the data was dropped is not committed on top of what is gone.
+    So a result computed while the data was being dropped is not committed after the dropped part.
     """
     name = event.prev_checkpoint if isinstance(event, ExecuteTransform) else None
     if name is not None and not blobs.has(dataset, ObjectKind.CHECKPOINT, name):
@@ -57,7 +57,7 @@ def require_checkpoint(blobs: BlobStore, dataset: DatasetId, event: MetadataEven
 
 
 def require_objects(blobs: BlobStore, dataset: DatasetId, event: MetadataEvent) -> None:
-    """Return when all objects of an event are stored with their sizes; raises `ObjectMissing`."""
+    """Raise `ObjectMissing` unless all objects of an event are stored with their sizes."""
     for wanted in objects_of(event):
         try:
             found: int | None = blobs.size(dataset, wanted.kind, wanted.name)

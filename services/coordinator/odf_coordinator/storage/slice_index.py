@@ -1,4 +1,4 @@
-"""Which data slices a dataset has, and their records: newest first for a tail, all of them for a query."""
+"""The data slices of a dataset and their records: the newest for a tail, all for a query."""
 
 import threading
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ class _Listing:
 
 
 class Slices:
-    """Lists slices; remembers a dataset's list, so that a further one costs only the blocks since."""
+    """Lists slices; caches a dataset's list, so that the next call reads only newer blocks."""
 
     def __init__(self, datasets: Datasets) -> None:
-        """Read chains of `datasets`."""
+        """List slices of `datasets`."""
         self._datasets = datasets
         self._known: dict[DatasetId, _Listing] = {}
         self._lock = threading.Lock()
@@ -53,12 +53,12 @@ class Slices:
         return slices
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop the list of a dataset that has gone."""
+        """Drop the list of a deleted dataset."""
         with self._lock:
             self._known.pop(dataset, None)
 
     def __len__(self) -> int:
-        """Return how many datasets' lists are kept."""
+        """Return the number of cached lists."""
         return len(self._known)
 
     def paths(self, known: Known) -> tuple[Path, ...]:
@@ -66,7 +66,7 @@ class Slices:
         return tuple(self.path(known, slice_) for slice_ in self.all(known))
 
     def path(self, known: Known, slice_: DataSlice) -> Path:
-        """Return the file of a slice; raises `DataDropped` where it can be made again, `CopyLost` of a copy."""
+        """Return the file of a slice; raises `DataDropped` if it can be recomputed, `CopyLost` for a copy."""
         try:
             return self._datasets.blobs.local_path(known.id, ObjectKind.DATA, slice_.physical_hash)
         except NotFound as error:
@@ -74,7 +74,7 @@ class Slices:
 
     @guarded
     def tail(self, known: Known, records: int) -> pa.Table | None:
-        """Return the last records, ascending by offset, from as few slices as hold them; None without any slice."""
+        """Return the last records in offset order, reading as few slices as possible; None without slices."""
         tables: list[pa.Table] = []
         missing = records
         for _, slice_ in self._backwards(known):
@@ -88,7 +88,7 @@ class Slices:
         return pa.concat_tables(reversed(tables), promote_options="default") if tables else None
 
     def _backwards(self, known: Known) -> Iterator[tuple[Multihash, DataSlice | None]]:
-        """Iterate over blocks, newest first, with the slice that each has."""
+        """Iterate over blocks, newest first, each with its slice, if any."""
         for name, decoded, _ in iterate(self._datasets.reader(known.id), known.state.head):
             event = decoded.block.event
             yield name, event.new_data if isinstance(event, AddData | ExecuteTransform) else None

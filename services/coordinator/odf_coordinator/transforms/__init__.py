@@ -1,1 +1,1 @@
-"""Derivatives: which to look at and when, one step of one of them, and migration to a new query."""
+"""Derivatives: which to update and when, one transform step, and migration to a new query."""

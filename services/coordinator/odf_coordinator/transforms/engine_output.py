@@ -1,4 +1,4 @@
-"""What the engine wrote: read back, checked, hashed and put into the form of its dataset, then stored."""
+"""The engine's output: read back, checked, hashed and aligned with the dataset's schema, then stored."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from odf_common.ports.store import BlobStore, ObjectKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What the engine wrote, checked and hashed, still in the scratch folder."""
+    """The engine's output, checked and hashed, still in the scratch folder."""
 
     data: DataSlice | None
     checkpoint: Checkpoint | None
@@ -31,7 +31,7 @@ class Written:
 
 
 def store(blobs: BlobStore, dataset: DatasetId, written: Written, scratch: Path) -> None:
-    """Move data and checkpoint into the store, durably, before any block names them."""
+    """Move data and checkpoint into the store durably, before any block refers to them."""
     if written.data is not None:
         blobs.put_file(dataset, ObjectKind.DATA, written.data.physical_hash, scratch / "data")
     if written.checkpoint is not None:
@@ -41,9 +41,9 @@ def store(blobs: BlobStore, dataset: DatasetId, written: Written, scratch: Path)
 
 
 def examine(state: ChainState, response: TransformResponseSuccess, scratch: Path) -> Written:
-    """Return what the engine wrote, read back and hashed; raises `InvalidInput` when it breaks its contract.
+    """Read back, check and hash the engine's output; raises `InvalidInput` if it violates the contract.
 
-    Requests do not say which types the dataset began with, so records that have others are written anew.
+    The engine does not know the dataset's stored types, so records with other types are rewritten.
     """
     data, checkpoint = scratch / "data", scratch / "checkpoint"
     if data.exists() and state.schema is not None:
@@ -56,9 +56,9 @@ def examine(state: ChainState, response: TransformResponseSuccess, scratch: Path
 
 
 def _go_on(file: Path, known: pa.Schema, vocab: DatasetVocabulary) -> None:
-    """Write the records anew if the dataset has them in another form; without any, its schema is all that counts.
+    """Rewrite the records if the dataset stores them with other types; an empty file has only its schema.
 
-    A column that is new may be absent, whatever the query says of it: the records before it have no value.
+    A new column becomes nullable, whatever its type in the query: earlier records have no value.
     """
     found = slice_schema(file)
     wanted = with_new_columns(known, found)
@@ -78,7 +78,7 @@ def _slice(file: Path, interval: OffsetInterval | None) -> DataSlice | None:
     try:
         table = read_slice(file)
     except NotFound as error:
-        raise InvalidInput(text="the engine wrote no data, but answers with offsets") from error
+        raise InvalidInput(text="the engine reported offsets, but wrote no data") from error
     try:
         check_records(table, interval, None)
     except RecordsDiffer as error:
@@ -99,7 +99,7 @@ def _checkpoint(file: Path) -> Checkpoint:
 
 
 def _new_schema(state: ChainState, file: Path) -> SetDataSchema | None:
-    """Return the event for a schema that is new, or has changed compatibly; raises `InvalidInput` if it may not."""
+    """Return the event for a new or compatibly changed schema, else None; raises `InvalidInput` if incompatible."""
     found = slice_schema(file)
     if state.schema is None or check_evolution(schema_of_event(state.schema), found):
         return schema_to_event(found)

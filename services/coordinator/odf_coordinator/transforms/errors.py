@@ -1,4 +1,4 @@
-"""Why a transform cannot run."""
+"""Errors of transforms."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ class InputDiverged(Conflict):
     block: str
 
     def __str__(self) -> str:
-        """Return which derivative stands still, for which block of which input, and what to do."""
+        """Return the derivative, the missing block of which input, and what to do."""
         return (
             f"{self.dataset} has read block {self.block} of {self.input}, which is no longer in its chain: "
-            f"{self.input} was reset, or went on in another way; `odf pull --reset-derivatives {self.dataset}` "
-            f"takes {self.dataset} back to where both agree, and derives it again from there"
+            f"{self.input} was reset, or has diverged; `odf pull --reset-derivatives {self.dataset}` rolls "
+            f"{self.dataset} back to the last consistent block, and recomputes it from there"
         )

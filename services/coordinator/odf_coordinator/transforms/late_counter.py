@@ -1,7 +1,7 @@
-"""How many rows came too late for a derivative and were dropped: counted as its transforms are committed, and kept.
+"""The number of rows that a derivative dropped because they were too late, counted when its transforms are committed.
 
-The chain has no place for that, so it is a note of this node: a crash between a commit and the note loses what the
-commit dropped, and a transform that is run again after a reset counts again. Copies have none.
+The chain has no field for it, so it is a note of this node: a crash between a commit and the note loses that commit's
+count, and a transform repeated after a reset counts again. Copies have none.
 """
 
 from contextlib import suppress
@@ -20,12 +20,12 @@ log = structlog.get_logger(__name__)
 NOTE: Final = "late"
 LIMIT: Final = 1 << 63
 LATE: Final = prometheus_client.Counter(
-    "odf_transform_late_records_total", "Input records that came too late for their windows.", ("dataset",)
+    "odf_transform_late_records_total", "Input records that were too late for their windows.", ("dataset",)
 )
 
 
 def late_rows(blobs: BlobStore, dataset: DatasetId) -> int:
-    """Return how many rows came too late so far."""
+    """Return how many rows were too late so far."""
     with suppress(ValueError):
         counted = int(blobs.note(dataset, NOTE) or 0)
         return counted if 0 <= counted < LIMIT else 0
@@ -33,16 +33,16 @@ def late_rows(blobs: BlobStore, dataset: DatasetId) -> int:
 
 
 def forget_late(alias: str) -> None:
-    """Drop the counter of a dataset that has gone."""
+    """Drop the counter of a deleted dataset."""
     with suppress(KeyError):
         LATE.remove(alias)
 
 
 def count_late(blobs: BlobStore, known: Known, more: int) -> None:
-    """Count what a transform dropped, now that it is committed; a note that cannot be written is logged."""
+    """Add the rows that a committed transform dropped; a failure to write the note is logged."""
     if more:
         LATE.labels(known.alias).inc(more)
         try:
             blobs.set_note(known.id, NOTE, str(late_rows(blobs, known.id) + more))
         except OdfError as error:
-            log.warning("late rows are not noted", dataset=known.alias, rows=more, why=str(error))
+            log.warning("cannot record late rows", dataset=known.alias, rows=more, why=str(error))

@@ -1,7 +1,7 @@
-"""From one query of a derivative to the next: what the old one kept becomes what the new one goes on from.
+"""Migrates a derivative's state from one query to the next, so that the new query continues where the old one stopped.
 
-The migration's block stands directly behind that of the SetTransform, and both come in one commit; so no crash leaves a
-query that begins with another one's state. The block has nothing new of any input, by which a replay knows it.
+The migration's block directly follows that of the SetTransform, in the same commit, so no crash leaves a query with
+another query's state. The block reads nothing new from any input, which is how a replay recognizes it.
 """
 
 import shutil
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrating:
-    """Makes the events that carry a derivative's state over to a new query."""
+    """Builds the events that migrate a derivative's state to a new query."""
 
     datasets: Datasets
     engine: Engine
@@ -40,10 +40,10 @@ class Migrating:
     def carried(
         self, known: Known, events: Sequence[KnownEvent], system_time: Timestamp
     ) -> tuple[KnownEvent, ...]:
-        """Return the events with those of a migration among them, whose objects are stored, where one is needed.
+        """Return the events, with those of a migration inserted if one is needed; its objects are stored.
 
-        Raises `InvalidQuery` with the engine's words when the state cannot be carried over, and `DataDropped` when that
-        state was dropped; then nothing is stored.
+        Raises `InvalidQuery` with the engine's message if the state cannot be migrated, and `DataDropped` if it was
+        dropped; then nothing is stored.
         """
         new = next((event for event in events if isinstance(event, SetTransform)), None)
         old = known.state.transform
@@ -66,7 +66,7 @@ class Migrating:
     def _migrated(
         self, state: ChainState, old: SetTransform, new: SetTransform, system_time: Timestamp, scratch: Path
     ) -> tuple[tuple[SetDataSchema, ...], ExecuteTransform] | None:
-        """Return the migration's event, and before it the schema of its records where that is another one."""
+        """Return the new schema of the migration's records, if changed, and the migration's event."""
         states = {one.dataset_id: self._input(one) for one in state.input_progress}
         files = request_files(self.datasets.blobs, state, scratch)
         request = migrate_request(state, old, new, states, system_time=system_time, files=files)
@@ -87,16 +87,16 @@ class Migrating:
         return schemas, event
 
     def _refused(self, states: Mapping[DatasetId, ChainState], error: InvalidQuery) -> InvalidQuery:
-        """Return why the new query does not go on from the old one, or what is to be read before."""
+        """Return why the state cannot be migrated, or what has to be pulled first."""
         for dataset, seen in states.items():
             known = self.datasets.by_id(dataset)
             if known is not None and known.state.schema != seen.schema:
-                text = f"{error}; {known.alias} has another schema by now: pull what is derived, then change its query"
+                text = f"{error}; the schema of {known.alias} has changed: pull the derivative, then change its query"
                 return InvalidQuery(text=text)
         return error
 
     def _input(self, done: InputProgress) -> ChainState:
-        """Return an input as it was where the old query stopped."""
+        """Return an input's state at the block where the old query stopped."""
         if done.last_block is None:
             raise NotFound(what=f"a block of {done.dataset_id}")
         known = self.datasets.by_id(done.dataset_id)

@@ -1,4 +1,4 @@
-"""Transforms at work: the last that the engine said of each."""
+"""Running transforms, and the engine's last report on each."""
 
 import threading
 import time
@@ -11,17 +11,17 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
 
-SHORT: Final = 1.0  # seconds
-QUIET: Final = 10.0  # seconds without a report, of which there is one a second
+SHORT: Final = 1.0  # seconds; shorter transforms are not reported
+QUIET: Final = 10.0  # seconds without a report; the engine sends one per second
 Tell = Callable[[DatasetId, EngineProgress], None]
 Clock = Callable[[], float]  # seconds
 
 
 class Work:
-    """One transform at the engine."""
+    """One running transform."""
 
     def __init__(self, tell: Callable[[EngineProgress], None], clock: Clock) -> None:
-        """Begin with nothing heard."""
+        """No report has arrived yet."""
         self.now = EngineProgress()
         self._tell = tell
         self._clock = clock
@@ -29,7 +29,7 @@ class Work:
         self._is_told = False
 
     def note(self, now: EngineProgress) -> None:
-        """Take in a report; it is passed on if the transform is not one of the many short ones."""
+        """Record a report; it is forwarded once the transform has run for `SHORT` seconds."""
         self.now = now
         self._heard = self._clock()
         if self._heard - self._begun >= SHORT:
@@ -42,16 +42,16 @@ class Work:
         return self._clock() - self._heard
 
     def end(self) -> None:
-        """Tell that it is over, if others were told that it goes on."""
+        """Report the end, if progress was reported."""
         if self._is_told:
             self._tell(EngineProgress())
 
 
 class Underway:
-    """What is known of transforms, by dataset; since this process began."""
+    """The running transforms of this process, by dataset."""
 
     def __init__(self, tell: Tell = lambda *_: None, clock: Clock = time.monotonic) -> None:
-        """Begin with none at work; what is not `SHORT` is passed on to `tell`."""
+        """No transform is running yet; `tell` is called with reports of longer ones."""
         self._tell = tell
         self._clock = clock
         self._guard = threading.Lock()
@@ -59,7 +59,7 @@ class Underway:
 
     @contextmanager
     def at_work(self, dataset: DatasetId) -> Iterator[Work]:
-        """Give a place for the engine's reports, which is there while the block runs."""
+        """Register a running transform while the block runs."""
         work = Work(partial(self._tell, dataset), self._clock)
         with self._guard:
             self._at_work[dataset] = work
@@ -71,13 +71,13 @@ class Underway:
             work.end()
 
     def of(self, dataset: DatasetId) -> EngineProgress | None:
-        """Return how far a dataset's transform is, None while there is none at work."""
+        """Return the progress of a dataset's transform; None if none is running."""
         with self._guard:
             work = self._at_work.get(dataset)
             return None if work is None else work.now
 
     def silent_since(self, dataset: DatasetId) -> Timestamp | None:
-        """Return since when the engine has said nothing of a dataset's transform, None unless that is long."""
+        """Return since when the engine has sent no report on a dataset's transform; None if less than `QUIET`."""
         with self._guard:
             work = self._at_work.get(dataset)
         if work is None or work.silence < QUIET:

@@ -1,7 +1,7 @@
-"""One step of one derivative: what is new in its inputs, through the engine, into its chain.
+"""One transform step of one derivative: new input data, through the engine, into its chain.
 
-Plans are made on current heads, so whatever came since the last step is one step, unless an input got another schema
-or vocabulary on the way. Nothing is kept between steps but the chain; a step that is repeated gives the same records.
+A plan uses the current heads, so everything since the last step is one step, unless an input's schema or vocabulary
+changes in between. The chain is the only state between steps; a repeated step produces the same records.
 """
 
 import shutil
@@ -50,15 +50,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the next step sees, each source as it is where the step ends.
-
-    A step that failed for the user's fault fails again while `cause` is the same. `is_whole`: nothing is left for a
-    further step.
-    """
+    """The inputs of the next step."""
 
     inputs: tuple[InputSlices, ...]
     sources: Mapping[DatasetId, Known]
+    """Each input at the end of the step."""
     is_whole: bool = True
+    """Whether no further step is needed."""
 
     @property
     def steps(self) -> tuple[ExecuteTransformInput, ...]:
@@ -68,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step that is committed: the state after it, and what it added."""
+    """A committed step: the state after it, and what it added."""
 
     state: ChainState
     blocks: int
@@ -81,7 +79,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
-    """Performs steps."""
+    """Runs steps."""
 
     datasets: Datasets
     committer: Committer
@@ -92,9 +90,9 @@ class Transformer:
 
     @guarded
     def plan(self, known: Known) -> Plan | None:
-        """Return what is new for a derivative; None when there is nothing to do.
+        """Return the next step of a derivative; None if there is nothing to do.
 
-        Raises when an input is missing, and `InputDiverged` for one that no longer has what was read of it.
+        Raises `DatasetUnknown` for a missing input, and `InputDiverged` for one that no longer has the blocks read.
         """
         if known.state.transform is None:
             return None
@@ -111,16 +109,16 @@ class Transformer:
         return Plan(inputs=inputs, sources=seen, is_whole=seen == sources)
 
     def cause(self, known: Known, plan: Plan) -> object:
-        """Return what a query's fate depends on besides the records: the transform and its inputs' schemas."""
+        """Return what decides, apart from the records, whether a query fails again: the transform and input schemas."""
         return known.state.transform, tuple(one.state.schema for one in plan.sources.values())
 
     @guarded
     def perform(self, known: Known, plan: Plan) -> Step | None:
-        """Run and commit a step, None when it changes nothing.
+        """Run and commit a step; return None if it changes nothing.
 
-        Raises `InvalidQuery` for the user's fault, `Unavailable` while the engine is out of reach, `HeadMoved` when
-        the derivative was committed to meanwhile or an input was reset, `Refused` when the result breaks a rule,
-        `DataDropped` where data is needed that was.
+        Raises `InvalidQuery` for user errors, `Unavailable` while the engine is unreachable, `HeadMoved` if the
+        derivative received a commit or an input was reset in the meantime, `Refused` if the result breaks a rule,
+        `DataDropped` if needed data was dropped.
         """
         scratch = self.blobs.scratch()
         try:
@@ -153,8 +151,8 @@ class Transformer:
         if not events:
             if not plan.is_whole:
                 raise InvalidInput(
-                    text="an input changes its schema, and the engine gave neither records nor a checkpoint nor a "
-                    "watermark before that, so the chain cannot say how far the input was read"
+                    text="an input changes its schema, and the engine produced neither records nor a checkpoint nor a "
+                    "watermark before that, so the chain cannot record how far the input was read"
                 )
             return None
         self._require_kept(plan)
@@ -189,7 +187,7 @@ class Transformer:
             raise InputDiverged(dataset=known.alias, input=name, block=error.block) from error
 
     def _require_kept(self, plan: Plan) -> None:
-        """Return if the inputs still have what the engine was given; raises `HeadMoved` if one was reset meanwhile."""
+        """Raise `HeadMoved` if an input was reset while the engine was running."""
         for dataset, seen in plan.sources.items():
             head = self._input(dataset).state.head
             block = seen.state.head
@@ -197,7 +195,7 @@ class Transformer:
                 raise HeadMoved(dataset=str(dataset), expected=str(block), actual=str(head))
 
     def _where(self, known: Known, step: ExecuteTransformInput) -> Known:
-        """Return an input as it is at the end of its step."""
+        """Return an input at the end of its step."""
         end = last_block(step)
         if end is None or end == known.state.head:
             return known
@@ -205,6 +203,6 @@ class Transformer:
 
 
 def _require_still_defined(known: Known, source: Known, done: InputProgress) -> None:
-    """Return unless an input went back to before its first schema, which looks as if it had none yet."""
+    """Raise `InputDiverged` if an input was reset to before its first schema, which looks like a new dataset."""
     if done.last_block is not None and source.state.schema is None:
         raise InputDiverged(dataset=known.alias, input=source.alias, block=str(done.last_block))

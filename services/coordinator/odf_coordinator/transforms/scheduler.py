@@ -1,10 +1,10 @@
-"""Runs transforms: on every commit the derivatives that read it, at most one transform of each at a time.
+"""Runs transforms: after every commit those of its readers, at most one per derivative at a time.
 
-A look that waits for the engine takes no place from others: those that have taken `STALLED` seconds do not count among
-the few that run at a time, so the engine has the more to do the longer it takes, and in the end all that it can.
+A run that waits for the engine does not block others: after `STALLED` seconds it no longer counts among the
+`AT_A_TIME` concurrent runs, so a slow engine gets more and more concurrent requests, up to `MOST`.
 
-The owner of a derivative is whoever holds its partition of the coordinator's commands. That too only saves wasted
-work: two instances that transform the same derivative meet the fence, and one of them plans again.
+A derivative is owned by the instance with its partition of the coordinator's commands. That only avoids wasted work:
+if two instances transform the same derivative, one fails at the compare-and-set and plans again.
 """
 
 import threading
@@ -32,18 +32,18 @@ from odf_coordinator.transforms.work_queue import Dependants, Line, Result
 log = structlog.get_logger(__name__)
 
 IDLE_SECONDS: Final = 0.5
-AT_A_TIME: Final = 2  # looks, not counting those that have stalled
-STALLED: Final = 1.0  # seconds after which a look counts as one that waits
-MOST: Final = 64  # looks at a time in all: what the engine cannot do yet waits there
-ROOM_SECONDS: Final = 0.1  # between looks at whether one has stalled
-BACK_OFF: Final = 0.2  # seconds after the first look in vain; doubled for each further one
+AT_A_TIME: Final = 2  # concurrent runs, not counting stalled ones
+STALLED: Final = 1.0  # seconds after which a run counts as stalled
+MOST: Final = 64  # concurrent runs in total; those waiting for the engine are included
+ROOM_SECONDS: Final = 0.1  # between checks whether a run has stalled
+BACK_OFF: Final = 0.2  # seconds after the first failed run; doubled after each further one
 BACK_OFF_MAX: Final = 5.0
 FAILED_MAX: Final = 15.0
-AGAIN: Final = "it is tried again automatically; the coordinator's log says more"
+AGAIN: Final = "it is retried automatically; see the coordinator's log"
 MEND: Final = (
-    "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` tries it again"
+    "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` retries it"
 )
-DOUBLINGS: Final = 16  # of a pause; what keeps failing is tried for ever
+DOUBLINGS: Final = 16  # of a pause, at most; a failing transform is retried forever
 
 
 class Scheduler:
@@ -57,7 +57,7 @@ class Scheduler:
         is_ours: Callable[[DatasetId], bool],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Run `transformer` on derivatives that `is_ours` names, and on those asked for."""
+        """Run `transformer` on derivatives for which `is_ours` is True, and on requested ones."""
         self._datasets = datasets
         self._transformer = transformer
         self._is_ours = is_ours
@@ -67,11 +67,11 @@ class Scheduler:
         self._problems = Problems()
         self._lost = Problems()
         self._numbers = count()
-        self._begun: dict[int, float] = {}  # looks under way, by number
+        self._begun: dict[int, float] = {}  # start times of running ones, by number
         self._changed = threading.Condition(threading.RLock())
 
     def on_committed(self, state: ChainState) -> None:
-        """Mark what may be stale now that a chain has this state."""
+        """Enqueue what may be stale after this commit."""
         with self._changed:
             is_new = self._dependants.note(state)
             if state.transform is not None and (is_new or not self._line.is_running(state.dataset_id)):
@@ -80,12 +80,12 @@ class Scheduler:
                 self._mark(dependant)
 
     def on_announced(self, dataset: DatasetId) -> None:
-        """Mark what may be stale now that somebody says that a head has moved."""
+        """Enqueue what may be stale after another instance's commit."""
         try:
             known = self._datasets.by_id(dataset)
         except OdfError as error:
-            # Its derivatives look for themselves, and say what is wrong.
-            log.warning("a dataset that has changed cannot be read", dataset=str(dataset), why=str(error))
+            # Its derivatives will report the problem when they run.
+            log.warning("cannot read a changed dataset", dataset=str(dataset), why=str(error))
             with self._changed:
                 for dependant in self._dependants.of(dataset):
                     self._mark(dependant)
@@ -103,44 +103,44 @@ class Scheduler:
             self._changed.notify_all()
 
     def request(self, dataset: DatasetId) -> int:
-        """Have a derivative looked at now, whoever owns it and whatever its problem; returns a ticket."""
+        """Run a derivative now, regardless of its owner and known problem; return a ticket."""
         with self._changed:
             ticket = self._line.mark(dataset, is_forced=True)
             self._changed.notify_all()
             return ticket
 
     def wait(self, dataset: DatasetId, ticket: int, timeout: float) -> Result | None:
-        """Return how the look ended, None while it has not after `timeout` seconds."""
+        """Return the result of a ticket's run; None if it has not finished within `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._line.result(dataset, ticket) is not None, timeout)
             return self._line.result(dataset, ticket)
 
     def problem(self, dataset: DatasetId) -> str:
-        """Return why a derivative is not tried again before something changes, or failed; else an empty string."""
+        """Return why a derivative failed, or an empty string."""
         known = self._problems.get(dataset)
         return "" if known is None else known.text
 
     def trouble(self, dataset: DatasetId) -> Problem | None:
-        """Return what keeps a derivative from going on, be it only that what it needs is out of reach."""
+        """Return why a derivative makes no progress, including unreachable dependencies and a silent engine."""
         return self._problems.get(dataset) or self._lost.get(dataset) or self._silence(dataset)
 
     def waiting(self) -> int:
-        """Return how many derivatives are queued or looked at."""
+        """Return the number of queued and running derivatives."""
         with self._changed:
             return self._line.waiting()
 
     def lost(self, dataset: DatasetId) -> str:
-        """Return what a transform cannot reach, or an empty string."""
+        """Return which dependency of a transform is unavailable, or an empty string."""
         known = self._lost.get(dataset)
         return "" if known is None else known.text
 
     @property
     def underway(self) -> Underway:
-        """Return what is known of the transforms at work."""
+        """Return the running transforms."""
         return self._transformer.underway
 
     def run(self, stop: threading.Event) -> None:
-        """Look at derivatives until told to stop; then those looks end that have begun."""
+        """Run transforms until stopped; running ones are finished."""
         with ThreadPoolExecutor(MOST, thread_name_prefix="transform") as pool:
             while not stop.is_set():
                 taken = self._take()
@@ -150,7 +150,7 @@ class Scheduler:
                     pool.submit(self._look, *taken)
 
     def work(self) -> bool:
-        """Take the next look that is due; tells whether there was one."""
+        """Run the next transform that is due; return whether there was one."""
         taken = self._take()
         if taken is None:
             return False
@@ -158,7 +158,7 @@ class Scheduler:
         return True
 
     def _take(self) -> tuple[int, DatasetId, bool] | None:
-        """Begin the next look that is due and has room; it has a number, and tells whether it is forced."""
+        """Take the next due derivative if there is room: its run number, id, and whether it is forced."""
         with self._changed:
             taken = self._line.take(self._now()) if self._has_room() else None
             if taken is None:
@@ -182,7 +182,7 @@ class Scheduler:
             self._changed.notify_all()
 
     def _wait(self) -> None:
-        """Return when something is due, or may be."""
+        """Wait until a run may be due."""
         with self._changed:
             due = self._line.next_due()
             if due is not None and not self._has_room():
@@ -196,7 +196,7 @@ class Scheduler:
         with self._changed:
             del self._begun[number]
             self._changed.notify_all()
-        with suppress(OdfError):  # then it is left in the line, for a later look
+        with suppress(OdfError):  # then it stays in the queue for a later run
             if self._datasets.catalog.by_id(dataset) is None:
                 with self._changed:
                     self._line.drop_idle(dataset)
@@ -209,14 +209,14 @@ class Scheduler:
         except OdfError as error:
             self._failed(dataset, error)
         except Exception as error:
-            # A bug that one derivative meets, in its data or its query, must not end the process for all others.
-            log.exception("a bug in a transform", dataset=str(dataset))
+            # A bug triggered by one derivative's data or query must not end the process for all others.
+            log.exception("transform failed: a bug", dataset=str(dataset))
             self._failed(dataset, TransformCrashed(why=f"{type(error).__name__}: {error}"))
         else:
             self._done(dataset, step)
 
     def _steps(self, dataset: DatasetId, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
-        """Transform all that is new; None when there is nothing to do. Raises what kept it from that."""
+        """Transform all new data; return None if there is nothing to do."""
         done: Step | None = None
         while True:
             known = self._datasets.by_id(dataset)
@@ -230,7 +230,7 @@ class Scheduler:
                 return done
 
     def _plan(self, known: Known, is_forced: bool) -> Plan | None:  # noqa: FBT001 - as above
-        """Return what is new; a chain that has diverged from an input is not walked again by itself."""
+        """Return the next step; a chain known to have diverged from an input is not compared again unless forced."""
         problem = self._problems.get(known.id)
         if problem is not None and problem.cause == known.state.head and not is_forced:
             raise _StillBroken(text=problem.text)
@@ -241,7 +241,7 @@ class Scheduler:
             raise
 
     def _step(self, known: Known, plan: Plan, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
-        """Transform once; None when that changes nothing. Raises what kept it from that."""
+        """Run one step; return None if it changes nothing."""
         dataset = known.id
         problem = self._problems.get(dataset)
         if problem is not None and problem.cause == self._transformer.cause(known, plan) and not is_forced:
@@ -270,12 +270,12 @@ class Scheduler:
             if isinstance(error, Unavailable):
                 pause = min(BACK_OFF * 2 ** min(self._line.pauses(dataset), DOUBLINGS), BACK_OFF_MAX)
                 if self._lost.note(dataset, str(error), remedy=remedy_of(error, AGAIN)):
-                    log.warning("transform waits", dataset=str(dataset), why=str(error))
+                    log.warning("transform postponed", dataset=str(dataset), why=str(error))
             self._line.postpone(dataset, self._now() + pause)
             self._changed.notify_all()
 
     def _failed(self, dataset: DatasetId, error: OdfError) -> None:
-        """Tell why; the user's faults wait for a change, others are tried again ever more seldom."""
+        """Record the failure; user errors wait for a change, others are retried with backoff."""
         with self._changed:
             self._lost.clear(dataset)  # the engine has answered
             again_at = None
@@ -294,18 +294,18 @@ class Scheduler:
 
 @dataclass(eq=False, kw_only=True)
 class TransformCrashed(OdfError):
-    """The transform met a bug of the node."""
+    """The transform failed because of a bug in the node."""
 
     why: str
 
     def __str__(self) -> str:
-        """Return what it was."""
-        return f"a bug of the node: {self.why}"
+        """Return the error."""
+        return f"a bug in the node: {self.why}"
 
     def advice(self) -> str:
-        """Return where more is said."""
-        return "it is tried again automatically; the coordinator's log has the traceback, which a bug report needs"
+        """Return where to find details."""
+        return "it is retried automatically; please report it with the traceback from the coordinator's log"
 
 
 class _StillBroken(InvalidQuery):
-    """The query that failed before, over the same schemas."""
+    """The query failed before, with the same schemas."""

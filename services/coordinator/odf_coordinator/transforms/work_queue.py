@@ -1,7 +1,7 @@
-"""Which derivatives are to be looked at, and when: pure bookkeeping, no threads and no clock of its own.
+"""The queue of derivatives to run: pure bookkeeping, without threads or a clock of its own.
 
-Marks that come while a derivative waits or is being worked on coalesce into one further look. A look covers all
-marks made before it began, so whoever holds a ticket from `mark` knows when the work it asked for is done.
+Marks set while a derivative is queued or running coalesce into one more run. A run covers all marks set before it
+started, so the holder of a ticket from `mark` knows when the requested work is done.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from odf_coordinator.catalog.registry import inputs_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a look ended: the state it left, or why it failed; `blocks` and `records` are what it added."""
+    """The result of a run: the state after it, or its error; `blocks` and `records` are what it added."""
 
     state: ChainState | None = None
     blocks: int = 0
@@ -28,15 +28,15 @@ class Result:
 
 
 class Dependants:
-    """Who reads whom."""
+    """Which datasets read which."""
 
     def __init__(self) -> None:
-        """Know nobody."""
+        """Start empty."""
         self._inputs: dict[DatasetId, frozenset[DatasetId]] = {}
         self._readers: defaultdict[DatasetId, set[DatasetId]] = defaultdict(set)
 
     def note(self, state: ChainState) -> bool:
-        """Learn what a dataset reads; True when that is new."""
+        """Record a dataset's inputs; return whether they changed."""
         inputs = frozenset(inputs_of(state))
         if self._inputs.get(state.dataset_id, frozenset()) == inputs:
             return False
@@ -47,7 +47,7 @@ class Dependants:
         return True
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop what a dataset reads."""
+        """Drop a dataset's inputs."""
         for one in self._inputs.pop(dataset, frozenset()):
             readers = self._readers[one]
             readers.discard(dataset)
@@ -60,21 +60,21 @@ class Dependants:
 
 
 class JobState(Enum):
-    """Where a derivative stands between two looks."""
+    """The state of a derivative in the queue."""
 
     IDLE = auto()
     QUEUED = auto()
     FORCED = auto()
-    """Queued by a person: neither a pause nor a known problem holds it up."""
+    """Queued by a user: ignores pauses and known problems."""
     RUNNING = auto()
     MARKED = auto()
-    """Running, and marked since: another look follows."""
+    """Running, and marked since: another run follows."""
     RUNNING_FORCED = auto()
-    """Running, and asked for by a person since."""
+    """Running, and requested by a user since."""
     POSTPONED = auto()
-    """What it needs was out of reach: waits, and those who asked wait with it."""
+    """A dependency was unavailable: paused; its tickets stay open."""
     FAILED = auto()
-    """Those who asked know the error: waits for another look."""
+    """Failed and reported to its tickets: paused before another run."""
 
 
 class JobEvent(Enum):
@@ -85,12 +85,12 @@ class JobEvent(Enum):
     TAKE = auto()
     FINISH = auto()
     FAIL = auto()
-    """Finished with an error, to be tried again by itself."""
+    """Finished with an error, to be retried automatically."""
     POSTPONE = auto()
 
 
 _S, _E = JobState, JobEvent
-# The end of a look at a dataset that was removed meanwhile: ignored, as its job is not running.
+# Ends of runs of datasets removed in the meantime: ignored, as their jobs are not running.
 _ENDS: Final = (_E.FINISH, _E.FAIL, _E.POSTPONE)
 TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = {
     (_S.IDLE, _E.MARK): _S.QUEUED,
@@ -135,48 +135,48 @@ PAUSED: Final = frozenset((_S.POSTPONED, _S.FAILED))
 
 @dataclass(slots=True)
 class _Job:
-    """A derivative; tickets are numbers, so that one that is answered answers all before it."""
+    """A derivative; tickets are increasing numbers, so a result answers all earlier ones."""
 
     state: JobState = JobState.IDLE
     place: int = 0
-    """In the line; each place is given once."""
+    """Position in the queue; each is used once."""
     until: float = 0.0
     """End of a pause."""
     pauses: int = 0
-    """Looks in a row that are to be repeated."""
+    """Consecutive runs that have to be repeated."""
     asked: int = 0
     """Last ticket given."""
     covered: int = 0
-    """Last ticket that the look under way, or the last one, covers."""
+    """Last ticket covered by the running or last run."""
     answered: int = 0
     """Last ticket with a result."""
     result: Result = field(default_factory=Result)
 
 
 class Line:
-    """Derivatives waiting to be looked at, first come first served, each at most once at a time."""
+    """Derivatives waiting to run, first come first served, each at most once at a time."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self._jobs: dict[DatasetId, _Job] = {}
         self._places = 0
-        # Heaps; an entry counts while its job still has that place and waits.
+        # Heaps with lazy deletion: an entry is valid while its job still has that place and is not running.
         self._queue: list[tuple[int, DatasetId]] = []
         self._pauses: list[tuple[float, int, DatasetId]] = []
 
     def __len__(self) -> int:
-        """Return how many derivatives are known."""
+        """Return the number of known derivatives."""
         return len(self._jobs)
 
     def mark(self, dataset: DatasetId, *, is_forced: bool = False) -> int:
-        """Have a derivative looked at; returns the ticket. Forced: at once, and despite a known problem."""
+        """Enqueue a derivative and return a ticket. Forced: at once, and despite a known problem."""
         job = self._jobs.setdefault(dataset, _Job())
         job.asked += 1
         self._enter(dataset, job, JobEvent.FORCE if is_forced else JobEvent.MARK)
         return job.asked
 
     def take(self, now: float) -> tuple[DatasetId, bool] | None:
-        """Begin the next look that is due, and tell whether it is forced; None when there is none."""
+        """Take the next due derivative, and whether it is forced; None if there is none."""
         self._drop_stale()
         while self._pauses and self._pauses[0][0] <= now:
             _, place, dataset = heappop(self._pauses)
@@ -192,7 +192,7 @@ class Line:
         return dataset, is_forced
 
     def finish(self, dataset: DatasetId, result: Result, *, again_at: float | None = None) -> None:
-        """End a look; with `again_at` the failure is reported, and another look follows then."""
+        """End a run; with `again_at` the error is reported, and another run follows then."""
         job = self._jobs.get(dataset)
         if job is None or job.state not in RUNNING:
             return
@@ -206,7 +206,7 @@ class Line:
             self._enter(dataset, job, JobEvent.FAIL)
 
     def postpone(self, dataset: DatasetId, until: float) -> None:
-        """End a look that came to nothing; it is to be repeated, and its tickets are still open."""
+        """End a run that has to be repeated after `until`; its tickets stay open."""
         job = self._jobs.get(dataset)
         if job is None or job.state not in RUNNING:
             return
@@ -215,46 +215,46 @@ class Line:
         self._enter(dataset, job, JobEvent.POSTPONE)
 
     def pauses(self, dataset: DatasetId) -> int:
-        """Return how many looks in a row are to be repeated."""
+        """Return the number of consecutive runs that have to be repeated."""
         job = self._jobs.get(dataset)
         return 0 if job is None else job.pauses
 
     def result(self, dataset: DatasetId, ticket: int) -> Result | None:
-        """Return how the look for a ticket ended, None while it has not; what is gone needed none."""
+        """Return the result for a ticket; None while its run has not ended; an empty one for a removed dataset."""
         job = self._jobs.get(dataset)
         if job is None:
             return Result()
         return job.result if job.answered >= ticket else None
 
     def is_running(self, dataset: DatasetId) -> bool:
-        """Tell whether a look is under way."""
+        """Return whether a run is in progress."""
         job = self._jobs.get(dataset)
         return job is not None and job.state in RUNNING
 
     def waiting(self) -> int:
-        """Return how many derivatives are queued or looked at; those in a pause are left out."""
+        """Return the number of queued and running derivatives, without paused ones."""
         return sum(job.state in RUNNING or job.state in QUEUED for job in self._jobs.values())
 
     def next_due(self) -> float | None:
-        """Return when the next look is due, None when nothing waits."""
+        """Return when the next run is due; None if nothing is waiting."""
         self._drop_stale()
         if self._queue:
             return 0.0
         return self._pauses[0][0] if self._pauses else None
 
     def forget(self, datasets: Iterable[DatasetId]) -> None:
-        """Drop datasets that are gone."""
+        """Drop removed datasets."""
         for dataset in datasets:
             self._jobs.pop(dataset, None)
 
     def drop_idle(self, dataset: DatasetId) -> None:
-        """Drop a dataset that is gone, unless it has come back and is to be looked at."""
+        """Drop a removed dataset, unless it was added again and enqueued."""
         job = self._jobs.get(dataset)
         if job is not None and job.state is JobState.IDLE:
             del self._jobs[dataset]
 
     def _enter(self, dataset: DatasetId, job: _Job, event: JobEvent) -> None:
-        """Bring a job to the state that follows, and into the heap where that waits."""
+        """Apply the transition, and push the job to the heap of its new state."""
         before, job.state = job.state, TRANSITIONS[job.state, event]
         if job.state in QUEUED and before not in QUEUED:
             self._places += 1
@@ -264,7 +264,7 @@ class Line:
             heappush(self._pauses, (job.until, job.place, dataset))
 
     def _drop_stale(self) -> None:
-        """Have the first entry of each heap be one that counts."""
+        """Remove invalid entries from the front of each heap."""
         while self._queue and not self._counts(*self._queue[0]):
             heappop(self._queue)
         while self._pauses and not self._counts(*self._pauses[0][1:]):

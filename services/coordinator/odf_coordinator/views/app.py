@@ -1,7 +1,7 @@
 """Read-side views, `python -m odf_coordinator.views`: heads, watermarks, lag and throughput over HTTP.
 
-A Faust worker of its own, never in the commit path. It keeps no tables: what it shows is read from the chains when
-it gets its partitions, and followed by notifications from then on, so nothing has to be recovered.
+A separate Faust worker, never in the commit path. It keeps no tables: it reads the chains when its partitions are
+assigned and follows notifications from then on, so there is nothing to recover.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ SESSION: Final = 6.0  # seconds
 
 
 def datasets_of(settings: Settings) -> Datasets:
-    """Return the node's datasets, to be read only."""
+    """Return the node's datasets, read-only."""
     blobs = LocalBlobStore(settings.home)
     cache = RedisStateCache(RedisConnection(settings.redis)) if settings.redis else NoStateCache()
     refs = LocalRefStore(settings.home)
@@ -45,14 +45,14 @@ def datasets_of(settings: Settings) -> Datasets:
 
 
 def read_heads(board: Board, datasets: Datasets) -> None:
-    """Put the heads of all datasets on the board."""
+    """Load the heads of all datasets into the table."""
     for known in datasets.all():
         try:
             board.committed(str(known.id), committed(known.state, alias=known.alias), now=None)
             board.rejected(str(known.id), rejects_of(datasets, known))
         except Exception:
-            # It would be met again at every start, and no dataset be shown.
-            log.exception("dataset cannot be shown", dataset=known.alias)
+            # One bad dataset must not hide the others: it would fail again at every start.
+            log.exception("cannot show dataset", dataset=known.alias)
 
 
 def make_app(settings: Settings, board: Board, datasets: Datasets) -> faust.App:
@@ -60,7 +60,7 @@ def make_app(settings: Settings, board: Board, datasets: Datasets) -> faust.App:
     host, _, port = settings.required("views_http").rpartition(":")
     brokers = settings.required("kafka").split(",")
     app = faust.App(
-        # Each process sees every notification, so each is a group of its own, which ends with it.
+        # Each process needs every notification, so each has its own group, used only once.
         f"{settings.kafka_prefix}odf-views-{uuid.uuid4().hex}",
         broker=[f"kafka://{broker}" for broker in brokers],
         broker_session_timeout=SESSION,
@@ -96,13 +96,13 @@ def _follow(app: faust.App, settings: Settings, board: Board, datasets: Datasets
             try:
                 board.see(decode(bytes(key), bytes(value)), time.monotonic())
             except InvalidInput as error:
-                log.warning("notification cannot be read", why=str(error))
+                log.warning("cannot read notification", why=str(error))
             except Exception:
-                log.exception("notification cannot be shown", key=bytes(key or b"").decode(errors="replace"))
+                log.exception("cannot show notification", key=bytes(key or b"").decode(errors="replace"))
 
     @app.on_partitions_assigned.connect
-    async def catch_up(*_: Any, **__: Any) -> None:  # noqa: ANN401 - what a signal brings
-        # What was said while nobody listened is in the chains.
+    async def catch_up(*_: Any, **__: Any) -> None:  # noqa: ANN401 - arguments of the signal
+        # Notifications sent before this are covered by the chains.
         await asyncio.get_running_loop().run_in_executor(None, read_heads, board, datasets)
         log.info("views follow")
 
@@ -118,7 +118,7 @@ def _serve(app: faust.App, board: Board) -> None:
 
 
 async def reachable(broker: str) -> None:
-    """Return when somebody listens there; Faust would give up at the first refusal."""
+    """Return when a broker is listening; Faust would give up at the first refused connection."""
     host, _, port = broker.rpartition(":")
     while True:
         try:
@@ -131,13 +131,13 @@ async def reachable(broker: str) -> None:
 
 
 async def run(app: faust.App, settings: Settings) -> None:
-    """Run until the process is told to end, which it does at once: there is nothing to be saved."""
+    """Run until SIGTERM or SIGINT, which exits at once: there is nothing to save."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, os._exit, 0)
     kafka = settings.required("kafka")
     await reachable(kafka.split(",")[0])
-    # Faust follows only what is there when it starts.
+    # Faust subscribes only to topics that exist when it starts.
     topics = KafkaTopics(kafka, prefix=settings.kafka_prefix)
     await loop.run_in_executor(None, topics.ensure_topics, (NOTIFICATIONS,))
     await app.start()
@@ -150,7 +150,7 @@ def main() -> None:
     try:
         settings = load()
         logging.configure(settings.log_level, service="views")
-        # While the broker is away it repeats itself a hundred times a second.
+        # While the broker is away it logs a hundred lines a second.
         standard_logging.getLogger("aiokafka").setLevel(standard_logging.CRITICAL)
         board, datasets = Board(), datasets_of(settings)
         read_heads(board, datasets)

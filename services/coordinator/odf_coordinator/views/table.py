@@ -1,4 +1,4 @@
-"""What the views show: one row a dataset, folded from notifications. Pure, with the time passed in."""
+"""The content of the views: one row per dataset, folded from notifications. Pure; the time is a parameter."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ WINDOW: Final = 60.0  # seconds over which throughput is counted
 
 
 class Row(TypedDict):
-    """A dataset as JSON; `lag` counts messages that wait in its sources, `rejected` those that are dead letters.
+    """A dataset as JSON; `lag` counts messages waiting in its sources, `rejected` those in the dead letters.
 
-    `stage` is what the engine does for a derivative, with `rows` of `total` done.
+    `stage` is the engine's current stage for a derivative, with `rows` of `total` done.
     """
 
     dataset_id: str
@@ -43,18 +43,18 @@ class _Dataset:
     lags: dict[str, int] = field(default_factory=dict)
     rejects: Rejects = field(default_factory=Rejects)
     work: bus.TransformProgress = field(default_factory=bus.TransformProgress)
-    growth: deque[tuple[float, int]] = field(default_factory=deque)  # when, and how many records came
+    growth: deque[tuple[float, int]] = field(default_factory=deque)  # (time, added records)
 
 
 class Board:
     """Heads, watermarks, lag and throughput."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self._datasets: dict[str, _Dataset] = {}
 
     def see(self, message: bus.Envelope, now: float) -> None:
-        """Take in a notification; `now` is in seconds."""
+        """Apply a notification; `now` is in seconds."""
         match message.WhichOneof("body"):
             case "committed":
                 self.committed(message.dataset_id, message.committed, now)
@@ -73,7 +73,7 @@ class Board:
                 pass
 
     def committed(self, dataset_id: str, body: bus.Committed, now: float | None) -> None:
-        """Take in a head; without `now` it is history, and does not count as throughput."""
+        """Apply a head; without `now` it is history and does not count as throughput."""
         dataset = self._datasets.setdefault(dataset_id, _Dataset())
         last = body.last_offset if body.HasField("last_offset") else None
         grown = _records(last) - _records(dataset.last_offset)
@@ -87,7 +87,7 @@ class Board:
         dataset.watermark = str(time_of(body.watermark)) if body.HasField("watermark") else None
 
     def rejected(self, dataset_id: str, rejects: Rejects) -> None:
-        """Take in how many messages of a dataset were rejected and wait for a decision."""
+        """Set a dataset's rejected messages that await a decision."""
         self._datasets.setdefault(dataset_id, _Dataset()).rejects = rejects
 
     def rows(self, now: float) -> Iterator[Row]:

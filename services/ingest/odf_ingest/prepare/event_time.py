@@ -31,7 +31,7 @@ def with_event_time(
         elif kind.is_date(column.type):
             return _completed(records, name, moments)
         else:
-            text = f"the event time has to be a TIMESTAMP or DATE, not {column.type}"
+            text = f"the event time must be a TIMESTAMP or DATE, not {column.type}"
             raise InvalidInput(where=f"column {name}", text=text)
     made = pa.nulls(len(records), TIMESTAMP) if moments is None else _as_column(moments)
     return records.append_column(name, made)

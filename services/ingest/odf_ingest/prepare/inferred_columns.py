@@ -74,7 +74,7 @@ def _refused(columns: pa.Schema, vocab: DatasetVocabulary, *, carries: bool) -> 
                 f"the name belongs to system column {taken[lower]}; declare a schema, or rename that by SetVocab"
             )
         elif lower in seen:
-            refused[name] = f"SQL cannot tell it from {seen[lower]}; declare a schema"
+            refused[name] = f"SQL cannot distinguish it from {seen[lower]}; declare a schema"
         elif not _is_hashable(column):
             refused[name] = f"type {type_name(column.type)} has no logical hash; declare a schema without it"
         seen.setdefault(lower, name)

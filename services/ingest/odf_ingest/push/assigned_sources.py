@@ -245,7 +245,7 @@ class OwnedSources:
             except Exception as error:  # such as a source state that cannot be read: this dataset only
                 if not isinstance(error, OdfError):
                     log.exception("a bug keeps a dataset from being read", dataset=str(one.dataset))
-                    error = Unavailable(what=f"dataset {one.dataset}", why=f"a bug of the node: {error!r}")
+                    error = Unavailable(what=f"dataset {one.dataset}", why=f"a bug in the node: {error!r}")
                 self._unreadable(one.dataset, self._datasets.get(one.dataset, _Dataset()), error)
         if not ready:
             return

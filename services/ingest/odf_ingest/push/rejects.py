@@ -70,7 +70,7 @@ class Rejecting:
         try:
             waiting = open_rejects(self._blobs, state, state.push_sources)
         except OdfError as error:
-            log.warning("rejected messages not counted", dataset=str(state.dataset_id), why=str(error))
+            log.warning("cannot count rejected messages", dataset=str(state.dataset_id), why=str(error))
             return
         progress.rejected = waiting.count
         progress.rejected_reason = waiting.reason

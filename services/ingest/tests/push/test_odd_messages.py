@@ -175,7 +175,7 @@ def test_columns_that_a_dataset_cannot_have_are_rejected_with_their_records(
     assert topic.bench.values("a") == [(1,)]
     assert [reason.split(";")[0] for reason in topic.rejected] == [
         "column offset: the name belongs to system column offset",
-        "column A: SQL cannot tell it from a",
+        "column A: SQL cannot distinguish it from a",
         "column Op: the name belongs to system column op",
         "column  : it has no name",
         "column l: type ARRAY<STRUCT<b: BIGINT>> has no logical hash",
