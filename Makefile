@@ -123,10 +123,10 @@ $(STAMPS)/archive: $(STAMPS)/kafka | $(STAMPS)/projects $(PROTO_OUT)/.stamp
 	@$(BIN)/python -m odf_common.embedded.kafka_cds || echo "warning: that failed; Kafka starts slower" >&2
 	@touch $@
 
-$(STAMPS)/spark: $(STAMPS)/requirements services/engine-spark/odf_engine_spark/session.py | $(STAMPS)/projects $(PROTO_OUT)/.stamp
+$(STAMPS)/spark: $(STAMPS)/requirements services/engine-spark/odf_engine_spark/spark/session.py | $(STAMPS)/projects $(PROTO_OUT)/.stamp
 	@$(call need,java -version,Java 17,default-jre-headless)
 	@echo "teaching Java to start Spark quickly"
-	@$(BIN)/python -m odf_engine_spark.archive 2>/dev/null || echo "warning: that failed; Spark starts slower" >&2
+	@$(BIN)/python -m odf_engine_spark.spark.class_archive 2>/dev/null || echo "warning: that failed; Spark starts slower" >&2
 	@touch $@
 
 # protoc names modules by their place under proto/; here they live under odf_common.proto, so imports are rewritten.

@@ -18,11 +18,10 @@ from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.steps import TransformSql
-from odf_engine_spark.inputs import read_input
-from odf_engine_spark.jvm import Spark
-from odf_engine_spark.prepared import quoted
-from odf_engine_spark.server import register
-from odf_engine_spark.session import start
+from odf_engine_spark.plan.prepared import quoted
+from odf_engine_spark.server.grpc_servicer import register
+from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.session import start
 from odf_engine_spark.testing import (
     FLIGHTS,
     HOUR,
@@ -37,6 +36,7 @@ from odf_engine_spark.testing import (
     reading,
     sql,
 )
+from odf_engine_spark.transform.inputs import read_input
 
 ROUNDS: Final = 25
 WARM_UP: Final = 8

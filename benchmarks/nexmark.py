@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from rows import Row, Target, held_against
 
 from odf_common.metadata.steps import TransformSql
-from odf_engine_spark.prepared import steps_of
-from odf_engine_spark.session import start
+from odf_engine_spark.plan.prepared import steps_of
+from odf_engine_spark.spark.session import start
 from odf_engine_spark.testing import Chain, Derivative
 from odf_engine_spark.testing_manifests import derive, snapshots
 from odf_engine_spark.testing_nexmark import nexmark
-from odf_engine_spark.transform import Transforms
+from odf_engine_spark.transform.transform import Transforms
 
 EXAMPLE: Final = Path(__file__).parents[1] / "examples" / "nexmark"
 QUERIES: Final = ("q0", "q1", "q2", "q3", "q5", "q7", "q8", "q11", "q17", "q18", "q19")

@@ -21,9 +21,9 @@ from chained import Coordinator, Pair, add
 from rows import Row, held_against
 from transactions import QUERIES, WARM, engine
 
-from odf_engine_spark import transform
-from odf_engine_spark.jvm import Java, Spark
-from odf_engine_spark.plans import Plans
+from odf_engine_spark.spark.jvm import Java, Spark
+from odf_engine_spark.spark.logical_plans import Plans
+from odf_engine_spark.transform import transform
 
 TRANSACTIONS: Final = 100
 RUNS: Final = "Spark runs the plan"

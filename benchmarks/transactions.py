@@ -31,12 +31,12 @@ from rows import Row, Target, held_against
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
-from odf_engine_spark.jvm import Spark
-from odf_engine_spark.prepared import quoted
-from odf_engine_spark.server import register
-from odf_engine_spark.session import start
-from odf_engine_spark.types import spark_schema_of
-from odf_engine_spark.values import in_spark
+from odf_engine_spark.plan.prepared import quoted
+from odf_engine_spark.server.grpc_servicer import register
+from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.session import start
+from odf_engine_spark.values.spark_types import spark_schema_of
+from odf_engine_spark.values.spark_values import in_spark
 
 TRANSACTIONS: Final = 200  # the name of each row tells; `transactions_long` has 1,000
 YOUNG: Final = 100  # transactions of the chain that the long one is held against

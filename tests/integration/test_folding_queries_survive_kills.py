@@ -23,7 +23,7 @@ from odf_common.testing.kills import ENGINE, JVM, disturbed, is_java, jvm, settl
 from odf_common.testing.manifests import derivative, root
 from odf_common.testing.rows import at_once, changes, line, moment, row
 from odf_common.testing.story import Row, Story, chunks
-from odf_engine_spark.changes import APPEND
+from odf_engine_spark.operators.changes import APPEND
 from odf_engine_spark.testing_changes import standing
 from odf_engine_spark.testing_nexmark import START as FIRST
 from odf_engine_spark.testing_nexmark import nexmark

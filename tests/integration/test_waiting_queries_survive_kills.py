@@ -16,7 +16,7 @@ from odf_common.testing.kills import ENGINE, JVM, disturbed, settle
 from odf_common.testing.manifests import derivative, root
 from odf_common.testing.rows import at_once, changes, line, moment, row
 from odf_common.testing.story import Row, Story
-from odf_engine_spark.changes import APPEND, FROM, RETRACT, TO
+from odf_engine_spark.operators.changes import APPEND, FROM, RETRACT, TO
 from odf_engine_spark.testing_changes import standing
 
 TRADING = Path(__file__).parents[2] / "examples" / "trading"

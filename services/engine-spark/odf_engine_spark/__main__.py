@@ -23,7 +23,7 @@ def keeps_spare() -> bool:
 
 def keep() -> int:
     """Keep an engine and its spare until told to end."""
-    from odf_engine_spark.spare import Worker, keep  # noqa: PLC0415 - who keeps workers needs no Spark
+    from odf_engine_spark.server.standby import Worker, keep  # noqa: PLC0415 - who keeps workers needs no Spark
 
     logging.configure(load().log_level, service="engine-spark")
     stop = threading.Event()
@@ -36,7 +36,7 @@ def keep() -> int:
 def serve() -> None:
     """Serve until told to end; a worker waits for its turn."""
     from odf_common.service.run import run_service  # noqa: PLC0415 - as above
-    from odf_engine_spark.service import build, build_worker  # noqa: PLC0415 - as above
+    from odf_engine_spark.server.service import build, build_worker  # noqa: PLC0415 - as above
 
     run_service(build_worker if WORKER in sys.argv else build)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from odf_engine_spark.changes import TAKES_AWAY, Changes
+from odf_engine_spark.operators.changes import TAKES_AWAY, Changes
 
 Row = tuple[object, ...]
 

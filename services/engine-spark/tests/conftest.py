@@ -8,11 +8,11 @@ import pytest
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.metadata.steps import TransformSql
-from odf_engine_spark.jvm import Spark
-from odf_engine_spark.server import register
-from odf_engine_spark.session import start
+from odf_engine_spark.server.grpc_servicer import register
+from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.session import start
 from odf_engine_spark.testing import FLIGHTS, VOCAB, WEATHER, Block, Chain, Derivative, Executes, Make
-from odf_engine_spark.transform import Transforms
+from odf_engine_spark.transform.transform import Transforms
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pyarrow as pa
 
-from odf_engine_spark.as_of import as_of
+from odf_engine_spark.operators.temporal_join import as_of
 
 
 def keys(*columns: list[object]) -> pa.Table:

@@ -11,7 +11,7 @@ from odf_common.errors import InvalidQuery
 from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import EngineNotAvailable
-from odf_engine_spark.identity import FORMER, Identity, digest
+from odf_engine_spark.server.identity import FORMER, Identity, digest
 from odf_engine_spark.testing import LATE, Block, Make, flight, sql
 
 

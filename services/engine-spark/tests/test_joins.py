@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pytest
 
-from odf_engine_spark.matching import Matching
-from odf_engine_spark.plans import COMPLETE
-from odf_engine_spark.segments import Segment
+from odf_engine_spark.plan.matching import Matching
+from odf_engine_spark.plan.segments import Segment
+from odf_engine_spark.spark.logical_plans import COMPLETE
 from odf_engine_spark.testing import (
     FROM,
     HOUR,

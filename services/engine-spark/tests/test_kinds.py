@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from odf_engine_spark.jvm import Spark
+from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.testing import MINUTE, Derivative, Make, sql
 from odf_engine_spark.testing_kinds import KINDS, chains
-from odf_engine_spark.transform import Transforms
+from odf_engine_spark.transform.transform import Transforms
 
 
 def pull_after_a_loss(derivative: Derivative, other: Transforms, until: Sequence[int]) -> None:

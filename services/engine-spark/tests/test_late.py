@@ -3,7 +3,7 @@
 import pytest
 
 from odf_common.errors import InvalidQuery
-from odf_engine_spark.progress import Progress
+from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.testing import COUNTS, FROM, HOUR, TO, A, Block, Make, R, flight, ms, sql
 
 LATE_HINT = COUNTS.replace("SELECT", "SELECT /*+ LATE('2 hours') */", 1)

@@ -14,7 +14,7 @@ from odf_common.embedded.node_file import is_running
 PATIENCE = 60.0  # seconds
 AT_WORK = """
 import threading
-from odf_engine_spark.session import start
+from odf_engine_spark.spark.session import start
 spark = start("local[2]")
 count = lambda: spark.collect(spark.frame(spark.parse("SELECT count(*) FROM range(1000000000000) WHERE id % 7 = sqrt(id)")))
 threading.Thread(target=count, daemon=True).start()

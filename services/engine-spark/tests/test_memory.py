@@ -2,8 +2,8 @@
 
 import pytest
 
-from odf_engine_spark.faults import FAULTS
-from odf_engine_spark.jvm import Spark
+from odf_engine_spark.spark.error_messages import FAULTS
+from odf_engine_spark.spark.jvm import Spark
 
 
 @pytest.mark.parametrize(

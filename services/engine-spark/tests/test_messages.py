@@ -2,7 +2,7 @@ import pytest
 
 from odf_common.metadata.engine import Watermark
 from odf_common.metadata.scalars import Timestamp
-from odf_engine_spark.messages import held_watermarks
+from odf_engine_spark.server.messages import held_watermarks
 
 
 def mark(text: str) -> Watermark:

@@ -9,12 +9,12 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from odf_engine_spark.changes import APPEND
+from odf_engine_spark.operators.changes import APPEND
 from odf_engine_spark.testing import Block
 from odf_engine_spark.testing_changes import standing
 from odf_engine_spark.testing_manifests import derive, plain_rows, root_schema, snapshots
 from odf_engine_spark.testing_nexmark import nexmark
-from odf_engine_spark.transform import Transforms
+from odf_engine_spark.transform.transform import Transforms
 
 NEXMARK = Path(__file__).parents[3] / "examples" / "nexmark"
 QUERIES = ["q0", "q1", "q2", "q3", "q5", "q7", "q8", "q11", "q17", "q18", "q19"]

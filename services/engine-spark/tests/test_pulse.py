@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from odf_engine_spark import pulse
-from odf_engine_spark.pulse import WELL, Pulse
+from odf_engine_spark.spark import heartbeat as pulse
+from odf_engine_spark.spark.heartbeat import WELL, Pulse
 
 PATIENCE = 60.0  # seconds
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidQuery
-from odf_engine_spark.changes import Changes
-from odf_engine_spark.grouped import grouped
-from odf_engine_spark.ranked import Order, ranked
+from odf_engine_spark.operators.changes import Changes
+from odf_engine_spark.operators.grouped import grouped
+from odf_engine_spark.operators.ranked import Order, ranked
 from odf_engine_spark.testing_changes import Row, changes, packed, plain
 
 A, R, FROM, TO = 0, 1, 2, 3

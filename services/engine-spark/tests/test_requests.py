@@ -27,11 +27,11 @@ from odf_common.metadata.engine import (
 from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import EngineProgress
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
-from odf_engine_spark.jobs import TASK
-from odf_engine_spark.jvm import Spark
-from odf_engine_spark.progress import RequestCancelled
-from odf_engine_spark.requests import THREADS, Requests
-from odf_engine_spark.server import register
+from odf_engine_spark.server.grpc_servicer import register
+from odf_engine_spark.server.requests import THREADS, Requests
+from odf_engine_spark.spark.job_group import TASK
+from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.progress import RequestCancelled
 from odf_engine_spark.testing import LATE, Block, Make, flight, sql
 
 FLIGHTS = 10_000

@@ -9,7 +9,7 @@ import pytest
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
-from odf_engine_spark.segments import _chunks
+from odf_engine_spark.plan.segments import _chunks
 from odf_engine_spark.testing import FROM, HOUR, LATE, TO, A, Block, Derivative, Make, R, flight, sql
 
 
@@ -152,7 +152,7 @@ def test_any_grouping_of_blocks_gives_the_same_records(derive: Make) -> None:
 
 
 def test_large_requests_pass_in_chunks_with_one_order(derive: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odf_engine_spark.segments.CHUNK", 3)
+    monkeypatch.setattr("odf_engine_spark.plan.segments.CHUNK", 3)
     rows = [flight(n, 70.0, FROM if n % 2 else TO) for n in range(1, 11)]
     late = derive(sql(LATE), flights=[Block(rows=rows)])
     late.pull()

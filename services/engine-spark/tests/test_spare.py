@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine_spark.service import LOST
-from odf_engine_spark.spare import GO, READY, Worker, await_turn, keep
+from odf_engine_spark.server.service import LOST
+from odf_engine_spark.server.standby import GO, READY, Worker, await_turn, keep
 
 PATIENCE = 60.0  # seconds
 WORKER = """
@@ -31,8 +31,9 @@ COLD = "import time; time.sleep(600)"
 WATCHING = """
 import os, subprocess, sys, time
 from types import SimpleNamespace
-from odf_engine_spark import pulse, service
-from odf_engine_spark.jvm import Spark
+from odf_engine_spark.server import service
+from odf_engine_spark.spark import heartbeat
+from odf_engine_spark.spark.jvm import Spark
 def answer():
     with open(sys.argv[1] + ".asked", "a") as file:
         file.write("?")
@@ -45,7 +46,7 @@ def start(master):
     jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=time)))
     context = SimpleNamespace(_gateway=SimpleNamespace(proc=machine))
     return Spark(SimpleNamespace(sparkContext=context, _jvm=jvm, stop=machine.kill))
-service.start, service.HUNG, pulse.SECONDS = start, HUNG, 0.01
+service.start, service.HUNG, heartbeat.SECONDS = start, HUNG, 0.01
 service.build_worker(SimpleNamespace(settings=SimpleNamespace(spark_master="", signed_columns=False, engine="")))
 with open(sys.argv[1], "a") as file:
     file.write(f"{os.getpid()}\\n")

@@ -13,11 +13,11 @@ from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import RawQueryRequest
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import QueryTable
-from odf_engine_spark import adhoc
 from odf_engine_spark.testing import VOCAB, WEATHER, Chain, Derivative, sql
-from odf_engine_spark.transform import Transforms
-from odf_engine_spark.types import spark_schema_of
-from odf_engine_spark.values import in_spark
+from odf_engine_spark.transform import adhoc
+from odf_engine_spark.transform.transform import Transforms
+from odf_engine_spark.values.spark_types import spark_schema_of
+from odf_engine_spark.values.spark_values import in_spark
 
 IDS = ("123e4567-e89b-12d3-a456-42661417400a", "00000000-0000-0000-0000-0000000000ff")
 RAW = [UUID(each).bytes for each in IDS]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from odf_common.errors import InvalidQuery
-from odf_engine_spark.segments import last_ends
-from odf_engine_spark.state import read_state
+from odf_engine_spark.analysis.times import Lateness
+from odf_engine_spark.plan.segments import last_ends
 from odf_engine_spark.testing import COUNTS, FROM, HOUR, MINUTE, TO, A, Block, Make, R, flight, ms, sql
-from odf_engine_spark.times import Lateness
+from odf_engine_spark.transform.checkpoint import read_state
 
 
 def test_a_window_closes_when_the_watermark_reaches_its_end(derive: Make) -> None:

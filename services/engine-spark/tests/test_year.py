@@ -9,7 +9,7 @@ import pytest
 
 from odf_common.testing import nycflights
 from odf_engine_spark.testing import FLIGHTS, HOURLY, VOCAB, WEATHER, Block, Chain, Derivative, sql
-from odf_engine_spark.transform import Transforms
+from odf_engine_spark.transform.transform import Transforms
 
 if TYPE_CHECKING:
     import pandas as pd

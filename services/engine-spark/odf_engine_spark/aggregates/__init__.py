@@ -1,0 +1,1 @@
+"""Aggregate functions as accumulators with Spark's semantics, which can also take values back."""

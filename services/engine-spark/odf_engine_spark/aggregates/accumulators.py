@@ -1,0 +1,237 @@
+"""What aggregates fold values into, one by one, with Spark's semantics (ANSI): nulls never come here.
+
+Accumulators that only add have Spark's bits, floats rounded after each value. Those that also take back are exact:
+after a retraction a total is that of the values which are left, correctly rounded, and a minimum is one of them.
+A state comes back from storage that anyone may have written: `load…` raises `ValueError` for what contradicts itself.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.values.python_values import Plain
+
+V_contra = TypeVar("V_contra", contravariant=True)
+_UNIT: Final = 1074  # the smallest double is 2**-1074
+_ONE: Final = 1 << _UNIT
+_EXACT: Final = 320  # bytes: more than the sum of 2**63 doubles needs
+
+
+class Accumulator(Protocol[V_contra]):
+    """Folds values in the order in which they come."""
+
+    def add(self, value: V_contra) -> None:
+        """Fold a value in; raises `InvalidQuery` on overflow."""
+
+    def value(self) -> Plain:
+        """Return the aggregate of what was folded in."""
+
+    def state(self) -> tuple[object, ...]:
+        """Return everything needed to go on."""
+
+
+class Retractable(Accumulator[V_contra], Protocol[V_contra]):
+    """An accumulator that takes values back; one that was never added does nothing where that can be seen."""
+
+    def take(self, value: V_contra) -> None:
+        """Fold a value out."""
+
+
+@dataclass(slots=True)
+class Count:
+    """How many values there are."""
+
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        check(self.count >= 0)
+
+    def add(self, value: object) -> None:
+        self.count += 1
+
+    def take(self, value: object) -> None:
+        if self.count:
+            self.count -= 1
+
+    def value(self) -> Plain:
+        return self.count
+
+    def state(self) -> tuple[object, ...]:
+        return (self.count,)
+
+
+@dataclass(slots=True)
+class Whole:
+    """The exact total of whole numbers, or of decimals without their point; null without values."""
+
+    finish: Callable[[int, int], int]  # of total and count
+    limit: int  # the total is less, and not less than -limit
+    name: str  # of the type that overflows
+    count: int = 0
+    total: int = 0
+
+    def __post_init__(self) -> None:
+        check(self.count >= 0 and (self.count > 0 or not self.total))
+
+    def add(self, value: int) -> None:
+        self.count += 1
+        self._set(self.total + value)
+
+    def take(self, value: int) -> None:
+        if self.count:
+            self.count -= 1
+            self._set(self.total - value if self.count else 0)
+
+    def _set(self, total: int) -> None:
+        if not -self.limit <= total < self.limit:
+            raise overflow(self.name)
+        self.total = total
+
+    def value(self) -> Plain:
+        return self.finish(self.total, self.count) if self.count else None
+
+    def state(self) -> tuple[object, ...]:
+        return self.count, self.total
+
+
+@dataclass(slots=True)
+class Folded:
+    """The total of doubles, rounded after each; null without values."""
+
+    finish: Callable[[float, int], float]
+    count: int = 0
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        check(self.count >= 0 and (self.count > 0 or not self.total))
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.total += value
+
+    def value(self) -> Plain:
+        return _finished(self.finish, self.total, self.count)
+
+    def state(self) -> tuple[object, ...]:
+        return self.count, self.total
+
+
+@dataclass(slots=True)
+class Exact:
+    """The total of doubles, as `Folded` until something is taken back, then the exact one, correctly rounded."""
+
+    finish: Callable[[float, int], float]
+    folded: Folded = field(init=False)
+    exact: int = 0  # of the finite ones, in units of 2**-1074
+    nans: int = 0
+    infinities: int = 0
+    negative_infinities: int = 0
+    is_exact: bool = False
+
+    def __post_init__(self) -> None:
+        self.folded = Folded(self.finish)
+
+    def add(self, value: float) -> None:
+        self.folded.add(value)
+        self._note(value, 1)
+
+    def take(self, value: float) -> None:
+        if self.folded.count <= 1:
+            self.folded = Folded(self.finish)
+            self.exact = self.nans = self.infinities = self.negative_infinities = 0
+            self.is_exact = False
+            return
+        self.folded.count -= 1
+        self.is_exact = True
+        self._note(value, -1)
+
+    def _note(self, value: float, times: int) -> None:
+        if math.isfinite(value):
+            top, bottom = value.as_integer_ratio()
+            self.exact += times * top << _UNIT + 1 - bottom.bit_length()
+        elif math.isnan(value):
+            self.nans = max(self.nans + times, 0)
+        elif value > 0:
+            self.infinities = max(self.infinities + times, 0)
+        else:
+            self.negative_infinities = max(self.negative_infinities + times, 0)
+
+    def value(self) -> Plain:
+        total = self._rounded() if self.is_exact else self.folded.total
+        return _finished(self.finish, total, self.folded.count)
+
+    def _rounded(self) -> float:
+        if self.nans or (self.infinities and self.negative_infinities):
+            return math.nan
+        if self.infinities or self.negative_infinities:
+            return math.inf if self.infinities else -math.inf
+        try:
+            return self.exact / _ONE
+        except OverflowError:
+            return math.inf if self.exact > 0 else -math.inf
+
+    def state(self) -> tuple[object, ...]:
+        specials = (self.nans, self.infinities, self.negative_infinities)
+        # What was folded counts no more once it is not shown.
+        total = 0.0 if self.is_exact else self.folded.total
+        return (self.folded.count, total, _packed(self.exact), *specials, int(self.is_exact))
+
+
+def load_exact(finish: Callable[[float, int], float], *state: object) -> Exact:
+    """Return what `Exact.state` gave, empty without a state."""
+    made = Exact(finish)
+    if state:
+        count, total, exact, *specials, is_exact = state
+        assert isinstance(count, int)
+        assert isinstance(total, float)
+        assert isinstance(exact, bytes)
+        made.folded = Folded(finish, count, total)
+        made.exact, made.is_exact = _unpacked(exact), bool(is_exact)
+        made.nans, made.infinities, made.negative_infinities = (Count(n).count for n in _ints(specials))
+        check(count > 0 or not (made.exact or any(specials) or is_exact))
+    return made
+
+
+def overflow(name: str) -> InvalidQuery:
+    """Return the refusal of a total that does not fit."""
+    return InvalidQuery(
+        text=f"[ARITHMETIC_OVERFLOW] a total goes beyond {name}: CAST the argument to a wider type"
+    )
+
+
+def _finished(finish: Callable[[float, int], float], total: float, count: int) -> Plain:
+    if not count:
+        return None
+    value = finish(total, count)
+    # One NaN for all: values are compared by what they are.
+    return math.nan if math.isnan(value) else value
+
+
+def _packed(exact: int) -> bytes:
+    """Return a whole number as its trailing zero bits, two bytes, and the rest; nothing for 0."""
+    if not exact:
+        return b""
+    zeros = (exact & -exact).bit_length() - 1
+    rest = exact >> zeros
+    return zeros.to_bytes(2) + rest.to_bytes(rest.bit_length() // 8 + 1, signed=True)
+
+
+def _unpacked(raw: bytes) -> int:
+    zeros = int.from_bytes(raw[:2])
+    check(len(raw) <= _EXACT and zeros < 8 * _EXACT)
+    exact = int.from_bytes(raw[2:], signed=True) << zeros
+    check(_packed(exact) == raw)
+    return exact
+
+
+def _ints(values: Sequence[object]) -> list[int]:
+    assert all(isinstance(value, int) for value in values)
+    return list(values)  # type: ignore[arg-type]
+
+
+def check(holds: bool) -> None:  # noqa: FBT001 — the only thing to say
+    """Return if what a state says holds."""
+    if not holds:
+        raise ValueError("the state of an aggregate contradicts itself")

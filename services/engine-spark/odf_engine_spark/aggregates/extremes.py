@@ -1,0 +1,123 @@
+"""The least and the greatest of values, which are added one by one, and taken back (see `accumulators`)."""
+
+from bisect import insort
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from odf_engine_spark.aggregates.accumulators import check
+from odf_engine_spark.values.python_values import Plain
+from odf_engine_spark.values.sorted_runs import Run
+
+_NOTES: Final = 16  # more of them than twice the values, and this many, are counted
+_FEW: Final = 32  # new values are put in their places one by one if the others are as many times more
+
+
+@dataclass(slots=True)
+class Extreme:
+    """The least value, or the greatest; of equal ones the first."""
+
+    is_better: Callable[[Plain, Plain], bool]
+    best: Plain = None
+
+    def add(self, value: Plain) -> None:
+        if self.best is None or self.is_better(value, self.best):
+            self.best = value
+
+    def value(self) -> Plain:
+        return self.best
+
+    def state(self) -> tuple[object, ...]:
+        return (self.best,)
+
+
+@dataclass(slots=True)
+class Values:
+    """The least value, or the greatest, with every other one, so that any may be taken back.
+
+    What was added is only noted, as long as nothing is taken back: so the cost of a request is that of its records.
+    When notes come to outnumber the values they are counted; when that is depends on the values' sequence alone.
+    """
+
+    is_max: bool
+    best: Plain = None
+    values: Run = field(default_factory=Run)  # ascending, each once
+    times: Run = field(default_factory=Run)  # how often each is there
+    notes: Run = field(default_factory=Run)  # added since those were counted
+    counts: dict[Plain, int] | None = None  # instead of `values` and `times`, once they were looked at
+    ordered: list[Plain] = field(default_factory=list)  # ascending; some may be gone
+    new: list[Plain] = field(default_factory=list)  # not among the ordered yet
+
+    def add(self, value: Plain) -> None:
+        if self.best is None or (value > self.best if self.is_max else value < self.best):  # type: ignore[operator]
+            self.best = value
+        self.notes.more.append(value)
+        if len(self.notes) > _NOTES + 2 * len(self.values if self.counts is None else self.counts):
+            self._counted()
+
+    def take(self, value: Plain) -> None:
+        counts = self._counted()
+        count = counts.get(value, 0)
+        if count > 1:
+            counts[value] = count - 1
+        elif count:
+            del counts[value]
+            if value == self.best:
+                self.best = self._next(counts)
+
+    def _counted(self) -> dict[Plain, int]:
+        """Return how often each value is there, and note no more of them."""
+        is_first, counts = self.counts is None, self.counts
+        if counts is None:
+            self.ordered = list(self.values.plain())
+            counts = self.counts = _counts(self.ordered, self.times.plain())
+        for value in self.notes.plain():
+            if value in counts:
+                counts[value] += 1
+            else:
+                counts[value] = 1
+                self.new.append(value)
+        self.notes = Run()
+        if is_first and counts:
+            check(self.best == (max(counts) if self.is_max else min(counts)))  # type: ignore[type-var]
+        return counts
+
+    def _next(self, counts: Mapping[Plain, int]) -> Plain:
+        if len(self.new) * _FEW > len(self.ordered):
+            self.ordered = sorted(counts)  # type: ignore[type-var]
+        else:
+            for value in self.new:
+                insort(self.ordered, value)  # type: ignore[type-var]
+        self.new = []
+        place = -1 if self.is_max else 0
+        while self.ordered and self.ordered[place] not in counts:
+            self.ordered.pop(place)
+        return self.ordered[place] if self.ordered else None
+
+    def value(self) -> Plain:
+        return self.best
+
+    def state(self) -> tuple[object, ...]:
+        if self.counts is None:
+            return self.best, self.values, self.times, self.notes
+        values = sorted(self.counts)  # type: ignore[type-var]
+        return self.best, Run(more=values), Run(more=[self.counts[value] for value in values]), self.notes
+
+
+def load_values(is_max: bool, *state: object) -> Values:  # noqa: FBT001 - bound by kind
+    """Return what `Values.state` gave, empty without a state."""
+    if not state:
+        return Values(is_max)
+    best, *runs = state
+    values, times, notes = (run for run in runs if isinstance(run, Run))
+    check(len(values) == len(times) and (best is None) == (not len(values) and not len(notes)))
+    assert best is None or isinstance(best, int | float | str | bytes | tuple)
+    return Values(is_max, best, values, times, notes)
+
+
+def _counts(values: Sequence[Plain], times: Sequence[Plain]) -> dict[Plain, int]:
+    counts = {
+        value: count if isinstance(count, int) else 0 for value, count in zip(values, times, strict=True)
+    }
+    check(min(counts.values(), default=1) > 0 and list(values) == sorted(counts))  # type: ignore[type-var]
+    return counts

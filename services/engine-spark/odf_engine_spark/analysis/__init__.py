@@ -1,0 +1,1 @@
+"""What an analysed plan means: time, completeness, retention, joins, windows; and what SQL may do. Runs nothing."""

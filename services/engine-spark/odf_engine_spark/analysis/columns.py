@@ -1,0 +1,251 @@
+"""What single columns of a plan mean: which are of time, which are the system's, what is made of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.analysis.flow import Flow, common, latest
+from odf_engine_spark.analysis.joins import join_kind
+from odf_engine_spark.analysis.times import (
+    STRICT,
+    Frame,
+    Known,
+    Span,
+    Time,
+    known_of,
+    made_window,
+    origin_of,
+    session_gap,
+    time_of,
+)
+from odf_engine_spark.spark.tree import Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputColumns:
+    """The columns of an input that mean something to the engine, by name."""
+
+    event_time: str
+    system: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsOf:
+    """A table as it was at the time in a column of the other side: `FOR SYSTEM_TIME AS OF t.event_time`."""
+
+    table: str
+    time: str
+    view: str  # by which name Spark knows it
+    key: tuple[str, ...] = ()  # declared; empty when it is what the join compares
+
+
+def output(node: Tree) -> tuple[tuple[str, int], ...]:
+    """Return the names and ids of a plan's columns."""
+    match node.kind:
+        case "Project":
+            columns = node.part("projectList")
+        case "Aggregate":
+            columns = node.part("aggregateExpressions")
+        case "LocalRelation" | "Expand":
+            columns = node.part("output")
+        case "Generate":
+            own = tuple((column.fields["name"], column.id) for column in node.part("generatorOutput"))
+            return (*output(node.children[0]), *own)
+        case "Window":
+            own = tuple((column.fields["name"], column.id) for column in node.part("windowExpressions"))
+            return (*output(node.children[0]), *own)
+        case "Join" if join_kind(node) not in ("LeftSemi", "LeftAnti"):
+            return (*output(node.children[0]), *output(node.children[1]))
+        case _:
+            return output(node.children[0])
+    return tuple((column.fields["name"], column.id) for column in columns)
+
+
+def checked(flow: Flow) -> Flow:
+    """Return the flow; raises `InvalidQuery` if single records are computed with system columns."""
+    if flow.misused and not flow.waits:
+        raise InvalidQuery(
+            text=f"column {min(flow.misused)} cannot be computed with: a retraction would not repeat the record"
+        )
+    return flow
+
+
+def reference(name: str, column: int) -> Tree:
+    """Return a column as an expression."""
+    return Tree("AttributeReference", (), {"exprId": {"id": column}, "name": name})
+
+
+def moment_of(known: Time | Frame | None) -> Time | None:
+    """Return when a column's value is over: a window's end, or the time itself."""
+    return known.end_time if isinstance(known, Frame) else known
+
+
+def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
+    """Return what is known of time when rows are complete with the last of their group."""
+    moment = moment_of(known_of(key, flow.known))
+    assert moment is not None
+    slack = moment.span.most - moment.span.least
+    known: dict[int, Time | Frame] = {}
+    for column in columns:
+        value = column.children[0] if column.kind == "Alias" else column
+        if value.kind == "AggregateExpression" and value.children[0].kind in ("Min", "Max"):
+            if value.part("filter"):
+                continue  # null where it lets no row through
+            value = value.children[0].children[0]
+        found = known_of(value, flow.known)
+        if found is None:
+            continue
+        span = found.end if isinstance(found, Frame) else found.span
+        is_exact = origin_of(value).meaning == origin_of(key).meaning  # one value in the whole group
+        span = Span(span.most, span.most) if is_exact else span.widened(most=slack)
+        if isinstance(found, Frame):
+            known[column.id] = replace(found, end=span, windows=None)
+        else:
+            known[column.id] = replace(found, span=span, windows=None)
+    return known
+
+
+def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
+    """Return which key is a session window, and its gap in microseconds."""
+    for at, key in enumerate(keys):
+        if key.kind != "AttributeReference":
+            continue
+        for node in below.walk():
+            if node.kind == "Alias" and node.id == key.id and (gap := session_gap(node.children[0])):
+                return at, gap
+    return None
+
+
+def is_of_event_time(session: int, below: Tree, known: Known) -> bool:
+    """Tell whether a session window is made of an input's event time as it is."""
+    made = next(node for node in below.walk() if node.kind == "Alias" and node.id == session)
+    times = [part.children[0] for part in made.walk() if part.kind == "PreciseTimestampConversion"]
+    found = [time_of(each, known) for each in times]
+    return any(each is not None and each.windows == STRICT for each in found)
+
+
+def session_edge(value: Tree, session: int) -> int | None:
+    """Return which edge of a session window an expression is: 0 its start, 1 its end, None neither."""
+    if value.kind != "GetStructField" or value.children[0].kind != "AttributeReference":
+        return None
+    return int(value.fields["ordinal"]) if value.children[0].id == session else None
+
+
+def column_of_time(tree: Tree, flow: Flow, name: str) -> int:
+    """Return the column that a table is joined AS OF; raises `InvalidQuery` unless it is one of time."""
+    *qualifier, last = (part.strip("`").lower() for part in name.split("."))
+    found = {column for known, column in output(tree) if known.lower() == last}
+    if qualifier:
+        found &= {
+            column
+            for node in tree.walk()
+            if node.kind == "SubqueryAlias"
+            and str(node.fields["identifier"]["name"]).lower() == qualifier[-1]
+            for _, column in output(node)
+        }
+    times = [column for column in found if isinstance(flow.known.get(column), Time)]
+    if len(times) != 1:
+        raise InvalidQuery(
+            text=f"AS OF {name}: take a column of event time of the other side, with its table's name before it"
+        )
+    return times[0]
+
+
+def version_time(tree: Tree, flow: Flow) -> int:
+    """Return the column that says from when a table's row holds; raises `InvalidQuery` unless there is one."""
+    times = [column for _, column in output(tree) if isinstance(flow.known.get(column), Time)]
+    raw = [column for column in times if flow.known[column].windows == STRICT]
+    if len(raw or times) != 1:
+        raise InvalidQuery(text="a table joined AS OF a time has to have one column of event time")
+    return (raw or times)[0]
+
+
+def name_in_input(tree: Tree, column: int) -> str | None:
+    """Return the name of an input's column that a plan passes on as it is, None for what it computes."""
+    match tree.kind:
+        case "LocalRelation":
+            return next((name for name, own in output(tree) if own == column), None)
+        case "Project":
+            made = next(each for each in tree.part("projectList") if each.id == column)
+            value = made.children[0] if made.kind == "Alias" else made
+            return name_in_input(tree.children[0], value.id) if value.kind == "AttributeReference" else None
+        case "View" | "SubqueryAlias" | "PipeOperator" | "ResolvedHint" | "Filter":
+            return name_in_input(tree.children[0], column)
+        case _:
+            return None
+
+
+def named(column: Tree, flow: Flow) -> Flow:
+    """Note what is known of a column that a projection makes."""
+    value = column.children[0]
+    if value.kind == "CreateNamedStruct":
+        frame = made_window(value, flow.known)
+        return flow if frame is None else replace(flow, known={**flow.known, column.id: frame})
+    if is_kept(column, flow.system):
+        flow = replace(flow, system={**flow.system, column.id: flow.system[value.id]})
+    solid, weak = _solid(value, flow), known_of(value, flow.maybe)
+    if solid is not None:
+        return replace(flow, known={**flow.known, column.id: solid})
+    if weak is not None:
+        return replace(flow, maybe={**flow.maybe, column.id: weak})
+    return flow
+
+
+def _solid(value: Tree, flow: Flow) -> Time | Frame | None:
+    """Return what is known of a value that is never null because of a join."""
+    match value.kind:
+        case "Coalesce":
+            return _coalesced(value, flow)
+        case "Greatest":
+            return _greatest(value, flow)
+        case "GetStructField" if isinstance(frame := _solid(value.children[0], flow), Frame):
+            return frame.start_time if value.fields["ordinal"] == 0 else frame.end_time
+        case _:
+            return known_of(value, flow.known)
+
+
+def _coalesced(value: Tree, flow: Flow) -> Time | Frame | None:
+    """Return what is known of times one of which is there: from both sides of a FULL join, or one that is solid."""
+    both = {**flow.maybe, **flow.known}
+    found = [known_of(each, both) for each in value.children]
+    has_solid = any(known_of(each, flow.known) is not None for each in value.children)
+    return common(found) if has_solid or flow.is_full else None
+
+
+def _greatest(value: Tree, flow: Flow) -> Time | None:
+    """Return what is known of the latest time of a join's sides: it says when the row is complete."""
+    spans = [
+        found.span
+        for side in flow.sides
+        for each in value.children
+        if (found := time_of(each, side)) is not None
+    ]
+    has_all_sides = all(any(time_of(each, side) for each in value.children) for side in flow.sides)
+    is_time = all(any(time_of(each, side) for side in flow.sides) for each in value.children)
+    return Time(span=latest(tuple(spans))) if spans and has_all_sides and is_time else None
+
+
+def using(node: Tree, flow: Flow) -> Flow:
+    """Return the flow, with the system columns noted that a node's expressions compute with."""
+    return replace(flow, misused=flow.misused | _used(node, flow.system))
+
+
+def _used(node: Tree, system: Mapping[int, str]) -> frozenset[str]:
+    """Return the system columns that a node's expressions compute with, or give another name."""
+    found: set[str] = set()
+    for expression in node.inner():
+        if expression.kind == "AttributeReference" or is_kept(expression, system):
+            continue
+        found.update(
+            system[part.id]
+            for part in expression.walk()
+            if part.kind == "AttributeReference" and part.id in system
+        )
+    return frozenset(found)
+
+
+def is_kept(column: Tree, system: Mapping[int, str]) -> bool:
+    """Tell whether a column is a system column passed on under its own name."""
+    if column.kind != "Alias" or column.children[0].kind != "AttributeReference":
+        return False
+    return system.get(column.children[0].id) == str(column.fields["name"])

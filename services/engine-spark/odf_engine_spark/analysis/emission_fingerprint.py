@@ -1,0 +1,89 @@
+"""What of a plan decides when its rows come, so that a new query may go on from what another has kept.
+
+A row that was complete under the old query has been put out; under the new one it must not be complete at another
+moment, or it would come twice or never. So joins and windows stay as they are; other columns and conditions may change
+where they do not decide when a row is complete. They do in a LEFT, RIGHT, FULL, SEMI or ANTI join, of which a row
+comes early with a partner and late without one.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from odf_engine_spark.analysis.joins import join_kind
+from odf_engine_spark.analysis.node import Node
+from odf_engine_spark.spark.tree import Tree
+
+Skeleton = tuple[object, ...]
+_INPUT: Final = "input"
+_UNLIKE: Final = (
+    "desc",
+    "output",
+    "data",
+    "jvmId",
+    "qualifier",
+    "metadata",
+)  # between two readings of one text
+
+
+def skeleton_of(node: Node) -> Skeleton:
+    """Return what decides when a plan's rows are complete."""
+    children = tuple(skeleton_of(child) for child in node.children)
+    if not children:
+        return (_INPUT, node.stream)
+    if node.cut is not None:
+        return (node.cut, *children)
+    match node.tree.kind:
+        case "Join" if join_kind(node.tree) == "Inner":
+            assert node.condition is not None
+            return ("join", node.condition.bounds, *children)
+        case "Join":
+            return (_text_of(node.tree), *children)
+        case "Aggregate" | "Distinct":
+            needed = [
+                (node.flow.late.get(name), node.flow.reach.get(name)) for name in _streams(node.children[0])
+            ]
+            return ("windows", node.flow.period, node.flow.phase, tuple(needed), *children)
+        case "Window":
+            return ("over", node.over, node.behind, node.flow.period, node.flow.phase, *children)
+        case "Union":
+            return ("union", *children)
+        case _:
+            (below,) = children
+            return below
+
+
+def renamed(skeleton: Skeleton, names: Mapping[str, str]) -> Skeleton:
+    """Return a skeleton whose inputs have other names."""
+    if skeleton[0] == _INPUT:
+        return (_INPUT, names.get(str(skeleton[1]), skeleton[1]))
+    return tuple(renamed(part, names) if isinstance(part, tuple) and part else part for part in skeleton)
+
+
+def _streams(node: Node) -> tuple[str, ...]:
+    """Return the streams that a plan reads, from left to right."""
+    if node.stream is not None:
+        return (node.stream,)
+    return tuple(stream for child in node.children for stream in _streams(child))
+
+
+def _text_of(tree: Tree) -> str:
+    """Return a plan as text that is the same for the same plan, whatever numbers Spark gave its columns."""
+    numbers: dict[int, int] = {}
+
+    def plain(value: object) -> object:
+        match value:
+            case {"id": int(number), "jvmId": _}:
+                return numbers.setdefault(number, len(numbers))
+            case dict():
+                return {key: plain(each) for key, each in value.items() if key not in _UNLIKE}
+            case list():
+                return [plain(each) for each in value]
+            case _:
+                return value
+
+    return json.dumps([plain(dict(node.fields)) for node in _nodes(tree)], sort_keys=True, default=str)
+
+
+def _nodes(tree: Tree) -> list[Tree]:
+    return [tree, *(node for child in tree.children for node in _nodes(child))]

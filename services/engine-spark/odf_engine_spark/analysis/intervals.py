@@ -1,0 +1,73 @@
+"""Lengths of time as SQL writes them, in microseconds."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from odf_engine_spark.spark.tree import Tree
+
+DAY: Final = 86_400_000_000
+UNITS: Final[Mapping[str, int]] = {
+    "microsecond": 1,
+    "millisecond": 1000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": DAY,
+    "week": 7 * DAY,
+}
+LONGEST: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("month", "mon", "mm"), 31 * DAY),
+    "quarter": 92 * DAY,
+    **dict.fromkeys(("year", "yyyy", "yy"), 366 * DAY),
+}
+_INTERVAL: Final = re.compile(r"\s*([+-]?\d+)\s+([a-z]+?)s?(?=\s|$)", re.IGNORECASE)
+
+
+def constant(value: Tree) -> int | None:
+    """Return a literal interval in microseconds; None for anything else, months too."""
+    match value.kind:
+        case "UnaryMinus":
+            inner = constant(value.children[0])
+            return None if inner is None else -inner
+        case "Cast" | "Alias":
+            return constant(value.children[0])
+        case "Literal":
+            text, type_ = str(value.fields["value"]), str(value.fields["dataType"])
+            if type_ in ("interval", "string"):
+                return interval_of(text)
+            is_days = type_.startswith("interval ") and "month" not in type_ and "year" not in type_
+            return int(text) if is_days and text.lstrip("-").isdigit() else None
+        case _:
+            return None
+
+
+def interval_of(text: str) -> int | None:
+    """Return an interval such as `1 day 2 hours` in microseconds, None where it is none of fixed length."""
+    total, at = 0, 0
+    text = text.strip().removeprefix("INTERVAL ").removeprefix("interval ")
+    while at < len(text):
+        found = _INTERVAL.match(text, at)
+        unit = UNITS.get(found[2].lower()) if found else None
+        if found is None or unit is None:
+            return None
+        total += int(found[1]) * unit
+        at = found.end()
+    return total if text else None
+
+
+def count(value: Tree, unit: int) -> int | None:
+    """Return a literal number of units, or an interval of whole days as that, in microseconds."""
+    match value.kind:
+        case "Cast":
+            return count(value.children[0], unit)
+        case "UnaryMinus":
+            return count(value.children[0], -unit)
+        case "ExtractANSIIntervalDays":
+            days = constant(value.children[0])
+            return None if days is None else days // DAY * unit
+        case "Literal":
+            text = str(value.fields["value"])
+            return int(text) * unit if text.lstrip("-").isdigit() else None
+        case _:
+            return None

@@ -1,0 +1,123 @@
+"""What a join's condition says: bounds in time between its sides, and which columns are equal."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.analysis.flow import Flow
+from odf_engine_spark.analysis.times import FOREVER, Frame, Known, Time, known_of
+from odf_engine_spark.spark.tree import Tree
+
+_AT_LEAST: Final = {"GreaterThanOrEqual": 0, "GreaterThan": 1}
+_AT_MOST: Final = {"LessThanOrEqual": 0, "LessThan": 1}
+_EQUAL: Final = ("EqualTo", "EqualNullSafe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """How much later than the left row the right one is complete (microseconds), and the pairs of equal columns.
+
+    `is_plain`: nothing but equal columns is asked.
+    """
+
+    bounds: tuple[float, float]
+    is_keyed: bool
+    equal: tuple[tuple[int, int], ...]
+    is_plain: bool
+
+    def check_as_of(self, columns: Sequence[tuple[str, int]], table: str, declared: Sequence[str]) -> None:
+        """Return if the condition finds one version of a table; `declared` is its primary key."""
+        if not self.equal or not self.is_plain:
+            raise InvalidQuery(
+                text=f"{table} AS OF a time is joined ON equal columns and nothing else, such as "
+                f"t.symbol = {table}.symbol; other conditions go into WHERE, computed columns into a step before"
+            )
+        names = {name.lower() for name, column in columns if column in {right for _, right in self.equal}}
+        missing = [name for name in declared if name.lower() not in names]
+        if missing:
+            raise InvalidQuery(
+                text=f"the join with {table} has to compare all of its primary key, also {missing[0]}"
+            )
+
+
+def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condition:
+    """Return what conditions, all of which hold, say of the two sides."""
+    least, most = -FOREVER, FOREVER
+    here, there = {**left.maybe, **left.known}, {**right.maybe, **right.known}
+    equal: list[tuple[int, int]] = []
+    is_keyed, others = False, 0
+    for condition in conditions:
+        found = list(_differences(condition, here, there))
+        for low, high in found:
+            least, most = max(least, low), min(most, high)
+        if condition.kind in _EQUAL:
+            is_keyed = True
+            pair = [each.id for each in condition.children if each.kind == "AttributeReference"]
+            if len(pair) == 2 and condition.kind == "EqualTo":
+                equal.append((pair[0], pair[1]))
+                continue
+        others += 1
+    return Condition(bounds=(least, most), is_keyed=is_keyed, equal=tuple(equal), is_plain=not others)
+
+
+def _differences(condition: Tree, left: Known, right: Known) -> Iterable[tuple[float, float]]:
+    """Iterate over what a condition says of how much later the right row is complete."""
+    if condition.kind == "Between":
+        (value,), (low,), (high,) = (condition.part(name) for name in ("input", "lower", "upper"))
+        yield from _compared("GreaterThanOrEqual", value, low, left, right)
+        yield from _compared("LessThanOrEqual", value, high, left, right)
+    elif condition.kind in _EQUAL or condition.kind in _AT_LEAST or condition.kind in _AT_MOST:
+        one, other = condition.children
+        yield from _compared(condition.kind, one, other, left, right)
+
+
+def _compared(kind: str, one: Tree, other: Tree, left: Known, right: Known) -> Iterable[tuple[float, float]]:
+    straight = _times(one, left), _times(other, right)
+    if straight[0] and straight[1]:
+        # left ≥ right by `slack` means: right − left ≤ −slack
+        low, high = _range(kind)
+        yield from (_gap(a, b, -high, -low) for a, b in zip(*straight, strict=False))
+        return
+    crossed = _times(other, left), _times(one, right)
+    if crossed[0] and crossed[1]:
+        low, high = _range(kind)
+        yield from (_gap(a, b, low, high) for a, b in zip(*crossed, strict=False))
+
+
+def _range(kind: str) -> tuple[float, float]:
+    """Return between what the first operand minus the second is."""
+    if kind in _AT_LEAST:
+        return _AT_LEAST[kind], FOREVER
+    if kind in _AT_MOST:
+        return -FOREVER, -_AT_MOST[kind]
+    return 0, 0
+
+
+def _gap(left: Time, right: Time, least: float, most: float) -> tuple[float, float]:
+    """Return the range of completeness between sides whose times are `least` to `most` apart."""
+    return right.span.least + least - left.span.most, right.span.most + most - left.span.least
+
+
+def _times(value: Tree, known: Known) -> tuple[Time, ...]:
+    match known_of(value, known):
+        case Time() as time:
+            return (time,)
+        case Frame() as frame:
+            return frame.start_time, frame.end_time
+        case _:
+            return ()
+
+
+def join_kind(node: Tree) -> str:
+    """Return a join's kind by Spark's name, such as LeftOuter."""
+    kind = node.fields["joinType"]
+    return str(kind.get("object") or kind.get("product-class")).rsplit(".", 1)[-1].removesuffix("$")
+
+
+def conjuncts(conditions: tuple[Tree, ...]) -> tuple[Tree, ...]:
+    """Return the parts of conditions all of which have to hold."""
+    found: list[Tree] = []
+    for condition in conditions:
+        found.extend(conjuncts(condition.children) if condition.kind == "And" else (condition,))
+    return tuple(found)

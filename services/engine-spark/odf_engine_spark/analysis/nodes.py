@@ -1,0 +1,299 @@
+"""What a transform's plan does, node by node: which parts Spark runs as they stand, and where state is kept.
+
+The analysed plan is read from its leaves up (design: laws 3 to 5). Most of it Spark runs over the records that are
+still needed; `Node.cut` marks the steps whose state is folded between two runs of Spark.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.analysis.columns import (
+    AsOf,
+    InputColumns,
+    after_group,
+    checked,
+    column_of_time,
+    is_of_event_time,
+    moment_of,
+    name_in_input,
+    named,
+    output,
+    reference,
+    session_edge,
+    session_of,
+    using,
+    version_time,
+)
+from odf_engine_spark.analysis.flow import Flow, joined, united
+from odf_engine_spark.analysis.joins import Condition, conjuncts, join_kind, read_condition
+from odf_engine_spark.analysis.limits import Limits
+from odf_engine_spark.analysis.node import Cut, Node
+from odf_engine_spark.analysis.times import FOREVER, STRICT, Known, Span, Time, known_of, made_window
+from odf_engine_spark.analysis.windowing import Over, in_time, read_over
+from odf_engine_spark.spark.tree import Tree
+
+
+def shape_of(tree: Tree, inputs: Mapping[str, InputColumns], as_of: Mapping[str, AsOf]) -> Node:
+    """Return what a transform's plan does; raises `InvalidQuery` naming what is supported."""
+    return _Reader(inputs, as_of).node(tree)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    inputs: Mapping[str, InputColumns]
+    as_of: Mapping[str, AsOf]
+    most: Limits = field(default_factory=Limits)
+    joined: set[str] = field(default_factory=set)  # views of tables as of a time that a join has met
+    origins: dict[str, frozenset[str]] = field(default_factory=dict)  # the inputs each stream comes from
+    numbers: count = field(default_factory=lambda: count(1))  # type: ignore[type-arg]
+
+    def node(self, tree: Tree) -> Node:
+        match tree.kind:
+            case "View" if tree.children[0].kind == "LocalRelation":
+                return self._input(tree)
+            case "View" | "SubqueryAlias" | "PipeOperator" | "ResolvedHint" | "Generate":
+                return self._above(tree)
+            case "Filter":
+                return self._filter(tree)
+            case "Project":
+                return self._project(tree)
+            case "Expand":
+                return self._expand(tree)
+            case "Union":
+                return self._union(tree)
+            case "Aggregate" | "Distinct":
+                return self._aggregate(tree)
+            case "Window":
+                return self._over(tree)
+            case "Join":
+                return self._join(tree, ())
+            case _:
+                raise InvalidQuery(text="every SELECT has to read from an input of the transform")
+
+    def _above(self, tree: Tree) -> Node:
+        below = self.node(tree.children[0])
+        flow = using(tree, below.flow) if tree.kind == "Generate" else below.flow
+        return Node(tree=tree, children=(below,), flow=flow)
+
+    def _input(self, view: Tree) -> Node:
+        name = view.fields["desc"]["identifier"]["table"].lower()
+        if name in self.as_of:
+            if name not in self.joined:
+                raise InvalidQuery(
+                    text=f"FOR SYSTEM_TIME AS OF {self.as_of[name].time} stands at the right side of a JOIN: "
+                    f"JOIN {self.as_of[name].table} FOR SYSTEM_TIME AS OF …, not inside of a sub-query or on the left"
+                )
+            name = self.as_of[name].table.lower()
+        meaning = self.inputs[name]
+        columns = {column.fields["name"]: column.id for column in view.children[0].part("output")}
+        self.origins[name] = frozenset({name})
+        raw = {columns[meaning.event_time]: Time(span=Span(1, 1), windows=STRICT)}
+        flow = Flow(
+            streams=frozenset({name}),
+            known=raw,
+            reach={name: 0},
+            sides=(raw,),
+            system={columns[column]: column for column in meaning.system},
+        )
+        return Node(tree=view, flow=flow, stream=name)
+
+    def _filter(self, tree: Tree) -> Node:
+        conditions = conjuncts(tree.part("condition"))
+        for each in conditions:
+            self.most.note(each)
+        inner = tree.children[0]
+        if inner.kind == "Join" and join_kind(inner) == "Inner" and not self._right_as_of(inner):
+            below = self._join(inner, conditions)
+        else:
+            below = self.node(inner)
+        return Node(tree=tree, children=(below,), flow=using(tree, below.flow))
+
+    def _project(self, tree: Tree) -> Node:
+        self.most.follow(tree.part("projectList"))
+        below = self.node(tree.children[0])
+        flow = using(tree, below.flow)
+        for column in tree.part("projectList"):
+            if column.kind == "Alias":
+                flow = named(column, flow)
+        return Node(tree=tree, children=(below,), flow=flow)
+
+    def _expand(self, tree: Tree) -> Node:
+        below = self.node(tree.children[0])
+        struct, *_ = tree.part("projections")
+        frame = made_window(struct, below.flow.known)
+        if frame is None:
+            text = "GROUPING SETS, CUBE, ROLLUP and UNPIVOT cannot be used in a transform: make each GROUP BY a dataset"
+            raise InvalidQuery(text=f"{text}, and rows of columns with LATERAL VIEW explode(array(…))")
+        window, *_ = tree.part("output")
+        flow = replace(below.flow, known={**below.flow.known, window.id: frame})
+        return Node(tree=tree, children=(below,), flow=flow)
+
+    def _union(self, tree: Tree) -> Node:
+        children = tuple(self.node(child) for child in tree.children)
+        ids = tuple(tuple(column for _, column in output(child)) for child in tree.children)
+        inputs = self._ways(children)
+        # Rows of one input that come by two ways have no order but that in which they become complete.
+        flow = united(tuple(child.flow for child in children), ids, waits=len(inputs) > len(set(inputs)))
+        return Node(tree=tree, children=children, flow=flow)
+
+    def _ways(self, nodes: Sequence[Node]) -> list[str]:
+        """Return the inputs that rows come from, each as often as there are ways by which they come."""
+        streams = {stream for node in nodes for stream in node.flow.streams}
+        return [name for stream in streams for name in self.origins[stream]]
+
+    def _aggregate(self, tree: Tree) -> Node:
+        below = self.node(tree.children[0])
+        keys = tree.part("groupingExpressions")
+        if tree.kind == "Distinct":
+            columns = keys = tuple(reference(*column) for column in output(tree.children[0]))
+        else:
+            columns = tree.part("aggregateExpressions")
+        session = session_of(keys, below.tree)
+        if session:
+            return self._in_sessions(tree, below, columns, *session)
+        times = [(at, moment_of(known_of(key, below.flow.known))) for at, key in enumerate(keys)]
+        known = {at: time for at, time in times if time is not None}
+        if not known:
+            return self._grouped(tree, below)
+        below.flow.settled("GROUP BY a time")
+        at = min(known, key=lambda at: (known[at].span.most - known[at].span.least, known[at].span.most))
+        flow = below.flow.grouped(known[at], after_group(columns, below.flow, keys[at]))
+        return Node(tree=tree, children=(below,), flow=flow, key=at)
+
+    def _in_sessions(self, tree: Tree, below: Node, columns: tuple[Tree, ...], at: int, gap: int) -> Node:
+        below.flow.settled("session_window")
+        key = tree.part("groupingExpressions")[at]
+        is_plain = not below.flow.waits and len(below.flow.streams) == 1
+        if not is_plain or not is_of_event_time(key.id, below.tree, below.flow.known):
+            raise InvalidQuery(
+                text="session_window takes the event time of one input's records as they are: join or window them, "
+                "or make another time the event time, in another dataset before"
+            )
+        # A session may have begun any time before it is complete.
+        spans = (Span(gap + 1, FOREVER), Span(1, 1))
+        edges = {
+            column.id: Time(span=spans[edge])
+            for column in columns
+            if column.kind == "Alias" and (edge := session_edge(column.children[0], key.id)) is not None
+        }
+        made = self._made(tree, (replace(below, flow=below.flow.strict()),), "session", known=edges)
+        return replace(made, key=at)
+
+    def _grouped(self, tree: Tree, below: Node) -> Node:
+        flow = checked(using(tree, below.flow)).strict()
+        made = self._made(tree, (replace(below, flow=flow),), "grouped", known={})
+        return replace(made, flow=replace(made.flow, takes_back=True))
+
+    def _over(self, tree: Tree) -> Node:
+        # What is filtered above an OVER says nothing of the rows that it looks at.
+        below = replace(self, most=Limits()).node(tree.children[0])
+        over = read_over(tree, below.flow.known)
+        match over.kind:
+            case "partitioned":
+                below.flow.settled("OVER by windows")
+                assert over.key is not None
+                key = moment_of(known_of(tree.part("partitionSpec")[over.key], below.flow.known))
+                assert key is not None
+                columns = tuple(reference(*column) for column in output(tree.children[0]))
+                known = after_group(columns, below.flow, tree.part("partitionSpec")[over.key])
+                flow = replace(below.flow.grouped(key, known), system=below.flow.system)
+                return Node(tree=tree, children=(below,), flow=flow, key=over.key, over=over)
+            case "ranged":
+                flow, behind = in_time(tree, below.flow.settled("OVER").strict())
+                reach = {name: reach + over.preceding for name, reach in flow.reach.items()}
+                flow = replace(flow, reach=reach)
+                return Node(tree=tree, children=(below,), flow=flow, over=over, behind=behind)
+            case "running":
+                return self._running(tree, below, over)
+            case "ranked":
+                return self._ranked(tree, below, over)
+
+    def _running(self, tree: Tree, below: Node, over: Over) -> Node:
+        flow, behind = in_time(tree, below.flow.settled("a running OVER").strict())
+        made = self._made(tree, (replace(below, flow=flow),), "running", known=flow.known)
+        return replace(made, over=over, behind=behind, flow=replace(made.flow, system=flow.system))
+
+    def _ranked(self, tree: Tree, below: Node, over: Over) -> Node:
+        (place,) = (column.id for column in tree.part("windowExpressions"))
+        limit = self.most.of(place)
+        if limit is None:
+            raise InvalidQuery(
+                text="row_number() over anything but event time needs a bound, or every record would renumber "
+                "all others: put it into a sub-query and add WHERE <its name> <= 10"
+            )
+        flow = checked(using(tree, below.flow)).strict()
+        made = self._made(tree, (replace(below, flow=flow),), "ranked", known={}, limit=limit)
+        return replace(made, over=over, flow=replace(made.flow, takes_back=True, system=below.flow.system))
+
+    def _join(self, tree: Tree, more: tuple[Tree, ...]) -> Node:
+        as_of = self._right_as_of(tree)
+        left = self.node(tree.children[0])
+        if as_of is not None:
+            self.joined.add(as_of.view)
+        right = self.node(tree.children[1])
+        left = replace(left, flow=left.flow.settled("a join").strict())
+        right = replace(right, flow=right.flow.settled("a join").strict())
+        conditions = (*conjuncts(tree.part("condition")), *more)
+        condition = read_condition(conditions, left.flow, right.flow)
+        if as_of is not None:
+            return self._as_of(tree, left, right, condition, as_of)
+        flow, *waits = joined(
+            join_kind(tree), left.flow, right.flow, condition.bounds, is_keyed=condition.is_keyed
+        )
+        flow = using(tree, flow)
+        return Node(
+            tree=tree, children=(left, right), flow=flow, waits=(waits[0], waits[1]), condition=condition
+        )
+
+    def _right_as_of(self, join: Tree) -> AsOf | None:
+        right = join.children[1]
+        while right.kind in ("SubqueryAlias", "View") and right.children[0].kind != "LocalRelation":
+            if right.kind == "View" and right.fields["desc"]["identifier"]["table"].lower() in self.as_of:
+                break
+            right = right.children[0]
+        if right.kind != "View":
+            return None
+        return self.as_of.get(right.fields["desc"]["identifier"]["table"].lower())
+
+    def _as_of(self, tree: Tree, left: Node, right: Node, condition: Condition, as_of: AsOf) -> Node:
+        kind = join_kind(tree)
+        if kind not in ("Inner", "LeftOuter"):
+            raise InvalidQuery(text=f"JOIN and LEFT JOIN take a table AS OF a time, not {kind}")
+        condition.check_as_of(output(tree.children[1]), as_of.table, as_of.key)
+        moment, version = (
+            column_of_time(tree.children[0], left.flow, as_of.time),
+            version_time(tree.children[1], right.flow),
+        )
+        asked, given = left.flow.known[moment], right.flow.known[version]
+        assert isinstance(asked, Time)
+        assert isinstance(given, Time)
+        # A version that is valid at the asked time may be complete later than the row that asks.
+        waits = max(0.0, given.span.most - asked.span.least)
+        known = {
+            column: replace(each, span=each.span.later(waits))
+            for column, each in left.flow.known.items()
+            if isinstance(each, Time)
+        }
+        made = self._made(tree, (left, right), "as_of", known=known, condition=condition)
+        there = {column for _, column in output(tree.children[1])}
+        compared = [column for pair in condition.equal for column in pair if column in there]
+        names = tuple(name_in_input(tree.children[1], column) or "" for column in compared)
+        waited = (waits, asked.span.most)
+        return replace(made, waits=waited, times=(moment, version), key_names=names if all(names) else ())
+
+    def _made(
+        self, tree: Tree, children: tuple[Node, ...], cut: Cut, *, known: Known, **more: object
+    ) -> Node:
+        """Return a step that keeps state: its rows are a stream of their own."""
+        stream = f"#{next(self.numbers)}"
+        self.origins[stream] = frozenset(self._ways(children))
+        flow = Flow(
+            streams=frozenset({stream}),
+            known=known,
+            reach={stream: 0},
+            sides=(known,),
+            late={stream: STRICT},
+        )
+        return Node(tree=tree, children=children, flow=flow, stream=stream, cut=cut, **more)  # type: ignore[arg-type]

@@ -1,0 +1,260 @@
+"""What a plan's columns say of time, so that results can be emitted once, when nothing can change them any more.
+
+Every row is *complete* at a moment of event time: an input's record one microsecond after its own event time, a
+window's row at the window's end, a joined row with the later of its sides. The row is emitted when the watermark
+reaches that moment. A column of time is known by its distance from it; all numbers are microseconds.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.analysis.intervals import DAY, LONGEST, UNITS, constant, count
+from odf_engine_spark.spark.tree import Tree
+
+FOREVER: Final = math.inf
+MONDAY: Final = 4 * DAY  # the first one after the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How long after a time a row is complete, at least and at most."""
+
+    least: float
+    most: float
+
+    def later(self, by: float) -> "Span":
+        """Return the span where the row is complete later."""
+        return Span(self.least + by, self.most + by)
+
+    def widened(self, *, least: float = 0, most: float = 0) -> "Span":
+        """Return the span with its ends moved."""
+        return Span(self.least + least, self.most + most)
+
+    def hull(self, other: "Span") -> "Span":
+        """Return the least span that holds both."""
+        return Span(min(self.least, other.least), max(self.most, other.most))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """Which records are late: those whose last window had ended by their input's watermark.
+
+    Windows of `size` begin at multiples of `slide`, `offset` later, or with each calendar `unit` of at most `size`;
+    size 1 is a record that stands for itself.
+    """
+
+    slide: int = 1
+    size: int = 1
+    offset: int = 0
+    unit: str = ""
+
+
+STRICT: Final = Lateness()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Time:
+    """A column of time. `period`: its values are multiples of that.
+
+    `windows`: one value is one of these windows of an input's event time; None where more than that makes it.
+    """
+
+    span: Span
+    period: int = 1
+    windows: Lateness | None = None
+
+    def step(self, size: int) -> int:
+        """Return how far apart the values at least are inside a range of `size` that begins at a multiple of it."""
+        return self.period if size % self.period == 0 else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A column of windows: `end` spans their ends, which are multiples of `slide` apart; `windows` as in `Time`."""
+
+    end: Span
+    size: int
+    slide: int
+    windows: Lateness | None = None
+
+    @property
+    def start_time(self) -> Time:
+        """Return what is known of the windows' starts."""
+        return Time(span=self.end.later(self.size), period=self.slide, windows=self.windows)
+
+    @property
+    def end_time(self) -> Time:
+        """Return what is known of the windows' ends."""
+        return Time(span=self.end, period=self.slide, windows=self.windows)
+
+
+Known = Mapping[int, Time | Frame]
+
+
+def known_of(value: Tree, known: Known) -> Time | Frame | None:
+    """Return what is known of an expression's time, None where it is none."""
+    match value.kind:
+        case "AttributeReference":
+            return known.get(value.id)
+        case "Alias" | "DatetimeSub" | "DatetimeAdd" | "KnownNullable" | "KnownNotNull":
+            return known_of(value.children[0], known)
+        case "GetStructField":
+            frame = known_of(value.children[0], known)
+            if isinstance(frame, Frame):
+                return frame.start_time if value.fields["ordinal"] == 0 else frame.end_time
+            return None
+        case "Cast":
+            return _cast(known_of(value.children[0], known), value.fields["dataType"])
+        case "ParseToDate" if len(value.children) == 1:
+            return _cast(known_of(value.children[0], known), "date")
+        case "TimestampAddInterval" | "TimestampAdd" | "DateAdd" | "DateSub":
+            return _shifted(value, known)
+        case "TruncTimestamp":
+            unit, moment = value.children
+            return _truncated(moment, unit, known)
+        case "TruncDate":
+            moment, unit = value.children
+            return _truncated(moment, unit, known)
+        case _:
+            return None
+
+
+def time_of(value: Tree, known: Known) -> Time | None:
+    """Return what is known of an expression that is a moment."""
+    found = known_of(value, known)
+    return found if isinstance(found, Time) else None
+
+
+def origin_of(value: Tree) -> Tree:
+    """Return the expression that a time is a constant away from, or is a window's edge of."""
+    match value.kind:
+        case "Alias" | "GetStructField" | "KnownNullable" | "KnownNotNull" | "DatetimeSub" | "DatetimeAdd":
+            return origin_of(value.children[0])
+        case "TimestampAddInterval" | "DateAdd" | "DateSub":
+            return origin_of(value.children[0])
+        case "TimestampAdd":
+            return origin_of(value.children[1])
+        case "Cast" if value.fields["dataType"] == "timestamp":
+            return origin_of(value.children[0])
+        case _:
+            return value
+
+
+def _cast(inner: Time | Frame | None, type_: object) -> Time | None:
+    if not isinstance(inner, Time):
+        return None
+    match type_:
+        case "timestamp":
+            return inner
+        case "date":
+            span = inner.span.widened(most=DAY - inner.step(DAY))
+            return Time(span=span, period=DAY, windows=_coarser(inner, DAY))
+        case _:
+            return None
+
+
+def _shifted(value: Tree, known: Known) -> Time | None:
+    match value.kind:
+        case "TimestampAdd":
+            amount, moment = value.children
+            unit = UNITS.get(str(value.fields["unit"]).lower())
+            by = count(amount, unit) if unit else None
+        case "DateAdd" | "DateSub":
+            moment, days = value.children
+            by = count(days, DAY if value.kind == "DateAdd" else -DAY)
+        case _:
+            moment, interval = value.children
+            by = constant(interval)
+    base = time_of(moment, known)
+    if base is None or by is None:
+        return None
+    is_record = base.windows is not None and base.windows.size == 1
+    windows = Lateness(offset=base.windows.offset - by) if base.windows and is_record else None
+    return Time(span=base.span.later(-by), period=math.gcd(base.period, abs(by)) or 1, windows=windows)
+
+
+def _truncated(moment: Tree, unit: Tree, known: Known) -> Time | None:
+    base = time_of(moment, known)
+    if base is None or unit.kind != "Literal":
+        return None
+    name = str(unit.fields["value"]).lower()
+    size = UNITS.get(name, LONGEST.get(name))
+    if size is None:
+        return None
+    is_even = name in UNITS and name != "week"  # weeks begin on Mondays, months are uneven
+    return Time(
+        span=base.span.widened(most=size - base.step(size)),
+        period=size if is_even else DAY,
+        windows=_coarser(
+            base, size, offset=MONDAY if name == "week" else 0, unit="" if name in UNITS else name[0]
+        ),
+    )
+
+
+def _coarser(base: Time, size: int, *, offset: int = 0, unit: str = "") -> Lateness | None:
+    """Return the windows of a time cut down to a size, None where they are no windows of event time."""
+    fine = base.windows
+    if fine is None or fine.slide < fine.size or (unit and fine.offset):
+        return None
+    if fine.size > 1:  # those have to begin at their own values, and fall into one of the new ones as a whole
+        grid = math.gcd(DAY if unit else size, offset or size)
+        if base.span.least != 1 or fine.offset or fine.unit or grid % fine.size:
+            return None
+    return Lateness(slide=size, size=size, offset=(fine.offset + offset) % size, unit=unit)
+
+
+def made_window(struct: Tree, known: Known) -> Frame | None:
+    """Return the windows that Spark makes of `window(…)`: a struct of conversions that have no name in SQL.
+
+    Raises `InvalidQuery` for windows of something else than a column of time, or beginning at an offset.
+    """
+    nodes = list(struct.walk())
+    if struct.kind != "CreateNamedStruct" or not any(n.kind == "PreciseTimestampConversion" for n in nodes):
+        return None
+    remainders = [node for node in nodes if node.kind == "Remainder"]
+    if not remainders:
+        return None
+    slide = int(remainders[0].children[1].fields["value"])
+    moment, offset = remainders[0].children[0].children
+    if int(offset.fields["value"]):
+        raise InvalidQuery(
+            text="windows cannot start at an offset: leave the fourth argument of window() out"
+        )
+    base = time_of(moment.children[0], known)
+    if base is None:
+        raise InvalidQuery(
+            text="windows are made of the input's event time column, or of a column that follows from it"
+        )
+    size = _length(struct)
+    if size % slide:
+        raise InvalidQuery(text="a window's length has to be a multiple of what it slides by")
+    end = Span(base.span.least - size, base.span.most - base.step(slide))
+    windows = _coarser(base, slide)
+    if windows is not None:  # overlapping ones are told apart by their ends, which have to be event times
+        windows = None if windows.offset and slide < size else replace(windows, size=size)
+    return Frame(end=end, size=size, slide=slide, windows=windows)
+
+
+def _length(struct: Tree) -> int:
+    _, _, _, end = struct.children
+    for node in end.walk():
+        if node.kind == "Add" and node.children[1].kind == "Literal":
+            return int(node.children[1].fields["value"])
+    raise AssertionError("a window's end is its start and a length")
+
+
+def session_gap(struct: Tree) -> int | None:
+    """Return the gap of what Spark makes of `session_window(…)`; raises `InvalidQuery` unless it is fixed."""
+    nodes = list(struct.walk())
+    is_session = struct.kind == "CreateNamedStruct" and not any(node.kind == "Remainder" for node in nodes)
+    if not is_session or not any(node.kind == "PreciseTimestampConversion" for node in nodes):
+        return None
+    gaps = [constant(node.children[1]) for node in nodes if node.kind == "TimestampAddInterval"]
+    if len(gaps) != 1 or gaps[0] is None or gaps[0] <= 0:
+        raise InvalidQuery(
+            text="session_window needs the event time as it is and a fixed gap, such as '5 minutes'"
+        )
+    return gaps[0]

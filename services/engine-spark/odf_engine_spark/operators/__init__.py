@@ -1,0 +1,1 @@
+"""Incremental operators: groups, places, running values, temporal joins, from changelog to changelog."""

@@ -1,0 +1,152 @@
+"""GROUP BY without windows, as a changelog: a change of the input alters one group's row, or those of two."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from odf_engine_spark.aggregates.accumulators import Retractable
+from odf_engine_spark.aggregates.functions import Aggregate, Fold, changing_fold
+from odf_engine_spark.operators.changes import (
+    APPEND,
+    FROM,
+    RETRACT,
+    TAKES_AWAY,
+    TO,
+    Changes,
+    positional,
+    steps,
+)
+from odf_engine_spark.operators.folded import Keyed, keyed, loaded, stored
+from odf_engine_spark.values.python_values import Plain
+
+
+@dataclass(slots=True)
+class _Group:
+    """The records of one key: the row of the first, how many there are, and what they fold into."""
+
+    birth: int
+    records: int
+    folded: list[Retractable[Any]]
+    shown: tuple[Plain, ...] | None = None  # what was put out last, if anything
+
+
+@dataclass(slots=True)
+class _Grouping:
+    """Groups that change, and what came out: operations, births of groups, and a list an aggregate."""
+
+    folds: Sequence[Fold[Retractable[Any]]]
+    arguments: Sequence[Sequence[Plain]]
+    groups: dict[int, _Group]
+    values: Sequence[list[Plain]]
+    operations: list[int] = field(default_factory=list)
+    births: list[int] = field(default_factory=list)
+
+    def add(self, code: int, row: int, birth: int) -> None:
+        """Put a record into its group, which begins with it if there is none."""
+        group = self.groups.get(code)
+        if group is None:
+            group = self.groups[code] = _Group(birth, 0, [fold.make() for fold in self.folds])
+        group.records += 1
+        for folded, values in zip(group.folded, self.arguments, strict=True):
+            value = values[row]
+            if value is not None:
+                folded.add(value)
+
+    def take(self, code: int, row: int) -> None:
+        """Take a record out of its group, if that has any."""
+        group = self.groups.get(code)
+        if group is None:
+            return
+        group.records -= 1
+        for folded, values in zip(group.folded, self.arguments, strict=True):
+            value = values[row]
+            if value is not None:
+                folded.take(value)
+
+    def show(self, code: int) -> None:
+        """Put out what became of a group's row."""
+        group = self.groups.get(code)
+        if group is None:
+            return
+        old = group.shown
+        if group.records <= 0:
+            del self.groups[code]
+            if old is not None:
+                self.put(RETRACT, group.birth, old)
+            return
+        new = tuple([folded.value() for folded in group.folded])
+        if old is None:
+            self.put(APPEND, group.birth, new)
+        elif new != old:
+            self.put(FROM, group.birth, old)
+            self.put(TO, group.birth, new)
+        group.shown = new
+
+    def put(self, operation: int, birth: int, values: tuple[Plain, ...]) -> None:
+        """Put out a row."""
+        self.operations.append(operation)
+        self.births.append(birth)
+        for column, value in zip(self.values, values, strict=True):
+            column.append(value)
+
+
+def grouped(
+    changes: Changes, state: pa.Table | None, *, keys: int, aggregates: Sequence[Aggregate]
+) -> tuple[Changes, pa.Table]:
+    """Return how the groups' rows change, and the new state; records have `keys` columns, then one an aggregate.
+
+    Results have the keys, then the aggregates' values. A group begins with its first record and ends with its last;
+    without aggregates its row is its key alone, as of DISTINCT. Raises `ValueError` for a state that is none,
+    `InvalidQuery` for what cannot be aggregated.
+    """
+    by, given = changes.records.columns[:keys], changes.records.columns[keys:]
+    folds = [changing_fold(each, column.type) for each, column in zip(aggregates, given, strict=True)]
+    groups = keyed(state, by, folds, len(changes.operations))
+    arguments = [fold.read(column) for fold, column in zip(folds, given, strict=True)]
+    grouping = _Grouping(folds, arguments, _known(groups, folds, keys), [[] for _ in folds])
+    _apply(grouping, groups.new_codes.tolist(), changes.operations.tolist(), len(groups.state))
+    return _results(grouping, groups), _kept(grouping, groups)
+
+
+def _known(groups: Keyed, folds: Sequence[Fold[Retractable[Any]]], keys: int) -> dict[int, _Group]:
+    rows = groups.state.take(pa.array(groups.touched))
+    accumulators = loaded(folds, rows, keys + 1)
+    shown = [tuple([folded.value() for folded in group]) for group in accumulators]
+    made = map(_Group, groups.touched.tolist(), rows.column(keys).to_pylist(), accumulators, shown)
+    return dict(zip(groups.codes[groups.touched].tolist(), made, strict=True))
+
+
+def _apply(grouping: _Grouping, codes: Sequence[int], operations: Sequence[int], old: int) -> None:
+    for start, end in steps(operations):
+        code = codes[start]
+        if operations[start] in TAKES_AWAY:
+            grouping.take(code, start)
+        else:
+            grouping.add(code, start, old + start)
+        if end - start == 1:
+            grouping.show(code)
+            continue
+        other = codes[start + 1]
+        if other != code:
+            grouping.show(code)
+        grouping.add(other, start + 1, old + start + 1)
+        grouping.show(other)
+
+
+def _results(grouping: _Grouping, groups: Keyed) -> Changes:
+    births = np.array(grouping.births, dtype=np.int64)
+    columns = [fold.write(values) for fold, values in zip(grouping.folds, grouping.values, strict=True)]
+    return Changes(
+        records=positional([*groups.born(births), *columns]),
+        operations=np.array(grouping.operations, dtype=np.int64),
+    )
+
+
+def _kept(grouping: _Grouping, groups: Keyed) -> pa.Table:
+    there = list(grouping.groups.values())
+    records = pa.array([group.records for group in there], pa.int64())
+    births = np.array([group.birth for group in there], dtype=np.int64)
+    return groups.kept(births, [records, *stored(grouping.folds, [group.folded for group in there])])

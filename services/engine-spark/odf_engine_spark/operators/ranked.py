@@ -1,0 +1,209 @@
+"""The first rows of each partition, `row_number() <= limit`, as a changelog keyed by partition and place (RFC-015)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from odf_engine_spark.operators.changes import (
+    FROM,
+    TAKES_AWAY,
+    Altered,
+    Changes,
+    canonical,
+    positional,
+    steps,
+)
+from odf_engine_spark.operators.top_n import Places
+from odf_engine_spark.values.equality_codes import (
+    combined,
+    compact,
+    equality_codes,
+    in_one_piece,
+    is_among,
+    normalized,
+    order_codes,
+)
+from odf_engine_spark.values.operations import Numbers
+
+Flags = npt.NDArray[np.bool_]
+FIRST: Final = pa.field(
+    "first", pa.bool_(), nullable=False
+)  # in the state: whether a row is in the first places
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A key of ORDER BY: the column's place, and how it orders."""
+
+    column: int
+    is_ascending: bool = True
+    nulls_first: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ranking:
+    """Rows that were there, `old` of them, then new ones; the partitions that change, and what came out."""
+
+    rows: pa.Table
+    old: int
+    partitions: Numbers
+    keys: Numbers  # rows by order and arrival; the remainder by their number is the row
+    places: dict[int, Places]
+    limit: int
+    out: Altered = field(default_factory=Altered)
+    numbers: list[int] = field(default_factory=list)  # places of what came out
+
+    def apply(self, changed: Numbers) -> Flags:
+        """Apply each change and put out what it did; return which rows are there in the end."""
+        operations = changed.tolist()
+        partitions, keys = self.partitions[self.old :].tolist(), self.keys[self.old :].tolist()
+        codes, standing = _standing(self.rows, changed, self.old)
+        kept = np.ones(len(self.rows), dtype=bool)
+        for start, end in steps(operations):
+            before: dict[int, list[int]] = {}
+            for at in range(start, end):
+                places = self.places.setdefault(partitions[at], Places(self.limit))
+                before.setdefault(partitions[at], places.first.copy())
+                stands = standing.get(codes[at]) if codes else None
+                if operations[at] not in TAKES_AWAY:
+                    places.add(keys[at])
+                    if stands is not None:
+                        stands.append(self.old + at)
+                    continue
+                kept[self.old + at] = False
+                if stands:
+                    taken = stands.pop()
+                    kept[taken] = False
+                    places.take(int(self.keys[taken]))
+            for partition, first in before.items():
+                self._show(first, self.places[partition].first)
+        return kept
+
+    def _show(self, before: Sequence[int], after: Sequence[int]) -> None:
+        """Put out how the first places differ, in ascending order."""
+        total = len(self.rows)
+        for at in range(max(len(before), len(after))):
+            if at >= len(before):
+                self.out.add(after[at] % total)
+                self.numbers.append(at + 1)
+            elif at >= len(after):
+                self.out.take(before[at] % total)
+                self.numbers.append(at + 1)
+            elif before[at] != after[at]:
+                self.out.correct(before[at] % total, after[at] % total)
+                self.numbers.extend((at + 1, at + 1))
+
+    def is_first(self, flags: Flags) -> Flags:
+        """Return which rows are in the first places; `flags` has it for partitions that have not changed."""
+        changed = np.array(list(self.places), dtype=np.int64)
+        flags = flags & ~is_among(self.partitions, changed)
+        rows = [key % len(self.rows) for places in self.places.values() for key in places.first]
+        flags[np.array(rows, dtype=np.int64)] = True
+        return flags
+
+
+def ranked(
+    changes: Changes,
+    state: pa.Table | None,
+    *,
+    partition: Sequence[int],
+    order: Sequence[Order],
+    limit: int,
+    outputs: int | None = None,
+) -> tuple[Changes, pa.Table]:
+    """Return how the first `limit` rows of each partition change, and the new state: every row, as it came.
+
+    Results have the first `outputs` columns, all by default, and the place, int32, from 1. Of equal rows the earlier
+    has the lower place. A retraction takes away the latest row that is equal in all columns, or does nothing. As
+    long as nothing is taken away only the first rows are looked at. Raises `ValueError` for a state that is none,
+    `InvalidQuery` for types without order.
+    """
+    new = positional(changes.records.columns)
+    old, flags = _checked(state, new.schema)
+    takes = np.isin(changes.operations, list(TAKES_AWAY)).any()
+    pool = np.arange(len(old)) if takes else np.flatnonzero(flags)
+    rows = pa.concat_tables([old if takes else old.take(pa.array(pool)), new])
+    partitions = compact(equality_codes([normalized(rows.column(at)) for at in partition], len(rows)))
+    ranks = _ranks(rows, order)
+    ranking = _Ranking(
+        rows=rows,
+        old=len(pool),
+        partitions=partitions,
+        keys=ranks * max(len(rows), 1) + np.arange(len(rows)),
+        places=_known(partitions, ranks, len(pool), limit),
+        limit=limit,
+    )
+    held = np.append(flags[pool], np.zeros(len(new), dtype=bool))
+    if (ranking.is_first(held) != held).any():
+        raise ValueError("the first places of the state are not those of its rows")
+    kept = ranking.apply(changes.operations)
+    held = ranking.is_first(held)
+    flags[pool], stays = held[: len(pool)], np.ones(len(old), dtype=bool)
+    stays[pool] = kept[: len(pool)]
+    everything = pa.concat_tables([old, canonical(new)])
+    everything = everything.append_column(FIRST, pa.array(np.append(flags, held[len(pool) :])))
+    if takes:
+        everything = everything.filter(pa.array(np.append(stays, kept[len(pool) :])))
+    return _results(ranking, len(new.columns) if outputs is None else outputs), everything.combine_chunks()
+
+
+def _checked(state: pa.Table | None, schema: pa.Schema) -> tuple[pa.Table, Flags]:
+    """Return the rows of a state, none for None, and which of them are in the first places."""
+    if state is None:
+        return schema.empty_table(), np.zeros(0, dtype=bool)
+    if state.schema != schema.append(FIRST) or state.column(FIRST.name).null_count:
+        raise ValueError(f"a state of other columns: {state.schema.names}")
+    return state.drop_columns([FIRST.name]), np.array(state.column(FIRST.name), dtype=bool)
+
+
+def _ranks(rows: pa.Table, order: Sequence[Order]) -> Numbers:
+    ranks = np.zeros(len(rows), dtype=np.int64)
+    for each in order:
+        column = rows.column(each.column)
+        ranks = combined(
+            ranks, order_codes(column, is_ascending=each.is_ascending, nulls_first=each.nulls_first)
+        )
+    return compact(ranks)
+
+
+def _known(partitions: Numbers, ranks: Numbers, old: int, limit: int) -> dict[int, Places]:
+    """Return the partitions that change, with the rows that they have."""
+    touched = np.flatnonzero(is_among(partitions[:old], partitions[old:]))
+    touched = touched[np.argsort(combined(partitions[touched], ranks[touched]), kind="stable")]
+    found, edges = np.unique(partitions[touched], return_index=True)
+    keys = (ranks * len(ranks) + np.arange(len(ranks)))[touched].tolist()
+    known, ends = {}, [*edges.tolist(), len(touched)][1:]
+    for each, start, end in zip(found.tolist(), edges.tolist(), ends, strict=True):
+        middle = min(start + limit, end)
+        # What is sorted is a heap.
+        known[each] = Places(limit, keys[start:middle], keys[middle:end])
+    return known
+
+
+def _standing(rows: pa.Table, operations: Numbers, old: int) -> tuple[list[int], dict[int, list[int]]]:
+    """Return what equal rows have in common, and of those that are taken away at some time the ones that stand."""
+    takes = np.isin(operations, list(TAKES_AWAY))
+    if not takes.any():
+        return [], {}
+    codes = equality_codes([normalized(column) for column in rows.columns], len(rows))
+    known: dict[int, list[int]] = {code: [] for code in codes[old:][takes].tolist()}
+    held = np.flatnonzero(np.isin(codes[:old], codes[old:][takes]))
+    for row, code in zip(held.tolist(), codes[held].tolist(), strict=True):
+        known[code].append(row)
+    return codes[old:].tolist(), known
+
+
+def _results(ranking: _Ranking, outputs: int) -> Changes:
+    """Return what came out, without corrections that nobody sees."""
+    operations = np.array(ranking.out.operations, dtype=np.int64)
+    found = ranking.rows.select(range(outputs)).take(pa.array(ranking.out.rows, pa.int64()))
+    codes = equality_codes([in_one_piece(column) for column in found.columns], len(operations))
+    is_same = np.append((operations[:-1] == FROM) & (codes[:-1] == codes[1:]), False)[: len(operations)]
+    is_same[1:] |= is_same[:-1].copy()
+    columns = [*found.columns, pa.array(ranking.numbers, pa.int32())]
+    records = positional(columns).filter(pa.array(~is_same))
+    return Changes(records=records, operations=operations[~is_same])

@@ -1,0 +1,75 @@
+"""Aggregates that run along a partition: `f(x) OVER (PARTITION BY keys ORDER BY t)` of rows in their final order."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from odf_engine_spark.aggregates.accumulators import Accumulator
+from odf_engine_spark.aggregates.functions import Aggregate, Fold, running_fold
+from odf_engine_spark.operators.changes import positional
+from odf_engine_spark.operators.folded import Keyed, keyed, loaded, stored
+from odf_engine_spark.values.equality_codes import combined, compact, equality_codes, normalized
+from odf_engine_spark.values.operations import Numbers
+from odf_engine_spark.values.python_values import Plain
+
+
+def running(
+    records: pa.Table,
+    state: pa.Table | None,
+    *,
+    keys: Sequence[int],
+    peers: int | None,
+    aggregates: Sequence[Aggregate],
+) -> tuple[pa.Table, pa.Table]:
+    """Return the aggregates' values as of each record, and the new state; the last columns are the arguments.
+
+    With `peers`, a column's place, records of a partition that are equal in it share the value after the last of
+    them (RANGE); all of them have to come at once. Without, each has its own (ROWS). Raises `ValueError` for a state
+    that is none, `InvalidQuery` for what cannot be aggregated.
+    """
+    given = records.columns[len(records.columns) - len(aggregates) :]
+    folds = [running_fold(each, column.type) for each, column in zip(aggregates, given, strict=True)]
+    partitions = keyed(state, [records.column(at) for at in keys], folds, len(records))
+    columns = [fold.read(column) for fold, column in zip(folds, given, strict=True)]
+    values, kept = _fold(partitions, folds, columns, len(keys))
+    results = [fold.write(each) for fold, each in zip(folds, values, strict=True)]
+    if peers is not None:
+        last = _last_peers(partitions.new_codes, normalized(records.column(peers)))
+        results = [result.take(last) for result in results]
+    return positional(results), kept
+
+
+def _fold(
+    partitions: Keyed, folds: Sequence[Fold[Accumulator[Any]]], columns: Sequence[Sequence[Plain]], keys: int
+) -> tuple[list[list[Plain]], pa.Table]:
+    """Return each aggregate's value as of each new record, and the new state."""
+    codes, touched = partitions.new_codes, partitions.touched
+    rows = partitions.state.take(pa.array(touched))
+    groups = dict(zip(partitions.codes[touched].tolist(), loaded(folds, rows, keys + 1), strict=True))
+    values: list[list[Plain]] = [[] for _ in folds]
+    for code in codes.tolist():
+        group = groups.get(code)
+        if group is None:
+            group = groups[code] = [fold.make() for fold in folds]
+        for folded, column, out in zip(group, columns, values, strict=True):
+            value = column[len(out)]
+            if value is not None:
+                folded.add(value)
+            out.append(folded.value())
+    known = np.array(list(groups), dtype=np.int64)
+    counts = np.bincount(codes, minlength=2 * len(partitions.codes))
+    counts[partitions.codes[touched]] += np.asarray(rows.column(keys))
+    births = np.zeros(2 * len(partitions.codes), dtype=np.int64)
+    births[partitions.codes[::-1]] = np.arange(len(partitions.codes))[::-1]
+    births, counted = births[known], pa.array(counts[known], pa.int64())
+    return values, partitions.kept(births, [counted, *stored(folds, list(groups.values()))])
+
+
+def _last_peers(codes: Numbers, peers: pa.Array) -> pa.Array:
+    both = compact(combined(codes, equality_codes([peers], len(codes))))
+    last = np.zeros(2 * len(codes), dtype=np.int64)
+    # Of values written to one place the last stays.
+    last[both] = np.arange(len(codes))
+    return pa.array(last[both])

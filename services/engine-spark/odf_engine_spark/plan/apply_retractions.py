@@ -1,0 +1,50 @@
+"""Records that take others away, where a query needs those that still hold (RFC-015; design: law 4)."""
+
+from collections import defaultdict
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odf_common.data.columns import Operation
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_engine_spark.spark.logical_plans import HIDDEN, LATE, UNTIL
+from odf_engine_spark.values.equality_codes import equality_codes, normalized
+
+_TAKES_AWAY: Final = (int(Operation.RETRACT), int(Operation.CORRECT_FROM))
+_ALWAYS: Final = np.iinfo(np.int64).max
+
+
+def netted(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:
+    """Return the records that still hold: retractions and the earlier record each takes away are gone.
+
+    Records are equal when all but offset, operation and system time is, as keys are in Spark: -0.0 is 0.0. One that
+    takes away what was never there does nothing. Where windows overlap, a record that is taken away stays in those
+    that had ended by then: hidden columns say that it counts in windows which end after `LATE` and up to `UNTIL`.
+    """
+    operations = records.column(vocab.operation_type_column)
+    takes = pc.is_in(operations, pa.array(_TAKES_AWAY, operations.type))
+    if not pc.any(takes, min_count=0).as_py():
+        return records
+    system = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column, *HIDDEN}
+    data = records.select([name for name in records.column_names if name not in system])
+    times = data.column(vocab.event_time_column)
+    touched = np.flatnonzero(np.asarray(pc.is_in(times, times.filter(takes).combine_chunks())))
+    same = equality_codes([normalized(each) for each in data.take(touched).columns], len(touched))
+    late = np.asarray(records.column(LATE))
+    until = np.asarray(records.column(UNTIL)).copy()
+    keeps = np.ones(len(records), dtype=bool)
+    standing: dict[int, list[int]] = defaultdict(list)
+    for at, key in zip(touched.tolist(), same.tolist(), strict=True):
+        if not takes[at].as_py():
+            if until[at] == _ALWAYS:
+                standing[key].append(at)
+            continue
+        keeps[at] = False
+        if standing[key]:
+            taken = standing[key].pop()
+            until[taken] = late[at]
+            keeps[taken] = late[at] > late[taken]
+    place = records.schema.get_field_index(UNTIL)
+    return records.set_column(place, UNTIL, pa.array(until)).filter(pa.array(keeps))

@@ -1,0 +1,224 @@
+"""From a plan and what it does (`nodes`) to segments that Spark runs; steps that keep state cut it (`cuts`)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+
+from odf_engine_spark.analysis.flow import Flow
+from odf_engine_spark.analysis.joins import join_kind
+from odf_engine_spark.analysis.node import Node
+from odf_engine_spark.plan.distinct import in_order_of_rows
+from odf_engine_spark.plan.matching import matching_of
+from odf_engine_spark.plan.segments import Segment
+from odf_engine_spark.plan.stages import Stage
+from odf_engine_spark.spark.jvm import Java
+from odf_engine_spark.spark.logical_plans import (
+    ARRIVED,
+    COMPLETE,
+    LATE,
+    RECORDS,
+    ROW,
+    UNTIL,
+    WAITING,
+    Part,
+    Plans,
+    items,
+)
+
+_COMPLETE: Final = {
+    "Inner": "greatest({0}, {1})",
+    "LeftOuter": "CASE WHEN {1} IS NULL THEN {0} + {2} ELSE greatest({0}, {1}) END",
+    "RightOuter": "CASE WHEN {0} IS NULL THEN {1} + {3} ELSE greatest({0}, {1}) END",
+    "FullOuter": "CASE WHEN {1} IS NULL THEN {0} + {2} WHEN {0} IS NULL THEN {1} + {3} ELSE greatest({0}, {1}) END",
+    "LeftSemi": "{0} + {2}",
+    "LeftAnti": "{0} + {2}",
+}
+# Window functions whose result depends on the order of rows that tie
+_TIED: Final = ("RowNumber", "NTile", "Lag", "Lead", "NthValue", "First", "Last")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """Takes one transform apart; `stages` come out in the order in which they run.
+
+    `cut` has a step keep state: of a node, its plan and the hidden columns asked for it gives what the step makes.
+    """
+
+    plans: Plans
+    cut: Callable[["Compiler", Node, Java, Sequence[str]], Part]
+    stages: list[Stage] = field(default_factory=list)
+
+    def last(self, node: Node, plan: Java, columns: Sequence[int], event_time: str) -> Segment:
+        """Return the part that makes the output: columns by id, in total order where rows are more than records."""
+        waits = node.flow.waits
+        part = self.part(node, plan, WAITING if waits else RECORDS)
+        ids = {column.exprId().id(): column for column in items(part.plan.output())}
+        chosen = [ids[column] for column in columns]
+        if waits:
+            first = [column for column in chosen if column.name() == event_time]
+            others = [column for column in chosen if column.name() != event_time]
+            part = self.in_order(part, [*first, *others])
+        return replace(self.segment("", node.flow, part, chosen), matching=matching_of(node))
+
+    def segment(self, name: str, flow: Flow, part: Part, columns: Sequence[Java]) -> Segment:
+        """Return a segment whose plan gives these columns and the hidden one."""
+        hidden = COMPLETE if COMPLETE in part.hidden else ROW
+        plans = self.plans
+        named = plans.project(columns, part.plan)
+        with_hidden = plans.project([*columns, plans.column(part.plan, part.hidden[hidden])], part.plan)
+        schema = plans.schema(named)
+        if name:
+            schema = pa.schema([column.with_name(str(at)) for at, column in enumerate(schema)])
+        return Segment(
+            name=name,
+            plans=plans,
+            slot=plans.slots(with_hidden),
+            flow=flow,
+            schema=schema,
+            waits=hidden == COMPLETE,
+        )
+
+    def in_order(
+        self, part: Part, columns: Sequence[Java], orders: Sequence[Java] = (), *, by_arrival: bool = False
+    ) -> Part:
+        """Return the rows in total order: as they become complete, as they came if they tell, then by all columns."""
+        plans = self.plans
+        by = [plans.ascending(plans.column(part.plan, part.hidden[COMPLETE])), *orders]
+        if by_arrival and ARRIVED in part.hidden:
+            by.append(plans.ascending(plans.column(part.plan, part.hidden[ARRIVED])))
+        by += [plans.ascending(column) for column in columns if column.dataType().typeName() != "map"]
+        return Part(plans.ordered(by, part.plan), part.hidden)
+
+    def part(self, node: Node, plan: Java, hidden: Sequence[str]) -> Part:
+        """Return a node's plan with hidden columns, its leaves being streams."""
+        if node.cut is not None:
+            return self.cut(self, node, plan, hidden)
+        children = items(plan.children())
+        match node.tree.kind:
+            case "View" if node.stream is not None:
+                return self.plans.leaf(node.stream, items(children[0].output()), hidden)
+            case "View" | "SubqueryAlias" | "PipeOperator" | "ResolvedHint":
+                return self.part(node.children[0], children[0], hidden)
+            case "Union":
+                return self._union(node, plan, hidden)
+            case "Join":
+                return self._join(node, plan)
+            case _:
+                return self._over_one(node, plan, children[0], hidden)
+
+    def _over_one(self, node: Node, plan: Java, child: Java, hidden: Sequence[str]) -> Part:
+        """Return the plan of a node that has one child."""
+        below = self.part(node.children[0], child, hidden)
+        match node.tree.kind:
+            case "Project":
+                columns = [*items(plan.projectList()), *self.hidden(below)]
+                return Part(self.plans.project(columns, below.plan), below.hidden)
+            case "Expand":
+                more = self.hidden(below)
+                seq = self.plans.spark.seq
+                projections = [seq([*items(each), *more]) for each in items(plan.projections())]
+                columns = [*items(plan.output()), *more]
+                return Part(self.plans.expand(projections, columns, below.plan), below.hidden)
+            case "Aggregate" | "Distinct":
+                return self._windows(node, plan, below)
+            case "Window" if node.key is not None:
+                return self._over(node, plan, below)
+            case "Window":
+                return self._ranged(node, plan, below)
+            case _:
+                return Part(plan.withNewChildren(self.plans.spark.seq([below.plan])), below.hidden)
+
+    def hidden(self, part: Part) -> list[Java]:
+        """Return a plan's hidden columns."""
+        return [self.plans.column(part.plan, name) for name in part.hidden.values()]
+
+    def _union(self, node: Node, plan: Java, hidden: Sequence[str]) -> Part:
+        branches = []
+        names = {kind: self.plans.fresh(kind) for kind in hidden}
+        for child, java in zip(node.children, items(plan.children()), strict=True):
+            part = self.part(child, java, hidden)
+            more = [self.plans.alias(self._hidden_or_none(part, kind), name) for kind, name in names.items()]
+            branches.append(self.plans.project([*items(java.output()), *more], part.plan))
+        return Part(plan.withNewChildren(self.plans.spark.seq(branches)), names)
+
+    def _hidden_or_none(self, part: Part, kind: str) -> Java:
+        if kind in part.hidden:
+            return self.plans.column(part.plan, part.hidden[kind])
+        return self.plans.filled_with_nulls(self.plans.column(part.plan, part.hidden[COMPLETE]))
+
+    def _windows(self, node: Node, plan: Java, below: Part) -> Part:
+        """Return an aggregate by a column of time: complete with the last record that it may get."""
+        plans = self.plans
+        keys, columns = grouping_of(node, plan)
+        assert node.key is not None
+        key, name = keys[node.key], plans.fresh("__odf_key")
+        below_plan = below.plan
+        if self._may_be_partly_late(node, below):
+            probe = plans.with_key(below_plan, key, name)
+            end, late, until = f"unix_micros({name}.end)", below.hidden[LATE], below.hidden[UNTIL]
+            condition = f"{end} > {late} AND {end} <= {until}"
+            below_plan = plans.filtered(probe, condition)
+        if _is_reordered(node.children[0]):  # floats are summed in the order of the rows
+            visible = items(plan.children().apply(0).output())
+            below_plan = self.in_order(Part(below_plan, below.hidden), visible).plan
+        columns = in_order_of_rows(plans, columns, plans.column(below_plan, below.hidden[COMPLETE]))
+        aggregate = plans.aggregate(keys, [*columns, plans.alias(key, name)], below_plan)
+        return self.with_complete(aggregate, name, key, node.flow.phase)
+
+    def _may_be_partly_late(self, node: Node, below: Part) -> bool:
+        rules = node.flow.late.values()
+        return LATE in below.hidden and any(1 < rule.slide < rule.size for rule in rules)
+
+    def _over(self, node: Node, plan: Java, below: Part) -> Part:
+        """Return window functions over partitions by a column of time; rows that tie come in one order."""
+        plans = self.plans
+        columns = items(plan.children().apply(0).output())
+        ties = [plans.ascending(column) for column in columns if column.dataType().typeName() != "map"]
+        over = plans.window(plan, below.plan, ties, _TIED)
+        assert node.key is not None
+        key, name = plan.partitionSpec().apply(node.key), plans.fresh("__odf_key")
+        probe = plans.with_key(over, key, name)
+        return self.with_complete(probe, name, key, node.flow.phase)
+
+    def _ranged(self, node: Node, plan: Java, below: Part) -> Part:
+        """Return window functions in order of time: complete when all rows of the same time are."""
+        over = plan.withNewChildren(self.plans.spark.seq([below.plan]))
+        key, name = plan.orderSpec().apply(0).child(), self.plans.fresh("__odf_key")
+        made = self.with_complete(self.plans.with_key(over, key, name), name, key, node.behind)
+        return Part(made.plan, {**below.hidden, **made.hidden})
+
+    def with_complete(self, plan: Java, name: str, key: Java, phase: int) -> Part:
+        """Return a plan whose rows are complete `phase` microseconds after the time in a hidden column."""
+        is_window = key.dataType().typeName() == "struct"
+        moment = f"{name}.end" if is_window else f"CAST({name} AS TIMESTAMP)"
+        complete = self.plans.fresh(COMPLETE)
+        text = f"unix_micros({moment}) + {phase}L"
+        return Part(self.plans.with_column(plan, complete, text), {COMPLETE: complete})
+
+    def _join(self, node: Node, plan: Java) -> Part:
+        children = zip(node.children, items(plan.children()), strict=True)
+        left, right = (self.part(child, java, WAITING) for child, java in children)
+        joined = plan.withNewChildren(self.plans.spark.seq([left.plan, right.plan]))
+        complete = self.plans.fresh(COMPLETE)
+        waits = [f"{int(wait)}L" for wait in node.waits]
+        template = _COMPLETE[join_kind(node.tree)]
+        text = template.format(left.hidden[COMPLETE], right.hidden[COMPLETE], *waits)
+        return Part(self.plans.with_column(joined, complete, text), {COMPLETE: complete})
+
+
+def grouping_of(node: Node, plan: Java) -> tuple[list[Java], list[Java]]:
+    """Return what an aggregate groups by, and its columns; DISTINCT groups by all."""
+    if node.is_distinct:
+        columns = items(plan.output())
+        return columns, columns
+    return items(plan.groupingExpressions()), items(plan.aggregateExpressions())
+
+
+def _is_reordered(node: Node) -> bool:
+    """Tell whether rows may stand in another order than the records they are made of."""
+    if node.cut is not None:
+        return False
+    is_own = node.tree.kind in ("Join", "Aggregate", "Distinct", "Window")
+    return is_own or any(_is_reordered(child) for child in node.children)

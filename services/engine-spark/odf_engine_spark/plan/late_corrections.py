@@ -1,0 +1,221 @@
+"""Late records that correct windows which have closed: `/*+ LATE('2 days') */` (design: law 5; RFC-015).
+
+A window closes when the watermark reaches its end, and is put out. Records that come later, up to the declared bound
+after the end, correct it block by block: -C/+C where columns tell rows apart, -R and +A otherwise. So the output does
+not depend on which blocks came in one request, and its watermark stays the bound behind.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from odf_common.data.columns import Operation
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.analysis.columns import output
+from odf_engine_spark.analysis.node import Node
+from odf_engine_spark.analysis.times import FOREVER, Frame, Known, known_of
+from odf_engine_spark.plan.segments import ALWAYS, NEVER, Delta, Segment, Step, first_ends, nothing
+from odf_engine_spark.spark.logical_plans import COMPLETE
+from odf_engine_spark.spark.tree import Tree
+from odf_engine_spark.values.operations import Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Rows of windows in total order, and when each is complete."""
+
+    rows: pa.Table
+    complete: Numbers
+
+    def between(self, after: int, until: int) -> "Result":
+        """Return the rows that are complete in a range of time, its end included."""
+        chosen = (self.complete > after) & (self.complete <= until)
+        return Result(self.rows.filter(pa.array(chosen)), self.complete[chosen])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Near:
+    """The records that matter for rows complete after one time until another, and for those that late records alter.
+
+    A row needs records up to `reach` before it is complete; rows that lack some lack them before and after the late
+    records, which are no part of them.
+    """
+
+    reach: float
+    late: Numbers
+    after: int
+    until: int
+
+    def of(self, records: pa.Table) -> pa.Table:
+        """Return those of the records, with their hidden columns."""
+        complete = np.asarray(records.column(COMPLETE))
+        matters = complete <= self.until
+        if self.reach != FOREVER and self.after != NEVER:
+            reach = int(self.reach)
+            nearest = np.append(self.late, ALWAYS)[np.searchsorted(self.late, complete - reach)]
+            matters &= (complete > self.after - reach) | (nearest <= complete + reach)
+        return records.filter(pa.array(matters))
+
+
+def check_late(node: Node) -> None:
+    """Return if late records can correct a query's rows; raises `InvalidQuery` otherwise."""
+    if not node.flow.waits or len(node.flow.streams) != 1 or _has_cut(node) or node.flow.period == 1:
+        raise InvalidQuery(
+            text="the hint LATE is for GROUP BY window(<event time>, '<size>') over one input: take it away, or make "
+            "the windows a dataset of their own"
+        )
+
+
+def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
+    """Return what closes now and what late records correct, in the order of the input's blocks.
+
+    `keys` are the columns that tell a window's rows apart, none if there are no such.
+    """
+    (name,) = segment.flow.streams
+    delta, now = step.streams[name], step.frontier.latest
+    reached = NEVER if step.frontier.before is None else step.frontier.before
+    parts: list[Delta] = []
+    for start, end, watermark, late in _late_blocks(delta, segment):
+        near = _Near(reach=segment.flow.reach[name], late=late, after=reached, until=watermark)
+        before = _results(segment, step, start, near)
+        parts.append(_closed(before.between(reached, watermark)))
+        after = _results(segment, step, end, near)
+        kept = watermark - segment.late
+        parts.append(_corrected(before.between(kept, watermark), after.between(kept, watermark), keys))
+        reached = watermark
+    fed = segment.intake(step)[name]
+    if len(fed) and now > reached:
+        near = _Near(reach=segment.flow.reach[name], late=delta.complete[:0], after=reached, until=now)
+        parts.append(_closed(_computed(segment, name, near.of(fed)).between(reached, now)))
+    parts = [part for part in parts if len(part.records)]
+    if not parts:
+        return nothing(segment.schema)
+    return Delta(
+        records=pa.concat_tables([part.records for part in parts]),
+        operations=np.concatenate([part.operations for part in parts]),
+        complete=np.concatenate([part.complete for part in parts]),
+    )
+
+
+def _late_blocks(delta: Delta, segment: Segment) -> Iterator[tuple[int, int, int, Numbers]]:
+    """Yield the blocks with records of windows that have closed.
+
+    Each with where it starts and ends, the watermark before it, and when those records are complete, ascending.
+    """
+    assert delta.late is not None
+    assert delta.blocks is not None
+    (rule,) = segment.flow.late.values()
+    is_late = first_ends(delta.complete - 1, rule) <= delta.late
+    edges = [0, *(np.flatnonzero(np.diff(delta.blocks)) + 1).tolist(), len(delta.blocks)]
+    for start, end in pairwise(edges):
+        if is_late[start:end].any():
+            yield start, end, int(delta.late[start]), np.sort(delta.complete[start:end][is_late[start:end]])
+
+
+def _results(segment: Segment, step: Step, end: int, near: _Near) -> Result:
+    """Return the rows of windows over what is kept and the first new records, as far as they matter."""
+    (name,) = segment.flow.streams
+    delta = step.streams[name]
+    part = replace(
+        delta,
+        records=delta.records.slice(0, end),
+        operations=delta.operations[:end],
+        complete=delta.complete[:end],
+        late=None if delta.late is None else delta.late[:end],
+    )
+    records = segment.known(name, replace(step, streams={name: part}, progress=type(step.progress)()))
+    return _computed(segment, name, near.of(records))
+
+
+def _computed(segment: Segment, name: str, records: pa.Table) -> Result:
+    if not len(records):
+        return Result(segment.schema.empty_table(), np.zeros(0, dtype=np.int64))
+    rows, hidden = segment.collect({name: records})
+    return Result(rows, np.asarray(hidden).astype(np.int64))
+
+
+def _closed(result: Result) -> Delta:
+    none = np.zeros(len(result.rows), dtype=np.int64)
+    return Delta(records=result.rows, operations=none, complete=result.complete)
+
+
+def _corrected(before: Result, after: Result, keys: Sequence[int]) -> Delta:
+    """Return how rows have changed: the corrected and retracted ones in their order, then those that are new."""
+    both = pa.concat_tables([before.rows, after.rows])
+    old, total = len(before.rows), len(both)
+    chosen = both.select(list(keys)) if keys else both
+    names = [repr(row) for row in chosen.to_pylist()]
+    values = [repr(row) for row in both.to_pylist()] if keys else names
+    new: dict[str, list[int]] = {}
+    for at in reversed(range(old, total)):
+        new.setdefault(names[at], []).append(at)
+    rows, operations = [], []
+    for at in range(old):
+        other = new[names[at]].pop() if new.get(names[at]) else None
+        if other is None:
+            rows.append(at)
+            operations.append(Operation.RETRACT)
+        elif values[other] != values[at]:
+            rows += [at, other]
+            operations += [Operation.CORRECT_FROM, Operation.CORRECT_TO]
+    added = sorted(at for left in new.values() for at in left)
+    rows += added
+    operations += [Operation.APPEND] * len(added)
+    complete = np.concatenate([before.complete, after.complete])
+    return Delta(
+        records=both.take(pa.array(rows, pa.int64())),
+        operations=np.array([int(each) for each in operations], dtype=np.int64),
+        complete=complete[rows] if rows else complete[:0],
+    )
+
+
+def keys_of(node: Node, columns: Sequence[int]) -> tuple[int, ...]:
+    """Return which of the columns tell an aggregate's rows apart: all that it groups by; empty if one is missing."""
+    found = _keys(node)
+    if found is None:
+        return ()
+    known, count = found
+    places = [(at, known[column]) for at, column in enumerate(columns) if column in known]
+    return tuple(at for at, _ in places) if {key for _, key in places} == set(range(count)) else ()
+
+
+def _keys(node: Node) -> tuple[dict[int, int], int] | None:
+    """Return the grouping key that each column is, and how many keys there are."""
+    tree = node.tree
+    if tree.kind == "Aggregate":
+        keys = tree.part("groupingExpressions")
+        made = node.children[0].flow.known
+        own = [_identity(key, made) for key in keys]
+        columns = {column.id: _identity(column, made) for column in tree.part("aggregateExpressions")}
+        return {column: own.index(each) for column, each in columns.items() if each in own}, len(keys)
+    if tree.kind == "Distinct":
+        ids = [column for _, column in output(tree)]
+        return {column: at for at, column in enumerate(ids)}, len(ids)
+    if len(node.children) != 1:
+        return None
+    found = _keys(node.children[0])
+    if found is None or tree.kind != "Project":
+        return found
+    known, count = found
+    for column in tree.part("projectList"):
+        if column.kind == "Alias" and (source := _identity(column, node.children[0].flow.known)) in known:
+            known[column.id] = known[source]
+    return known, count
+
+
+def _identity(value: Tree, known: Known) -> object:
+    """Return what two expressions have in common that tell the same rows apart; an edge of a window is the window."""
+    while value.kind == "Alias" or (
+        value.kind == "GetStructField" and isinstance(known_of(value.children[0], known), Frame)
+    ):
+        value = value.children[0]
+    if value.kind == "AttributeReference":
+        return value.id
+    return repr([(node.kind, node.fields.get("value"), node.fields.get("name")) for node in value.walk()])
+
+
+def _has_cut(node: Node) -> bool:
+    return node.cut is not None or any(_has_cut(child) for child in node.children)

@@ -1,0 +1,64 @@
+"""Joins without bounds keep all rows; those whose partners are all old give nothing new, and need not pass Spark."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from odf_engine_spark.analysis.columns import output
+from odf_engine_spark.analysis.joins import join_kind
+from odf_engine_spark.analysis.node import Node
+from odf_engine_spark.analysis.times import FOREVER
+from odf_engine_spark.spark.logical_plans import COMPLETE
+from odf_engine_spark.values.equality_codes import compact, equality_codes, is_among, normalized
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Two streams that are joined where a column of each is equal; columns by their place."""
+
+    left: tuple[str, int]
+    right: tuple[str, int]
+
+    def recent(self, fed: Mapping[str, pa.Table], before: int) -> dict[str, pa.Table]:
+        """Return the records that a row may be made of which was not complete at `before`."""
+        sides = [(fed[stream], fed[stream].column(place)) for stream, place in (self.left, self.right)]
+        keys = pa.chunked_array([chunk for _, column in sides for chunk in column.chunks], sides[0][1].type)
+        codes = compact(equality_codes([normalized(keys)], len(keys)))
+        is_new = np.concatenate([np.asarray(table.column(COMPLETE)) > before for table, _ in sides])
+        matters = is_among(codes, codes[is_new])
+        left, right = sides[0][0], sides[1][0]
+        return {
+            **fed,
+            self.left[0]: left.filter(pa.array(matters[: len(left)])),
+            self.right[0]: right.filter(pa.array(matters[len(left) :])),
+        }
+
+
+def matching_of(node: Node) -> Matching | None:
+    """Return the columns by which a plan joins two streams without bounds, None if it does anything else."""
+    join = _below(node)
+    if join.tree.kind != "Join" or join.cut is not None or join_kind(join.tree) != "Inner":
+        return None
+    assert join.condition is not None
+    leaves = [_below(child) for child in join.children]
+    if any(leaf.children or leaf.stream is None or leaf.cut is not None for leaf in leaves):
+        return None
+    (left, here), (right, there) = (
+        (str(leaf.stream), [column for _, column in output(leaf.tree.children[0])]) for leaf in leaves
+    )
+    if left == right or FOREVER not in (join.flow.reach[left], join.flow.reach[right]):
+        return None
+    for pair in join.condition.equal:
+        one, other = pair if pair[0] in here else (pair[1], pair[0])
+        if one in here and other in there:
+            return Matching((left, here.index(one)), (right, there.index(other)))
+    return None
+
+
+def _below(node: Node) -> Node:
+    """Return the first node below those that act on each row by itself."""
+    while node.cut is None and len(node.children) == 1 and node.key is None and node.over is None:
+        node = node.children[0]
+    return node

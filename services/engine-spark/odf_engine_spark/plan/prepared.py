@@ -1,0 +1,240 @@
+"""A transform made ready once and run often: checked, analysed, and taken apart so that records can be put in."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from odf_common.errors import InvalidQuery
+from odf_common.metadata.steps import SqlQueryStep, TransformSql
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_engine_spark.analysis.columns import AsOf, InputColumns, checked, output
+from odf_engine_spark.analysis.dialect import check_depth, check_moments, check_windows, lateness, read_text
+from odf_engine_spark.analysis.emission_fingerprint import Skeleton, skeleton_of
+from odf_engine_spark.analysis.nodes import shape_of
+from odf_engine_spark.analysis.sandbox import check_transform, check_written
+from odf_engine_spark.analysis.times import Time
+from odf_engine_spark.plan.compiler import Compiler
+from odf_engine_spark.plan.late_corrections import check_late, keys_of
+from odf_engine_spark.plan.segments import Segment
+from odf_engine_spark.plan.stages import Stage
+from odf_engine_spark.plan.stateful_steps import cut
+from odf_engine_spark.spark.error_messages import FAULTS, no_table, query_fault
+from odf_engine_spark.spark.jvm import Java, Spark, tree_of
+from odf_engine_spark.spark.logical_plans import BATCH, FEW, Plans
+from odf_engine_spark.spark.tree import Tree
+from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
+
+ENGINES: Final = ("spark",)
+RESERVED: Final = "__odf_"  # begins the names of hidden columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedInput:
+    """An input as a query sees it: `name` in SQL, all columns, and what the system's are called."""
+
+    name: str
+    schema: pa.Schema
+    vocab: DatasetVocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A transform that passed every check.
+
+    `schema` is its output as stored, without system columns; `event_time` what is known of when rows are complete;
+    `keys` the columns that tell rows of a window apart, for late records; `skeleton` what decides when rows come.
+    """
+
+    stages: tuple[Stage, ...]
+    last: Segment
+    event_time: Time | None
+    schema: pa.Schema
+    keys: tuple[int, ...]
+    skeleton: Skeleton
+
+    @property
+    def is_stateful(self) -> bool:
+        """Tell whether more than watermarks is kept from request to request."""
+        return bool(self.stages) or self.last.waits
+
+
+@dataclass(frozen=True, slots=True)
+class _Analysed:
+    plan: Java
+    tree: Tree
+    as_of: Mapping[str, AsOf]
+    late: int | None
+
+
+def steps_of(transform: TransformSql) -> tuple[SqlQueryStep, ...]:
+    """Return the steps, the last one without alias; raises `InvalidQuery` for what this engine cannot run."""
+    if transform.engine.lower() not in ENGINES:
+        raise InvalidQuery(text=f"this engine is spark, the query is for {transform.engine}")
+    steps = transform.queries or ()
+    if transform.query is not None:
+        steps = (*steps, SqlQueryStep(query=transform.query))
+    if not steps or steps[-1].alias is not None or any(step.alias is None for step in steps[:-1]):
+        raise InvalidQuery(text="the last query, and no other, has to be without alias")
+    return steps
+
+
+def parsed(spark: Spark, sql: str) -> tuple[Java, Tree]:
+    """Return a query's plan as written; raises `InvalidQuery` with line and position, or for commands."""
+    check_depth(sql)
+    try:
+        plan = spark.parse(sql)
+        tree = tree_of(plan)
+    except FAULTS as error:
+        raise query_fault(error) from error
+    check_written(tree)
+    return plan, tree
+
+
+def prepare(
+    warm: Spark, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
+) -> Prepared:
+    """Check a transform against its inputs; raises `InvalidQuery` or `InvalidInput`."""
+    for each in inputs:
+        for name in each.schema.names:
+            if name.lower().startswith(RESERVED):
+                raise InvalidQuery(
+                    text=f"{each.name} has a column {name}: names that begin with {RESERVED} are the engine's"
+                )
+    names = [each.name.lower() for each in inputs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidQuery(text=f"two inputs are called {name}: SQL does not tell capital letters apart")
+    spark = warm.isolated()
+    schemas = {each.name: spark_schema_of(each.schema) for each in inputs}
+    try:
+        analysed = _analysed(spark, transform, schemas)
+        return _compiled(spark, analysed, inputs, vocab)
+    except FAULTS as error:
+        raise query_fault(error) from error
+
+
+def _compiled(
+    spark: Spark, analysed: _Analysed, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
+) -> Prepared:
+    tree = analysed.tree
+    if not analysed.plan.deterministic():
+        raise InvalidQuery(text="the query would not give the same result again: it uses a random function")
+    if spark.asks_present(analysed.plan):
+        raise InvalidQuery(
+            text="a text becomes the present time: write a moment such as DATE '2026-01-31', or take the event time"
+        )
+    node = shape_of(tree, {each.name.lower(): _meaning(each) for each in inputs}, analysed.as_of)
+    checked(node.flow)
+    columns = [(name, column) for name, column in output(tree) if column not in node.flow.system]
+    _check_names([name for name, _ in columns], vocab)
+    if analysed.late is not None:
+        check_late(node)
+    of_time = node.flow.known.get(dict(columns)[vocab.event_time_column])
+    batch = FEW if any(part.kind == "Generate" for part in tree.walk()) else BATCH
+    compiler = Compiler(Plans(spark, spark.feeding(), batch), cut)
+    last = compiler.last(node, analysed.plan, [column for _, column in columns], vocab.event_time_column)
+    last = replace(last, late=analysed.late or 0)
+    prepared = Prepared(
+        stages=tuple(compiler.stages),
+        last=last,
+        event_time=of_time if isinstance(of_time, Time) else None,
+        schema=output_schema_of(last.schema),
+        keys=keys_of(node, [column for _, column in columns]),
+        skeleton=skeleton_of(node),
+    )
+    _check_event_time(prepared, vocab.event_time_column)
+    return prepared
+
+
+def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> _Analysed:
+    tables: dict[str, Java] = {}
+    as_of: dict[str, AsOf] = {}
+    late: int | None = None
+    for name, schema in schemas.items():
+        tables[name.lower()] = spark.frame(spark.relation(schema.empty_table()))
+        tables[name.lower()].createOrReplaceTempView(quoted(name))
+    for step in steps_of(transform):
+        with _in_step(step, transform):
+            text = read_text(step.query, transform.temporal_tables or ())
+            for view, each in text.tables.items():
+                if each.table.lower() not in tables:
+                    raise InvalidQuery(text=f"AS OF {each.time}: {no_table(each.table)}")
+                tables[each.table.lower()].createOrReplaceTempView(quoted(view))
+            as_of.update(text.tables)
+            plan, tree = parsed(spark, text.sql)
+            check_moments(text.sql)
+            check_windows(tree)
+            late = lateness(tree) or late
+            frame = spark.frame(_without_with(spark, spark.frame(plan)))
+            analysed = frame.queryExecution().analyzed()
+            whole = tree_of(analysed)
+            check_transform(whole)
+        if step.alias is None:
+            return _Analysed(analysed, whole, as_of, late)
+        tables[step.alias.lower()] = frame
+        frame.createOrReplaceTempView(quoted(step.alias))
+    raise AssertionError("the last step has no alias")
+
+
+@contextmanager
+def _in_step(step: SqlQueryStep, transform: TransformSql) -> Iterator[None]:
+    """Have what is wrong with one step of several say which one it is."""
+    try:
+        yield
+    except (InvalidQuery, *FAULTS) as error:
+        fault = error if isinstance(error, InvalidQuery) else query_fault(error)
+        if len(steps_of(transform)) == 1:
+            raise fault from error
+        where = "in the last step" if step.alias is None else f"in step {step.alias}"
+        raise InvalidQuery(text=str(fault), where=where) from error
+
+
+def _without_with(spark: Spark, frame: Java) -> Java:
+    """Return the analysed plan with the queries of WITH put where they are used."""
+    is_inlined, keeps_others, keeps_names = True, False, False
+    inline = spark.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(
+        is_inlined, keeps_others, keeps_names
+    )
+    return inline.apply(frame.queryExecution().analyzed())
+
+
+def _meaning(planned: PlannedInput) -> InputColumns:
+    vocab = planned.vocab
+    system = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
+    return InputColumns(
+        event_time=vocab.event_time_column, system=frozenset(system & set(planned.schema.names))
+    )
+
+
+def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
+    own = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
+    lower = [name.lower() for name in names]
+    for name in names:
+        if name.lower() in {each.lower() for each in own}:
+            raise InvalidQuery(text=f"column {name} is written by the engine: give yours another name")
+        if lower.count(name.lower()) > 1:
+            raise InvalidQuery(
+                text=f"the result has two columns {name}: give one another name, in more than capital letters"
+            )
+    if vocab.event_time_column not in names:
+        raise InvalidQuery(
+            text=f"the result has no column {vocab.event_time_column}: add AS {vocab.event_time_column} to one"
+        )
+
+
+def _check_event_time(prepared: Prepared, column: str) -> None:
+    """Refuse windows and joins of which nobody could tell up to when they are complete."""
+    is_plain = not prepared.is_stateful or prepared.last.flow.takes_back
+    if not is_plain and prepared.event_time is None:
+        raise InvalidQuery(
+            text=f"{column} of windows, joins and running values has to follow from the inputs' event time: take "
+            "window.start, window.end, the event time of a joined table, or greatest(…) of both"
+        )
+
+
+def quoted(name: str) -> str:
+    """Return a name in backticks, as SQL takes any name."""
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,285 @@
+"""Parts of a transform that Spark runs: over the records that are new, or over all that the open results still need.
+
+A stream is what a plan reads: an input, or the rows that a step before has made. Times are microseconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from odf_common.data.columns import Operation
+from odf_common.errors import InvalidInput
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_engine_spark.analysis.flow import Flow
+from odf_engine_spark.analysis.times import FOREVER, Lateness
+from odf_engine_spark.plan.apply_retractions import netted
+from odf_engine_spark.plan.matching import Matching
+from odf_engine_spark.spark.error_messages import FAULTS, query_fault
+from odf_engine_spark.spark.logical_plans import ARRIVED, COMPLETE, LATE, ROW, UNTIL, Plans, Slot
+from odf_engine_spark.spark.progress import Progress
+from odf_engine_spark.values.equality_codes import equality_codes, normalized
+from odf_engine_spark.values.operations import Numbers, carried_operations
+
+CHUNK: Final = 1 << 18  # records that pass Spark at once in row-wise queries
+NEVER: Final = np.iinfo(np.int64).min
+ALWAYS: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What is new in a stream.
+
+    `blocks`: the system time of each record's block, `late` the input's watermark as of the block before that;
+    `vocab` is that of an input, None for what a step has made.
+    """
+
+    records: pa.Table
+    operations: Numbers
+    complete: Numbers
+    late: Numbers | None = None
+    blocks: Numbers | None = None
+    vocab: DatasetVocabulary | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """Up to when all inputs are complete: before the request, and now; None while nobody knows."""
+
+    before: int | None
+    now: int | None
+
+    @property
+    def latest(self) -> int:
+        """Return up to when rows are complete now."""
+        return NEVER if self.now is None else self.now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What the parts of a transform have in common while one request runs. `tables` is the state, old then new."""
+
+    streams: dict[str, Delta]
+    frontier: Frontier
+    old: Mapping[str, pa.Table]
+    new: dict[str, pa.Table]
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A plan that Spark runs as it stands. Its last column is hidden, `schema` has the others in Spark's types.
+
+    `name` is that of its part of the state.
+    """
+
+    name: str
+    plans: Plans
+    slot: Slot
+    flow: Flow
+    schema: pa.Schema
+    waits: bool
+    matching: Matching | None = None
+    late: int = 0  # how long after a window's end records still correct it
+    versions_of: tuple[
+        str, ...
+    ] = ()  # whose version a record is: a corrected one was valid until the later one's time
+
+    def run(self, step: Step) -> Delta:
+        """Return the rows that are new: of each new record, or those that are complete now."""
+        return self._completed(step) if self.waits else self._by_record(step)
+
+    def collect(self, records: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
+        """Return the rows over these records, and their hidden column."""
+        spark = self.plans.spark
+        if self.waits:
+            records = {name: _as_they_came(table) for name, table in records.items()}
+        try:
+            table = spark.collect(spark.frame(self.plans.over(self.slot, records)))
+        except FAULTS as error:
+            raise query_fault(error) from error
+        hidden = table.column(table.num_columns - 1)
+        rows = pa.Table.from_arrays(table.columns[:-1], names=self.schema.names)
+        return rows.cast(self.schema), hidden
+
+    def _by_record(self, step: Step) -> Delta:
+        """Act on each new record by itself, in the order of streams and records."""
+        deltas = {name: step.streams[name] for name in self.order(step)}
+        operations = np.concatenate([each.operations for each in deltas.values()])
+        parts = []
+        for start, end in _chunks(operations, CHUNK):
+            if end > start:
+                parts.append(self.collect(_numbered(deltas, start, end)))
+                step.progress.report("records", rows=end, total=len(operations))
+        if not parts:
+            return nothing(self.schema)
+        table = pa.concat_tables([part for part, _ in parts])
+        rows = np.concatenate([np.asarray(numbers) for _, numbers in parts]).astype(np.int64)
+        if len(rows) > 1 and (np.diff(rows) < 0).any():
+            order = np.argsort(rows, kind="stable")
+            table, rows = table.take(pa.array(order)), rows[order]
+        carried = carried_operations(rows, operations)
+        return Delta(records=table, operations=carried, complete=np.zeros(len(table), dtype=np.int64))
+
+    def order(self, step: Step) -> Sequence[str]:
+        """Return the streams of the plan in the order of the transform's inputs."""
+        return [name for name in step.streams if name in self.flow.streams]
+
+    def _completed(self, step: Step) -> Delta:
+        """Return the rows that are complete now and were not before, in the order in which they became so."""
+        fed, now = self.intake(step), step.frontier.now
+        if now is None or not any(len(table) for table in fed.values()) or not self._is_due(step.frontier):
+            return nothing(self.schema)
+        if self.matching is not None and step.frontier.before is not None:
+            fed = self.matching.recent(fed, step.frontier.before)
+        step.progress.report("windows", total=sum(len(table) for table in fed.values()))
+        table, hidden = self.collect(fed)
+        complete = np.asarray(hidden.fill_null(ALWAYS)).astype(np.int64)
+        before = NEVER if step.frontier.before is None else step.frontier.before
+        is_new = (complete > before) & (complete <= now)
+        if not is_new.all():
+            table, complete = table.filter(pa.array(is_new)), complete[is_new]
+        return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=complete)
+
+    def _is_due(self, frontier: Frontier) -> bool:
+        """Tell whether any row can have become complete: windows do at their ends only."""
+        if frontier.before is None or frontier.now is None:
+            return True
+        period, phase = self.flow.period, self.flow.phase
+        return (frontier.before - phase) // period != (frontier.now - phase) // period
+
+    def intake(self, step: Step) -> dict[str, pa.Table]:
+        """Take the new records in and return those that are final, with their hidden columns.
+
+        Afterwards the new state has what later rows need. Late records are dropped and counted.
+        """
+        fed, now = {}, step.frontier.latest
+        for name in self.order(step):
+            records = self.known(name, step)
+            complete = np.asarray(records.column(COMPLETE))
+            is_needed = self._is_needed(name, complete, max(now, NEVER + self.late) - self.late)
+            step.new[self.place(name)] = records.filter(pa.array(is_needed)).combine_chunks()
+            fed[name] = records.filter(pa.array(complete <= now))
+        return fed
+
+    def place(self, stream: str) -> str:
+        """Return the name that a stream's records have in the state."""
+        return f"{self.name}/{stream}"
+
+    def known(self, stream: str, step: Step) -> pa.Table:
+        """Return a stream's kept and new records as they came, with their hidden columns, without late ones."""
+        delta = step.streams[stream]
+        if self.versions_of:
+            delta = _without_corrected(delta, self.versions_of)
+        new = _on_time(delta, self.flow.late[stream], self.late, step.progress)
+        return self._merged(new, delta, step.old.get(self.place(stream)))
+
+    def _merged(self, new: pa.Table, delta: Delta, old: pa.Table | None) -> pa.Table:
+        if old is not None:
+            try:
+                old = pa.concat_tables([new.schema.empty_table(), old], promote_options="permissive")
+                new = pa.concat_tables([old.select(new.column_names).cast(new.schema), new])
+            except (pa.ArrowException, KeyError) as error:
+                raise InvalidInput(
+                    text=f"the checkpoint's records do not fit the query's: {error}"
+                ) from error
+        if delta.vocab is None:
+            return new
+        return netted(new, delta.vocab)
+
+    def _is_needed(self, stream: str, complete: Numbers, now: int) -> npt.NDArray[np.bool_]:
+        """Tell which records some row that is not complete yet may need."""
+        reach, rule = self.flow.reach[stream], self.flow.late[stream]
+        if reach == FOREVER:
+            return np.ones(len(complete), dtype=bool)
+        if reach == rule.size - 1 and not rule.unit:  # one window: to its end, not longer
+            return last_ends(complete - 1, rule) > now
+        return complete > now - int(reach)
+
+
+def last_ends(times: Numbers, rule: Lateness) -> Numbers:
+    """Return when the last window that each time belongs to ends."""
+    if rule.unit:
+        return _unit_ends(times, rule.unit)
+    return np.floor_divide(times - rule.offset, rule.slide) * rule.slide + rule.size + rule.offset
+
+
+def _unit_ends(times: Numbers, unit: str) -> Numbers:
+    """Return when the month, quarter or year that each time belongs to ends."""
+    months = {"m": 1, "q": 3, "y": 12}[unit]
+    number = times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+    ends = (np.floor_divide(number, months) + 1) * months
+    return np.asarray(ends.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64))
+
+
+def _as_they_came(table: pa.Table) -> pa.Table:
+    if COMPLETE not in table.column_names:
+        return table
+    return table.append_column(ARRIVED, pa.array(np.arange(len(table), dtype=np.int64)))
+
+
+def _without_corrected(delta: Delta, key: Sequence[str]) -> Delta:
+    """Return a stream without the first halves of corrections to a later time: until then they were valid."""
+    same = equality_codes([normalized(delta.records.column(name)) for name in key], len(delta.records))
+    is_later = np.append((np.diff(delta.complete) > 0) & (np.diff(same) == 0), False)
+    stays = (delta.operations != int(Operation.CORRECT_FROM)) | ~is_later
+    return replace(
+        delta,
+        records=delta.records.filter(pa.array(stays)),
+        operations=delta.operations[stays],
+        complete=delta.complete[stays],
+        late=None if delta.late is None else delta.late[stays],
+    )
+
+
+def first_ends(times: Numbers, rule: Lateness) -> Numbers:
+    """Return when the first window that each time belongs to ends."""
+    return last_ends(times, rule) - (rule.size - rule.slide)
+
+
+def _on_time(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa.Table:
+    """Return a stream's new records with their hidden columns, without those that are late."""
+    late = np.full(len(delta.records), NEVER) if delta.late is None else delta.late
+    late = np.where(late < NEVER + bound, NEVER, late - bound)
+    is_late = last_ends(delta.complete - 1, rule) <= late
+    late = late if rule.slide < rule.size else np.full(len(late), NEVER)
+    table = delta.records
+    for name, values in ((COMPLETE, delta.complete), (LATE, late), (UNTIL, np.full(len(late), ALWAYS))):
+        table = table.append_column(name, pa.array(values, pa.int64()))
+    if is_late.any():
+        progress.late(int(is_late.sum()))
+        table = table.filter(pa.array(~is_late))
+    return table
+
+
+def nothing(schema: pa.Schema) -> Delta:
+    """Return that nothing is new."""
+    none = np.zeros(0, dtype=np.int64)
+    return Delta(records=schema.empty_table(), operations=none, complete=none)
+
+
+def _chunks(operations: Numbers, size: int) -> list[tuple[int, int]]:
+    """Return where to cut the records: into parts of about `size`, never between the halves of a correction."""
+    edges = [0]
+    while edges[-1] < len(operations):
+        end = min(edges[-1] + size, len(operations))
+        if end < len(operations) and operations[end] == Operation.CORRECT_TO:
+            end += 1
+        edges.append(end)
+    return list(pairwise(edges))
+
+
+def _numbered(deltas: Mapping[str, Delta], start: int, end: int) -> dict[str, pa.Table]:
+    """Return the records numbered `start` to `end`, counted through all streams, with their numbers."""
+    first, tables = 0, {}
+    for name, each in deltas.items():
+        low, high = max(start - first, 0), max(min(end - first, len(each.records)), 0)
+        part = each.records.slice(low, max(high - low, 0))
+        numbers = np.arange(first + low, first + low + len(part), dtype=np.int64)
+        tables[name] = part.append_column(ROW, pa.array(numbers))
+        first += len(each.records)
+    return tables

@@ -1,0 +1,243 @@
+"""Steps that fold records into state between two runs of Spark: each makes a stream for the step after it.
+
+What a step folds, and the order of it, does not depend on how records were cut into requests (design: law 1).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odf_common.errors import InvalidInput
+from odf_engine_spark.aggregates.functions import Aggregate
+from odf_engine_spark.operators.changes import Changes
+from odf_engine_spark.operators.grouped import grouped
+from odf_engine_spark.operators.ranked import Order, ranked
+from odf_engine_spark.operators.running import running
+from odf_engine_spark.operators.temporal_join import as_of
+from odf_engine_spark.plan.segments import NEVER, Delta, Segment, Step, nothing
+from odf_engine_spark.spark.logical_plans import COMPLETE, HIDDEN, ROW
+from odf_engine_spark.values.equality_codes import equality_codes, normalized
+from odf_engine_spark.values.operations import Numbers
+
+Fold = Callable[[Changes, pa.Table | None], tuple[Changes, pa.Table]]  # of changes and the state so far
+
+
+class Stage(Protocol):
+    """A step with state; `stream` is what it makes."""
+
+    @property
+    def stream(self) -> str:
+        """Return the stream's name."""
+
+    def run(self, step: Step) -> Delta:
+        """Return what is new in the stream; the new state has what the step keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    """GROUP BY without a window, as a changelog."""
+
+    stream: str
+    segment: Segment
+    keys: int
+    aggregates: tuple[Aggregate, ...]
+
+    def run(self, step: Step) -> Delta:
+        """Return how the groups have changed."""
+        return _refolded(self, step, "groups", partial(grouped, keys=self.keys, aggregates=self.aggregates))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """The first places by some order, as a changelog."""
+
+    stream: str
+    segment: Segment
+    outputs: int
+    partition: tuple[int, ...]
+    order: tuple[Order, ...]
+    limit: int
+
+    def run(self, step: Step) -> Delta:
+        """Return how the places have changed."""
+        fold = partial(
+            ranked, partition=self.partition, order=self.order, limit=self.limit, outputs=self.outputs
+        )
+        return _refolded(self, step, "places", fold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Aggregates over one kind of frame: their arguments' places, and where their values go, in which types."""
+
+    aggregates: tuple[Aggregate, ...]
+    types: tuple[pa.DataType, ...]
+    arguments: tuple[int, ...]
+    places: tuple[int, ...]
+    is_range: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """Aggregates so far, in order of event time. The first `outputs` columns go on, values behind them."""
+
+    stream: str
+    segment: Segment
+    outputs: int
+    keys: tuple[int, ...]
+    peers: tuple[int, ...]
+    calls: tuple[Call, ...]
+
+    def run(self, step: Step) -> Delta:
+        """Return the records that are final, with their values."""
+        given = self.segment.run(step)
+        step.progress.report("running", total=len(given.records))
+        columns: dict[int, pa.ChunkedArray] = dict(enumerate(given.records.columns[: self.outputs]))
+        ties = [normalized(given.records.column(at)) for at in self.peers]
+        peers = pa.array(equality_codes(ties, len(given.records)), pa.int64())
+        for number, call in enumerate(self.calls):
+            place = f"{self.stream}.{number}"
+            keys, arguments = (
+                [given.records.column(at) for at in places] for places in (self.keys, call.arguments)
+            )
+            chosen = [*keys, pa.chunked_array([peers]), *arguments]
+            table = pa.Table.from_arrays(chosen, names=[str(at) for at in range(len(chosen))])
+            try:
+                values, step.new[place] = running(
+                    table,
+                    step.old.get(place),
+                    keys=range(len(self.keys)),
+                    peers=len(self.keys) if call.is_range else None,
+                    aggregates=call.aggregates,
+                )
+            except ValueError as error:
+                raise _foreign(error) from error
+            typed = (values.column(at).cast(type_) for at, type_ in enumerate(call.types))
+            columns.update(zip(call.places, typed, strict=True))
+        ordered = [columns[at] for at in sorted(columns)]
+        records = pa.Table.from_arrays(ordered, names=[str(at) for at in range(len(ordered))])
+        return Delta(records=records, operations=given.operations, complete=given.complete)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsOf:
+    """A join with a table as it was at the left row's time. Times are the segments' last columns, microseconds.
+
+    `behind`: how much earlier than it is emitted a row may ask.
+    """
+
+    stream: str
+    left: Segment
+    right: Segment
+    keys: tuple[tuple[int, int], ...]
+    behind: int
+    is_inner: bool
+
+    def run(self, step: Step) -> Delta:
+        """Return the left rows that are final, each with the version that held."""
+        rows, versions = self.left.run(step), self._versions(step)
+        step.progress.report("versions", total=len(rows.records))
+        valid_from = _microseconds(versions, len(self.right.schema) - 1)
+        found = as_of(
+            rows.records.select([left for left, _ in self.keys]),
+            _microseconds(rows.records, len(self.left.schema) - 1),
+            versions.select([right for _, right in self.keys]),
+            valid_from,
+        )
+        self._keep(versions, valid_from, step)
+        left, complete = rows.records, rows.complete
+        if self.is_inner and (found < 0).any():
+            has_version = found >= 0
+            left, complete, found = (
+                left.filter(pa.array(has_version)),
+                complete[has_version],
+                found[has_version],
+            )
+        taken = versions.take(pa.array(found, mask=found < 0))
+        columns = [*left.columns[:-1], *taken.columns[:-1]]
+        records = pa.Table.from_arrays(columns, names=[str(at) for at in range(len(columns))])
+        return Delta(records=records, operations=np.zeros(len(records), dtype=np.int64), complete=complete)
+
+    def _versions(self, step: Step) -> pa.Table:
+        new = self.right.run(step).records
+        old = step.old.get(self.stream)
+        if old is None:
+            return new
+        if not old.schema.equals(new.schema):
+            raise InvalidInput(text="the checkpoint's versions do not fit the query's")
+        return pa.concat_tables([old, new])
+
+    def _keep(self, versions: pa.Table, valid_from: Numbers, step: Step) -> None:
+        """Keep what rows to come may ask for: versions after the earliest time of one, and those that hold then."""
+        if step.frontier.now is None:
+            step.new[self.stream] = versions
+            return
+        earliest = step.frontier.now - self.behind
+        keys = versions.select([right for _, right in self.keys])
+        held = as_of(keys, np.full(len(versions), earliest), keys, valid_from)
+        is_kept = valid_from > earliest
+        is_kept[held[held >= 0]] = True
+        step.new[self.stream] = versions.filter(pa.array(is_kept)).combine_chunks()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Windows that last as long as records come without a gap."""
+
+    stream: str
+    segment: Segment  # its hidden column is when a session ends; the last column but that lists its records
+
+    def run(self, step: Step) -> Delta:
+        """Return the sessions that have ended; the records of open ones stay."""
+        (name,) = self.segment.flow.streams
+        records, now = self.segment.known(name, step), step.frontier.latest
+        complete = np.asarray(records.column(COMPLETE))
+        final = np.flatnonzero(complete <= now)
+        place = self.segment.place(name)
+        step.progress.report("sessions", total=len(final))
+        if not len(final) or step.frontier.before == step.frontier.now:
+            step.new[place] = records
+            return nothing(self.segment.schema.remove(len(self.segment.schema) - 1))
+        numbered = (
+            records.drop_columns(list(HIDDEN))
+            .take(pa.array(final))
+            .append_column(ROW, pa.array(final, pa.int64()))
+        )
+        table, hidden = self.segment.collect({name: numbered})
+        ends = np.asarray(hidden).astype(np.int64)
+        has_ended = ends <= now
+        members = table.column(table.num_columns - 1).filter(pa.array(~has_ended))
+        is_open = complete > now
+        is_open[np.asarray(pc.list_flatten(members)).astype(np.int64)] = True
+        step.new[place] = records.filter(pa.array(is_open)).combine_chunks()
+        # A record that an open session still needs may have been in one that has come out: explode makes many of one.
+        before = NEVER if step.frontier.before is None else step.frontier.before
+        is_new = has_ended & (ends > before)
+        table = table.drop_columns([table.column_names[-1]]).filter(pa.array(is_new))
+        return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=ends[is_new])
+
+
+def _refolded(stage: Grouped | Ranked, step: Step, what: str, fold: Fold) -> Delta:
+    """Return how what a stage shows has changed; the new state has what it keeps."""
+    given = stage.segment.run(step)
+    step.progress.report(what, total=len(given.records))
+    changes = Changes(records=given.records, operations=given.operations)
+    try:
+        out, step.new[stage.stream] = fold(changes, step.old.get(stage.stream))
+    except ValueError as error:
+        raise _foreign(error) from error
+    never = np.zeros(len(out.records), dtype=np.int64)
+    return Delta(records=out.records, operations=out.operations, complete=never)
+
+
+def _microseconds(table: pa.Table, column: int) -> Numbers:
+    return np.asarray(table.column(column).fill_null(NEVER)).astype(np.int64)
+
+
+def _foreign(error: ValueError) -> InvalidInput:
+    return InvalidInput(text=f"the checkpoint's groups do not fit the query's: {error}")

@@ -1,0 +1,266 @@
+"""Where a plan is cut: what Spark computes for a step that keeps state, and where the step's rows go on."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from odf_engine_spark.analysis.flow import Flow
+from odf_engine_spark.analysis.joins import join_kind
+from odf_engine_spark.analysis.node import Node
+from odf_engine_spark.operators.ranked import Order
+from odf_engine_spark.plan.aggregate_calls import (
+    aggregate_calls,
+    aggregate_of,
+    is_alias,
+    kind_of,
+    unique,
+    window_function,
+)
+from odf_engine_spark.plan.compiler import Compiler, grouping_of
+from odf_engine_spark.plan.distinct import in_order_of_rows
+from odf_engine_spark.plan.segments import Segment
+from odf_engine_spark.plan.stages import AsOf, Call, Grouped, Ranked, Running, Session
+from odf_engine_spark.spark.jvm import Java
+from odf_engine_spark.spark.logical_plans import COMPLETE, RECORDS, ROW, WAITING, Part, items
+
+
+def cut(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> Part:
+    """Have a step keep state here; return a place for what it makes."""
+    assert node.stream is not None
+    match node.cut:
+        case "grouped":
+            return _grouped(compiler, node, plan, hidden)
+        case "ranked":
+            _ranked(compiler, node, plan)
+        case "running":
+            _running(compiler, node, plan)
+        case "session":
+            _session(compiler, node, plan)
+        case _:
+            _as_of(compiler, node, plan)
+    return compiler.plans.leaf(node.stream, items(plan.output()), hidden)
+
+
+def _below(compiler: Compiler, child: Node, plan: Java) -> tuple[Part, Flow]:
+    """Return what a fold takes: changes as they come, or where their order is not given, rows that are final."""
+    waits = child.flow.waits or len(child.flow.streams) > 1
+    if waits and child.flow.takes_back:
+        child.flow.settled("a step over several tables")
+    part = compiler.part(child, plan, WAITING if waits else RECORDS)
+    return part, replace(child.flow, waits=waits)
+
+
+def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> Part:
+    plans, (below,) = compiler.plans, items(plan.children())
+    part, flow = _below(compiler, node.children[0], below)
+    keys, columns = grouping_of(node, plan)
+    calls = unique(call for column in columns for call in aggregate_calls(column))
+    values = [*keys, *(_argument(compiler, call) for call in calls)]
+    results = plans.aggregate(keys, [plans.alias(each, "r") for each in (*keys, *calls)], below)
+    types = plans.schema(results)
+    given = [plans.alias(value, f"c{at}") for at, value in enumerate(values)]
+    assert node.stream is not None
+    compiler.stages.append(
+        Grouped(
+            stream=node.stream,
+            segment=_fed(compiler, node.stream, flow, part, given),
+            keys=len(keys),
+            aggregates=tuple(
+                aggregate_of(call, each.type)
+                for call, each in zip(calls, list(types)[len(keys) :], strict=True)
+            ),
+        )
+    )
+    made = plans.columns_for(pa.schema([(str(at), each.type) for at, each in enumerate(types)]))
+    leaf = plans.leaf(node.stream, made, hidden)
+    results_of = list(zip([*keys, *calls], made, strict=True))
+
+    def replaced(expression: Java) -> Java | None:
+        return next((own for value, own in results_of if expression.semanticEquals(value)), None)
+
+    final = []
+    for column in columns:
+        value = plans.rebuilt(column.child() if is_alias(column) else column, replaced)
+        final.append(plans.alias(value, column.name(), like=column))
+    return Part(plans.project([*final, *compiler.hidden(leaf)], leaf.plan), leaf.hidden)
+
+
+def _argument(compiler: Compiler, call: Java) -> Java:
+    """Return what a function takes; for one that counts rows, what is never null."""
+    if kind_of(call) == "RowNumber":
+        return compiler.plans.one()
+    return call.aggregateFunction().children().apply(0)
+
+
+def _fed(
+    compiler: Compiler,
+    stream: str,
+    flow: Flow,
+    part: Part,
+    columns: Sequence[Java],
+    *,
+    is_ordered: bool = False,
+) -> Segment:
+    """Return a segment that computes columns for a fold, in a total order where rows come complete."""
+    plans = compiler.plans
+    part = Part(plans.project([*columns, *compiler.hidden(part)], part.plan), part.hidden)
+    own = items(part.plan.output())[: len(columns)]
+    if COMPLETE in part.hidden and not is_ordered:
+        part = compiler.in_order(part, own)
+    return compiler.segment(f"{stream}<", flow, part, own)
+
+
+def _ranked(compiler: Compiler, node: Node, plan: Java) -> None:
+    plans, (below,) = compiler.plans, items(plan.children())
+    part, flow = _below(compiler, node.children[0], below)
+    system = node.children[0].flow.system
+    columns = items(below.output())
+    shown = [
+        plans.filled_with_nulls(column) if column.exprId().id() in system else column for column in columns
+    ]
+    partition = items(plan.partitionSpec())
+    orders = [order.child() for order in items(plan.orderSpec())]
+    given = [plans.alias(v, f"c{at}") for at, v in enumerate((*shown, *partition, *orders))]
+    assert node.stream is not None
+    assert node.over is not None
+    first = len(shown) + len(partition)
+    compiler.stages.append(
+        Ranked(
+            stream=node.stream,
+            segment=_fed(compiler, node.stream, flow, part, given),
+            outputs=len(shown),
+            partition=tuple(range(len(shown), first)),
+            order=tuple(
+                Order(first + at, is_ascending=each.is_ascending, nulls_first=each.nulls_first)
+                for at, each in enumerate(node.over.order)
+            ),
+            limit=node.limit,
+        )
+    )
+
+
+def _running(compiler: Compiler, node: Node, plan: Java) -> None:
+    plans, (below,) = compiler.plans, items(plan.children())
+    part = compiler.part(node.children[0], below, WAITING)
+    order = [each.child() for each in items(plan.orderSpec())]
+    name, complete = plans.fresh("__odf_key"), plans.fresh(COMPLETE)
+    probe = plans.with_key(part.plan, order[0], name)
+    text = f"unix_micros(CAST({name} AS TIMESTAMP)) + {node.behind}L"
+    part = Part(plans.with_column(probe, complete, text), {**part.hidden, COMPLETE: complete})
+    functions = [window_function(column) for column in items(plan.windowExpressions())]
+    arguments = [_argument(compiler, each) for each in functions]
+    columns, keys = items(below.output()), items(plan.partitionSpec())
+    values = (*columns, *keys, *order, *arguments)
+    orders = items(plan.orderSpec())[1:]
+    part = compiler.in_order(part, columns, orders, by_arrival=len(node.children[0].flow.streams) == 1)
+    given = [plans.alias(value, f"c{at}") for at, value in enumerate(values)]
+    types = list(plans.schema(plan))[len(columns) :]
+    assert node.over is not None
+    assert node.stream is not None
+    flow = replace(node.children[0].flow, waits=True)
+    first = len(columns) + len(keys) + len(order)
+    compiler.stages.append(
+        Running(
+            stream=node.stream,
+            segment=_fed(compiler, node.stream, flow, part, given, is_ordered=True),
+            outputs=len(columns),
+            keys=tuple(range(len(columns), len(columns) + len(keys))),
+            peers=tuple(range(first - len(order), first)),
+            calls=tuple(
+                _calls(functions, [each.type for each in types], first, len(columns), node.over.ranges)
+            ),
+        )
+    )
+
+
+def _session(compiler: Compiler, node: Node, plan: Java) -> None:
+    plans, (below,) = compiler.plans, items(plan.children())
+    part = compiler.part(node.children[0], below, RECORDS)
+    keys, columns = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
+    assert node.key is not None
+    assert node.stream is not None
+    columns = in_order_of_rows(plans, columns, plans.column(part.plan, part.hidden[ROW]))
+    name, members = plans.fresh("__odf_key"), plans.fresh("__odf_members")
+    collected = plans.collected(plans.column(part.plan, part.hidden[ROW]))
+    aggregate = plans.aggregate(
+        keys, [*columns, plans.alias(collected, members), plans.alias(keys[node.key], name)], part.plan
+    )
+    # A record exactly at a session's end still belongs to it, and is not late by a watermark there.
+    ended = compiler.with_complete(aggregate, name, keys[node.key], 1)
+    own = items(plan.output())
+    ended = compiler.in_order(ended, own)
+    segment = compiler.segment(
+        f"{node.stream}<",
+        replace(node.children[0].flow, waits=True),
+        ended,
+        [*own, plans.column(ended.plan, members)],
+    )
+    compiler.stages.append(Session(stream=node.stream, segment=segment))
+
+
+def _as_of(compiler: Compiler, node: Node, plan: Java) -> None:
+    plans = compiler.plans
+    assert node.condition is not None
+    assert node.stream is not None
+    sides = []
+    for at, (child, java) in enumerate(zip(node.children, items(plan.children()), strict=True)):
+        part = compiler.part(child, java, WAITING)
+        columns = items(java.output())
+        moment = next(each for each in columns if each.exprId().id() == node.times[at])
+        name, micros = plans.fresh("__odf_key"), plans.fresh("__odf_time")
+        probe = plans.with_key(part.plan, moment, name)
+        timed = plans.with_column(probe, micros, f"unix_micros(CAST({name} AS TIMESTAMP))")
+        hidden = part.hidden
+        if at == 0 and node.waits[0]:
+            complete = plans.fresh(COMPLETE)
+            timed = plans.with_column(timed, complete, f"{hidden[COMPLETE]} + {int(node.waits[0])}L")
+            hidden = {COMPLETE: complete}
+        flow = replace(child.flow, waits=True)
+        if at == 0:
+            flow = replace(
+                flow,
+                phase=flow.phase + int(node.waits[0]),
+                reach={stream: reach + node.waits[0] for stream, reach in flow.reach.items()},
+            )
+        part = compiler.in_order(
+            Part(timed, hidden), columns, by_arrival=at == 1 and len(child.flow.streams) == 1
+        )
+        own = [*columns, plans.column(part.plan, micros)]
+        segment = compiler.segment(f"{node.stream}{'<>'[at]}", flow, part, own)
+        sides.append((columns, replace(segment, versions_of=node.key_names if at == 1 else ())))
+    (left, asking), (right, versions) = sides
+    ids = [[column.exprId().id() for column in columns] for columns in (left, right)]
+    keys = []
+    for pair in node.condition.equal:
+        one, other = pair if pair[0] in ids[0] else (pair[1], pair[0])
+        keys.append((ids[0].index(one), ids[1].index(other)))
+    compiler.stages.append(
+        AsOf(
+            stream=node.stream,
+            left=asking,
+            right=versions,
+            keys=tuple(keys),
+            behind=int(node.waits[0] + node.waits[1]),
+            is_inner=join_kind(node.tree) == "Inner",
+        )
+    )
+
+
+def _calls(
+    functions: Sequence[Java], types: Sequence[pa.DataType], first: int, place: int, ranges: Sequence[bool]
+) -> list[Call]:
+    calls = []
+    for is_range in (False, True):
+        chosen = [at for at, each in enumerate(ranges) if each == is_range]
+        if chosen:
+            calls.append(
+                Call(
+                    aggregates=tuple(aggregate_of(functions[at], types[at]) for at in chosen),
+                    types=tuple(types[at] for at in chosen),
+                    arguments=tuple(first + at for at in chosen),
+                    places=tuple(place + at for at in chosen),
+                    is_range=is_range,
+                )
+            )
+    return calls

@@ -1,0 +1,1 @@
+"""The process: gRPC, request threads, identity, the standby engine."""

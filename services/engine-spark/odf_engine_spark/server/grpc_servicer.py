@@ -1,0 +1,215 @@
+"""The Engine service: FlatBuffers in gRPC (specification: Engine Contract; wire-facts §7)."""
+
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import grpc
+import pyarrow as pa
+import structlog
+
+from odf_common.codec.flatbuffers import decode_message, encode_message
+from odf_common.errors import InvalidQuery, OdfError
+from odf_common.metadata.engine import (
+    RawQueryRequest,
+    RawQueryResponse,
+    RawQueryResponseInternalError,
+    RawQueryResponseInvalidQuery,
+    RawQueryResponseProgress,
+    RawQueryResponseRoot,
+    TransformResponse,
+    TransformResponseInternalError,
+    TransformResponseInvalidQuery,
+    TransformResponseProgress,
+    TransformResponseRoot,
+)
+from odf_common.metadata.steps import TransformSql
+from odf_common.ports.engine import EngineNotAvailable, MigrateInput
+from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
+from odf_engine_spark.analysis.dialect import read_text
+from odf_engine_spark.analysis.sandbox import tables
+from odf_engine_spark.plan.prepared import PlannedInput, parsed, steps_of
+from odf_engine_spark.server.identity import identity_of
+from odf_engine_spark.server.messages import (
+    migrated,
+    migration_of,
+    progress,
+    schema_of,
+    set_transform_of,
+    tables_of,
+    transform_of,
+    vocabulary_of,
+)
+from odf_engine_spark.server.requests import Requests
+from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.progress import Progress
+from odf_engine_spark.transform.adhoc import run_query, run_raw, tables_in
+from odf_engine_spark.transform.evolution import require_columns, require_migratable
+from odf_engine_spark.transform.migration import migrate
+from odf_engine_spark.transform.transform import Transforms
+
+log = structlog.stdlib.get_logger(__name__)
+
+CHUNK: Final = 1 << 20  # bytes
+
+
+class EngineServicer(engine_pb2_grpc.EngineServicer):
+    """Answers for one warm session."""
+
+    def __init__(self, spark: Spark, *, is_signed: bool, requests: Callable[[], Requests]) -> None:
+        """Serve from a session that has run its first queries."""
+        self._spark = spark
+        self._identity = identity_of(spark)
+        self._transforms = Transforms(spark, is_signed=is_signed)
+        # A line for each kind: transforms that take long hold up neither preprocessing nor what people ask.
+        self._steps, self._batches, self._queries = requests(), requests(), requests()
+        # What only reads SQL does not wait behind what runs it.
+        self._questions = requests()
+
+    def ExecuteTransform(  # noqa: N802 - gRPC's name
+        self, request: engine_pb2.TransformRequest, context: grpc.ServicerContext
+    ) -> Iterator[engine_pb2.TransformResponse]:
+        """Perform one step of a transformation."""
+
+        def work(reports: Progress) -> TransformResponse:
+            try:
+                asked = transform_of(request.flatbuffer)
+                self._identity.require(asked.transform)
+                return self._transforms.execute(asked, reports)
+            except EngineNotAvailable:
+                raise
+            except InvalidQuery as error:
+                return TransformResponseInvalidQuery(message=str(error))
+            except (OdfError, RuntimeError, ValueError, ArithmeticError, OSError, pa.ArrowException) as error:
+                return TransformResponseInternalError(
+                    message=str(error), backtrace=_noted("transform", error, reports)
+                )
+
+        for each in self._steps.reports(context, work):
+            value = TransformResponseProgress() if each.done is None else each.done.result()
+            raw = encode_message(TransformResponseRoot(value=value))
+            yield engine_pb2.TransformResponse(flatbuffer=raw, progress=progress(each.now))
+
+    def ExecuteRawQuery(  # noqa: N802 - gRPC's name
+        self, request: engine_pb2.RawQueryRequest, context: grpc.ServicerContext
+    ) -> Iterator[engine_pb2.RawQueryResponse]:
+        """Preprocess one batch."""
+
+        def work(reports: Progress) -> RawQueryResponse:
+            try:
+                asked = decode_message(RawQueryRequest, request.flatbuffer)
+                self._identity.require(asked.transform)
+                return run_raw(self._spark, asked)
+            except EngineNotAvailable:
+                raise
+            except InvalidQuery as error:
+                return RawQueryResponseInvalidQuery(message=str(error))
+            except (OdfError, RuntimeError, ValueError, ArithmeticError, OSError, pa.ArrowException) as error:
+                return RawQueryResponseInternalError(
+                    message=str(error), backtrace=_noted("raw query", error, reports)
+                )
+
+        for each in self._batches.reports(context, work):
+            value = RawQueryResponseProgress() if each.done is None else each.done.result()
+            raw = encode_message(RawQueryResponseRoot(value=value))
+            yield engine_pb2.RawQueryResponse(flatbuffer=raw, progress=progress(each.now))
+
+    def ValidateQuery(  # noqa: N802 - gRPC's name
+        self, request: engine_pb2.ValidateQueryRequest, context: grpc.ServicerContext
+    ) -> engine_pb2.ValidateQueryResponse:
+        """Check a query without running it; raises `InvalidQuery`."""
+        return self._questions.result(context, lambda _: self._validated(request))
+
+    def MigrateQuery(  # noqa: N802 - gRPC's name
+        self, request: engine_pb2.MigrateQueryRequest, context: grpc.ServicerContext
+    ) -> engine_pb2.MigrateQueryResponse:
+        """Carry a checkpoint over to a query's next version; raises `InvalidQuery`."""
+        asked = migration_of(request)
+        self._identity.require(asked.new.transform)
+        return migrated(self._queries.result(context, lambda _: migrate(self._transforms, asked)))
+
+    def Query(  # noqa: N802 - gRPC's name
+        self, request: engine_pb2.QueryRequest, context: grpc.ServicerContext
+    ) -> Iterator[engine_pb2.ArrowChunk]:
+        """Answer an ad-hoc query as an Arrow IPC stream in chunks; raises `InvalidQuery`."""
+        asked = tables_of(request)
+        for each in self._queries.reports(context, lambda _: run_query(self._spark, request.sql, asked)):
+            if each.done is None:
+                yield engine_pb2.ArrowChunk()
+                continue
+            result = each.done.result()
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, result.schema) as stream:
+                stream.write_table(result)
+            raw = memoryview(sink.getvalue())
+            for at in range(0, len(raw), CHUNK):
+                yield engine_pb2.ArrowChunk(ipc=bytes(raw[at : at + CHUNK]))
+
+    def _validated(self, request: engine_pb2.ValidateQueryRequest) -> engine_pb2.ValidateQueryResponse:
+        if request.sql:
+            return engine_pb2.ValidateQueryResponse(tables=tables_in(self._spark, request.sql))
+        event = set_transform_of(request.set_transform)
+        read = _tables_read(self._spark, event.transform)
+        self._identity.require(event.transform)
+        if not request.inputs:
+            return engine_pb2.ValidateQueryResponse(tables=read, engine_version=self._identity.version)
+        inputs = [
+            PlannedInput(name=each.name, schema=schema_of(each.schema), vocab=vocabulary_of(each.vocab))
+            for each in request.inputs
+        ]
+        vocab = vocabulary_of(request.output_vocab)
+        prepared = self._transforms.prepare(event.transform, inputs, vocab)
+        if request.previous_schema:
+            require_columns(schema_of(request.previous_schema), prepared.schema, vocab)
+        if request.previous_set_transform:
+            old = set_transform_of(request.previous_set_transform)
+            known = tuple(MigrateInput(name=i.name, schema=i.schema, vocab=i.vocab) for i in inputs)
+            require_migratable(self._transforms, old, event, known, vocab)
+        return engine_pb2.ValidateQueryResponse(
+            tables=read,
+            engine_version=self._identity.version,
+            schema=prepared.schema.serialize().to_pybytes(),
+            is_stateful=prepared.is_stateful,
+        )
+
+
+def _tables_read(spark: Spark, transform: TransformSql) -> tuple[str, ...]:
+    """Return the tables that a transform reads, in order, without its own steps."""
+    steps = steps_of(transform)
+    own = {str(step.alias).lower() for step in steps[:-1]}
+    read: dict[str, None] = {}
+    for step in steps:
+        text = read_text(step.query, transform.temporal_tables or ())
+        for name in tables(parsed(spark, text.sql)[1]):
+            as_of = text.tables.get(name.lower())
+            read[as_of.table if as_of else name] = None
+    return tuple(name for name in read if name.lower() not in own)
+
+
+def register(
+    spark: Spark,
+    *,
+    is_signed: bool,
+    is_well: Callable[[], bool] = lambda: True,
+    on_stuck: Callable[[], None] = lambda: None,
+) -> Callable[[grpc.Server], tuple[str, ...]]:
+    """Return what puts the service on a server, and tells its full name.
+
+    While `is_well` holds, callers hear from it; `on_stuck` is called when a cancelled request cannot be ended.
+    """
+
+    def add(server: grpc.Server) -> tuple[str, ...]:
+        requests = partial(Requests, spark, is_well=is_well, on_stuck=on_stuck)
+        servicer = EngineServicer(spark, is_signed=is_signed, requests=requests)
+        engine_pb2_grpc.add_EngineServicer_to_server(servicer, server)
+        return (engine_pb2.DESCRIPTOR.services_by_name["Engine"].full_name,)
+
+    return add
+
+
+def _noted(what: str, error: Exception, reports: Progress) -> str:
+    if reports.is_cancelled:
+        return ""  # nobody hears it
+    log.error("request failed", what=what, exc_info=error)
+    return "".join(traceback.format_exception(error))

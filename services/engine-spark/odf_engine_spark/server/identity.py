@@ -1,0 +1,56 @@
+"""Which engine this is: a version that is the same wherever the same results come out.
+
+Counted are the releases of what computes and of what it runs on, and one number for what this package makes of them.
+The number is raised by hand, with each change of a result or of a checkpoint; `tests/golden.json` has both for queries
+of every kind. The JVM's build does not count: since release 17 Java computes floating point the same everywhere.
+"""
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Final
+
+from odf_common.metadata.steps import TransformSql
+from odf_common.ports.engine import EngineNotAvailable
+from odf_engine_spark.spark.jvm import Spark
+
+ENGINE: Final = "spark"
+PACKAGES: Final = ("numpy", "pyarrow", "pyspark")
+SEMANTICS: Final = 1
+# Before there was the number, the text of the sources counted; with the same releases this one did the same.
+FORMER: Final[Mapping[str, str]] = {"0.1.0+spark4.3.0.5bc3fbb2aaf3": "0.1.0+spark4.3.0.s1.bb71a90a73af"}
+DIGITS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The engine's version as transforms name it."""
+
+    version: str
+
+    def require(self, transform: TransformSql) -> None:
+        """Return if a transform may run here; raises `EngineNotAvailable` if it names another engine or version."""
+        asked = transform.version and FORMER.get(transform.version, transform.version)
+        if transform.engine.lower() != ENGINE or asked not in (None, self.version):
+            wanted = " ".join(part for part in (transform.engine, transform.version) if part)
+            text = (
+                f"the transform is for {wanted}, the engine here is {ENGINE} {self.version}: use a node that has the "
+                "former, or commit the SetTransform again without a version to go on with the latter"
+            )
+            raise EngineNotAvailable(text=text)
+
+
+def identity_of(spark: Spark) -> Identity:
+    """Return the identity of a session's engine."""
+    java = str(spark.jvm.java.lang.System.getProperty("java.specification.version"))
+    releases = {name: version(name) for name in PACKAGES}
+    runs_on = {"java": java, "python": ".".join(platform.python_version_tuple()[:2])}
+    name = f"{version('odf-engine-spark')}+spark{releases['pyspark']}.s{SEMANTICS}"
+    return Identity(version=f"{name}.{digest({**releases, **runs_on})}")
+
+
+def digest(releases: Mapping[str, str]) -> str:
+    """Return twelve hexadecimal digits for releases."""
+    return hashlib.sha256(repr(sorted(releases.items())).encode()).hexdigest()[:DIGITS]

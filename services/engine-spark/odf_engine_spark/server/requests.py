@@ -1,0 +1,111 @@
+"""Requests at work: a few threads, each a fair share of Spark, and an end to what nobody waits for.
+
+Every request is one job group, which is cancelled when its caller has gone or its deadline has passed. While a
+request runs its caller hears from it every second, as long as the JVM is well: so silence means that something is
+wrong.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+from uuid import uuid4
+
+import structlog
+
+from odf_common.ports.engine import EngineProgress
+from odf_engine_spark.spark.job_group import begin, cancel
+from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.progress import Progress, RequestCancelled
+
+log = structlog.stdlib.get_logger(__name__)
+
+T = TypeVar("T")
+THREADS: Final = 4  # requests inside Spark at once; the rest waits in line
+SECONDS: Final = 1.0  # between reports
+GRACE: Final = 10.0  # seconds that tasks have to notice that they are cancelled
+LOOK: Final = 0.1  # seconds between looks at that
+
+
+class Call(Protocol):
+    """The part of gRPC's context that is needed here."""
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """Have it called when the call ends; False when it has ended already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(Generic[T]):
+    """How far a request is; with the last one `done`, which has its result or what it raised."""
+
+    now: EngineProgress
+    done: Future[T] | None = None
+
+
+class Requests:
+    """Runs requests on a session."""
+
+    def __init__(
+        self,
+        spark: Spark,
+        *,
+        is_well: Callable[[], bool],
+        on_stuck: Callable[[], None],
+        grace: float = GRACE,
+    ) -> None:
+        """Report while `is_well` holds; `on_stuck` is told of a cancelled task that goes on after `grace` seconds."""
+        self._spark = spark
+        self._is_well = is_well
+        self._on_stuck = on_stuck
+        self._grace = grace
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="spark")
+        # Callbacks come on gRPC's own thread, which a JVM that hangs must not stop.
+        self._endings = ThreadPoolExecutor(1, thread_name_prefix="endings")
+
+    def reports(self, call: Call, work: Callable[[Progress], T]) -> Iterator[Report[T]]:
+        """Yield reports, the first at once, the last with the finished work."""
+        progress = Progress()
+        name = f"request-{uuid4()}"  # Spark remembers for ever which names it shall run no more
+        future = self._pool.submit(self._run, name, progress, work)
+
+        def end() -> None:
+            if not future.done() and not future.cancel():
+                progress.cancel()
+                self._endings.submit(self._cancel, name)
+
+        if not call.add_callback(end):
+            end()
+        yield Report(now=progress.now)
+        while not wait([future], timeout=SECONDS).done:
+            if self._is_well():
+                yield Report(now=progress.now)
+        yield Report(now=progress.now, done=future)
+
+    def result(self, call: Call, work: Callable[[Progress], T]) -> T:
+        """Return the work's result, or raise what it raised."""
+        for each in self.reports(call, work):
+            if each.done is not None:
+                return each.done.result()
+        raise AssertionError("the work comes last")
+
+    def _run(self, name: str, progress: Progress, work: Callable[[Progress], T]) -> T:
+        begin(self._spark, name)
+        try:
+            progress.report("begun")
+            return work(progress)
+        except Exception as error:
+            if progress.is_cancelled:
+                raise RequestCancelled(name) from error
+            raise
+
+    def _cancel(self, name: str) -> None:
+        log.info("request cancelled", request=name)
+        has_ended = cancel(self._spark, name)
+        deadline = time.monotonic() + self._grace
+        while not has_ended():
+            if time.monotonic() > deadline:
+                log.error("a cancelled request does not end", request=name)
+                self._on_stuck()
+                return
+            time.sleep(LOOK)

@@ -1,0 +1,76 @@
+"""Where the engine meets its settings."""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from odf_common.service.environment import Environment
+from odf_common.service.run import Service
+from odf_common.service.settings import ENGINE
+from odf_engine_spark.server.grpc_servicer import register
+from odf_engine_spark.server.standby import NotWanted, await_turn
+from odf_engine_spark.spark.heartbeat import Pulse
+from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.session import start
+
+log = structlog.stdlib.get_logger(__name__)
+
+WATCH_SECONDS: Final = 0.1
+HUNG: Final = 60.0  # seconds without an answer of the JVM
+LOST: Final = 70  # exit code: the supervisor restarts
+
+
+def build(env: Environment) -> Service:
+    """Return the service once its session is warm: before that nobody can reach it, so nobody finds it slow."""
+    settings = env.settings
+    spark = start(settings.spark_master)
+    pulse = Pulse(spark)
+    return Service(
+        name="engine-spark",
+        grpc=register(
+            spark,
+            is_signed=settings.signed_columns,
+            is_well=pulse.is_well,
+            on_stuck=lambda: _end(spark, "a task that nobody waits for cannot be ended"),
+        ),
+        grpc_address=settings.engine or ENGINE,
+        background=(_watch(spark, pulse), pulse.run),
+        on_stop=spark.session.stop,
+    )
+
+
+def build_worker(env: Environment) -> Service:
+    """Return the service once its session is warm and it is its turn; ends the process if that never comes.
+
+    The JVM is watched from the start: a worker that has lost it ends, so that the keeper does not count on it.
+    """
+    service = build(env)
+    try:
+        await_turn(socket.socket(fileno=sys.stdin.fileno()), meanwhile=service.background)
+    except NotWanted:
+        os._exit(0)
+    return service
+
+
+def _watch(spark: Spark, pulse: Pulse) -> Callable[[threading.Event], None]:
+    """Return a watch over the JVM: without it the process is of no use, and ends to be started anew."""
+
+    def watch(stop: threading.Event) -> None:
+        while not stop.wait(WATCH_SECONDS):
+            if not spark.is_alive():
+                _end(spark, "the JVM has ended")
+            if pulse.silence > HUNG:
+                _end(spark, "the JVM does not answer")
+
+    return watch
+
+
+def _end(spark: Spark, why: str) -> None:
+    log.error("the engine ends", why=why)
+    spark.kill()  # one that hangs does not see that this process has gone
+    os._exit(LOST)

@@ -1,0 +1,38 @@
+"""The jobs of one request inside Spark: one group, in the scheduler pool of its thread."""
+
+import threading
+from collections.abc import Callable, Collection
+from typing import Final
+
+from odf_engine_spark.spark.jvm import Java, Spark
+
+Ended = Callable[[], bool]
+TASK: Final = (
+    "Executor task launch worker for task"  # how Spark names a thread that runs a task, and of which stage
+)
+
+
+def begin(spark: Spark, name: str) -> None:
+    """Have the jobs that this thread starts from now on belong to the request."""
+    context = spark.session.sparkContext
+    context.setJobGroup(name, name, interruptOnCancel=True)
+    context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
+
+
+def cancel(spark: Spark, name: str) -> Ended:
+    """End the request's job and those that it would begin; returns what tells whether its tasks have ended too.
+
+    Tasks look between two records whether they shall end: one that makes a billion of one record looks too late.
+    """
+    context: Java = spark.session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark cancels running jobs only
+    tracker = spark.session.sparkContext.statusTracker()
+    known = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(name)]
+    stages = {stage for info in known if info is not None for stage in info.stageIds}
+    context.cancelJobGroupAndFutureJobs(name)
+    return lambda: not _is_at_work(spark, stages)
+
+
+def _is_at_work(spark: Spark, stages: Collection[int]) -> bool:
+    threads = spark.jvm.java.lang.Thread.getAllStackTraces().keySet().toArray()
+    names = [str(each.getName()) for each in threads]
+    return any(name.startswith(TASK) and f" in stage {stage}." in name for name in names for stage in stages)

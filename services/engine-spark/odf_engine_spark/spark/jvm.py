@@ -1,0 +1,142 @@
+"""The few calls into Spark's JVM that the engine makes: parse, analyse, feed records in, take records out.
+
+Every call over py4j costs a fraction of a millisecond, so trees come over whole, as JSON. Objects of the JVM have
+no types on this side: they are `Java`, and stay inside this service.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from odf_engine_spark.spark.tree import Tree, read_tree
+
+Java = Any  # an object of the JVM
+_MODULE: Final = "MODULE$"
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """One isolated session of the warm JVM: its own views and settings, the same threads and caches."""
+
+    session: SparkSession
+
+    def isolated(self) -> "Spark":
+        """Return a new session beside this one."""
+        return Spark(self.session.newSession())
+
+    @property
+    def jvm(self) -> Java:
+        """Return the root of the JVM's packages."""
+        return self.session._jvm  # noqa: SLF001 - the public interface has no parser and no plans
+
+    @property
+    def java(self) -> Java:
+        """Return the session as the JVM has it."""
+        return self.session._jsparkSession  # noqa: SLF001 - as above
+
+    def is_alive(self) -> bool:
+        """Tell whether the JVM still runs."""
+        gateway: Java = self.session.sparkContext._gateway  # noqa: SLF001 - as above
+        process = gateway.proc
+        return process is None or process.poll() is None
+
+    def kill(self) -> None:
+        """End the JVM at once, whatever it does."""
+        gateway: Java = self.session.sparkContext._gateway  # noqa: SLF001 - as above
+        if gateway.proc is not None:
+            gateway.proc.kill()
+
+    def parse(self, sql: str) -> Java:
+        """Return the plan as written; raises Spark's `ParseException`."""
+        return self.java.sessionState().sqlParser().parsePlan(sql)
+
+    def asks_present(self, plan: Java) -> bool:
+        """Tell whether a text of an analysed plan, such as 'now', becomes the present time when it runs."""
+        rules = self.jvm.org.apache.spark.sql.catalyst.optimizer
+        plain = getattr(getattr(rules, "ReplaceExpressions$"), _MODULE).apply(plan)
+        resolved = getattr(getattr(rules, "SpecialDatetimeValues$"), _MODULE).apply(plain)
+        return not resolved.fastEquals(plain)
+
+    def frame(self, plan: Java) -> Java:
+        """Return a plan made ready to run; raises Spark's `AnalysisException`."""
+        return self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.java, plan)
+
+    def feeding(self) -> "Spark":
+        """Return a new session whose relations stay in Arrow's form until a task reads them, however small."""
+        session = self.session.newSession()
+        session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0b")
+        return Spark(session)
+
+    def relation(self, records: pa.Table, at_a_time: int | None = None) -> Java:
+        """Return records as a leaf of a plan; columns have Spark's own types already. They pass through memory only.
+
+        With `at_a_time` each so many records are a batch of Arrow's.
+        """
+        with os.fdopen(os.memfd_create("records"), "wb") as sink:
+            with pa.ipc.new_stream(sink, records.schema) as stream:
+                if not len(
+                    records
+                ):  # a table without records has no batch; Spark makes less of none than of an empty one
+                    stream.write_batch(pa.RecordBatch.from_pylist([], records.schema))
+                stream.write_table(records, max_chunksize=at_a_time)
+            sink.flush()
+            functions = self.jvm.org.apache.spark.sql.api.python.PythonSQLUtils
+            batches = functions.readArrowStreamFromFile(f"/proc/{os.getpid()}/fd/{sink.fileno()}")
+            frame = functions.toDataFrame(batches, spark_schema(records.schema), self.java)
+            return frame.queryExecution().analyzed()
+
+    def collect(self, frame: Java) -> pa.Table:
+        """Run, and return what came out, in the order of Spark's partitions."""
+        frame.queryExecution().executedPlan()  # what fails here would leave `toArrow` waiting for ever
+        return DataFrame(frame, self.session).toArrow()
+
+    def seq(self, items: Iterable[Java]) -> Java:
+        """Return a Scala sequence."""
+        return self.jvm.PythonUtils.toSeq(list(items))
+
+
+def tree_of(plan: Java) -> Tree:
+    """Return a plan as a tree of plain values; named queries inside WITH hang below it as children."""
+    nodes = json.loads(plan.toJSON())
+    expansions = [node for node in nodes if node["class"].endswith(".Expand")]
+    if any(node["projections"] is None for node in expansions):
+        for node, found in zip(expansions, _expansions(plan), strict=True):
+            node["projections"] = found
+    tree = read_tree(nodes)
+    if not any(node.kind == "UnresolvedWith" for node in tree.walk()):
+        return tree
+    return tree.with_children(_named_queries(plan))
+
+
+def _expansions(plan: Java) -> list[Any]:
+    """Return the projections of a plan's expansions, in pre-order: Spark leaves some of them out of its JSON."""
+    below = [
+        found for at in range(plan.children().size()) for found in _expansions(plan.children().apply(at))
+    ]
+    if plan.getClass().getSimpleName() != "Expand":
+        return below
+    lists = [plan.projections().apply(at) for at in range(plan.projections().size())]
+    return [[[json.loads(each.apply(at).toJSON()) for at in range(each.size())] for each in lists], *below]
+
+
+def _named_queries(plan: Java) -> tuple[Tree, ...]:
+    """Return what `WITH` names anywhere in a plan as written: Spark keeps it out of its JSON."""
+    found: list[Tree] = []
+    if plan.getClass().getSimpleName() == "UnresolvedWith":
+        relations = plan.cteRelations()
+        found.extend(tree_of(relations.apply(at)._2()) for at in range(relations.size()))  # noqa: SLF001 - a tuple
+    for part in (plan.children(), plan.subqueries()):
+        for at in range(part.size()):
+            found.extend(_named_queries(part.apply(at)))
+    return tuple(found)
+
+
+def spark_schema(schema: pa.Schema) -> str:
+    """Return an Arrow schema as Spark's JSON."""
+    return from_arrow_schema(schema).json()

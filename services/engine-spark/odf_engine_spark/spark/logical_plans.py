@@ -1,0 +1,245 @@
+"""Pieces of Spark's plans, put together: leaves for records, hidden columns, projections, orders.
+
+The user's text is never turned into other text: its *analysed* plan is taken apart and put together again around the
+places where state is kept. Hidden columns travel with the rows: a record's number in the request (`ROW`), or when a
+row is complete (`COMPLETE`, microseconds), between which watermarks it counts (`LATE`, `UNTIL`), and its place in the
+stream (`ARRIVED`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.spark.error_messages import FAULTS
+from odf_engine_spark.spark.jvm import Java, Spark
+
+ROW: Final = "__odf_row"
+COMPLETE: Final = "__odf_complete"
+LATE: Final = "__odf_late"
+UNTIL: Final = "__odf_until"
+ARRIVED: Final = "__odf_arrived"
+RECORDS: Final = (ROW,)  # hidden in plans that act on each record
+HIDDEN: Final = (COMPLETE, LATE, UNTIL)  # beside records that are kept
+WAITING: Final = (*HIDDEN, ARRIVED)  # hidden in plans whose rows wait to be complete
+BATCH: Final = 1024  # records between two looks of Spark's whether a task is still wanted
+FEW: Final = 8  # the same where a record may become millions
+_MODULE: Final = "MODULE$"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A plan and its hidden columns: kind to name."""
+
+    plan: Java
+    hidden: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A node of a plan, or with `stream` the place where that stream's records go."""
+
+    node: Java
+    children: tuple["Slot", ...] = ()
+    stream: str | None = None
+    columns: Java = None
+
+    def leaves(self) -> tuple[str, ...]:
+        """Return the streams of the plan, from left to right."""
+        if self.stream is not None:
+            return (self.stream,)
+        return tuple(leaf for child in self.children for leaf in child.leaves())
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Makes plans in one isolated session."""
+
+    spark: Spark
+    feeding: Spark
+    batch: int = BATCH
+    leaves: dict[int, tuple[str, Java]] = field(default_factory=dict)
+    _numbers: "count[int]" = field(default_factory=count)
+
+    @property
+    def _logical(self) -> Java:
+        return self.spark.jvm.org.apache.spark.sql.catalyst.plans.logical
+
+    @property
+    def _expressions(self) -> Java:
+        return self.spark.jvm.org.apache.spark.sql.catalyst.expressions
+
+    @property
+    def _none(self) -> Java:
+        return self.spark.jvm.scala.Option.empty()
+
+    def fresh(self, kind: str) -> str:
+        """Return a name that no column has."""
+        return f"{kind}{next(self._numbers)}"
+
+    def leaf(self, stream: str, columns: Sequence[Java], hidden: Sequence[str]) -> Part:
+        """Return a place for a stream's records, whose columns keep their identity."""
+        names = {kind: self.fresh(kind) for kind in hidden}
+        empty = pa.table({name: pa.array([], pa.int64()) for name in names.values()})
+        relation = self.spark.relation(empty)
+        more = items(relation.output())
+        together = self.spark.seq([*columns, *more])
+        self.leaves[more[-1].exprId().id()] = (stream, together)
+        return Part(self._logical.LocalRelation(together, relation.data(), False, self._none), names)  # noqa: FBT003 - Scala's
+
+    def columns_for(self, schema: pa.Schema) -> list[Java]:
+        """Return new columns of these types."""
+        return items(self.spark.relation(schema.empty_table()).output())
+
+    def project(self, columns: Sequence[Java], below: Java) -> Java:
+        """Return a projection."""
+        return self._logical.Project(self.spark.seq(columns), below)
+
+    def alias(self, value: Java, name: str, like: Java = None) -> Java:
+        """Return a value under a name; with the identity of `like`, where the plan above knows that one."""
+        identity = self._expressions.NamedExpression.newExprId() if like is None else like.exprId()
+        qualifier = self.spark.seq([])
+        return self._expressions.Alias(value, name, identity, qualifier, self._none, self.spark.seq([]))
+
+    def aggregate(self, keys: Sequence[Java], columns: Sequence[Java], below: Java) -> Java:
+        """Return an aggregate."""
+        seq = self.spark.seq
+        return self._logical.Aggregate(seq(keys), seq(columns), below, self._none)
+
+    def expand(self, projections: Sequence[Java], columns: Sequence[Java], below: Java) -> Java:
+        """Return an expansion of each row into several."""
+        return self._logical.Expand(self.spark.seq(projections), self.spark.seq(columns), below)
+
+    def with_key(self, below: Java, key: Java, name: str) -> Java:
+        """Return a plan with a value of its rows under one more, hidden name."""
+        return self.project([*items(below.output()), self.alias(key, name)], below)
+
+    def window(self, plan: Java, below: Java, ties: Sequence[Java], tied: Sequence[str]) -> Java:
+        """Return window functions over another plan, those that ask for one order of the rows getting it."""
+        seq = self.spark.seq
+        specs = plan.orderSpec()
+        columns = [self._untied(column, ties, tied) for column in items(plan.windowExpressions())]
+        if any(column[1] for column in columns):
+            specs = seq([*items(specs), *ties])
+        return self._logical.Window(
+            seq([column for column, _ in columns]), plan.partitionSpec(), specs, below, self._none
+        )
+
+    def _untied(self, column: Java, ties: Sequence[Java], tied: Sequence[str]) -> tuple[Java, bool]:
+        """Return a window function with an order that has no ties, and whether that makes a difference to it."""
+        call = column.child()
+        function, spec = call.windowFunction(), call.windowSpec()
+        kind = function.getClass().getSimpleName()
+        if kind == "AggregateExpression":
+            kind = function.aggregateFunction().getClass().getSimpleName()
+        if kind not in tied:
+            return column, False
+        order = self.spark.seq([*items(spec.orderSpec()), *ties])
+        package = self._expressions
+        untied = package.WindowSpecDefinition(spec.partitionSpec(), order, spec.frameSpecification())
+        return self.alias(package.WindowExpression(function, untied), column.name(), like=column), True
+
+    def one(self) -> Java:
+        """Return the number one, which is never null."""
+        types = self.spark.jvm.org.apache.spark.sql.types
+        return self._expressions.Literal(1, getattr(getattr(types, "IntegerType$"), _MODULE))
+
+    def with_filter(self, call: Java, never_null: Java) -> Java:
+        """Return an aggregate function over the rows where a column is not null."""
+        option = self.spark.jvm.scala.Option.apply(self._expressions.IsNotNull(never_null))
+        aggregate = self._expressions.aggregate.AggregateExpression
+        return aggregate(call.aggregateFunction(), call.mode(), call.isDistinct(), option, call.resultId())
+
+    def collected(self, column: Java) -> Java:
+        """Return an aggregate that lists a column's values."""
+        return self._expressions.aggregate.CollectList(column).toAggregateExpression()
+
+    def filled_with_nulls(self, column: Java) -> Java:
+        """Return a null of a column's type."""
+        return self._expressions.Literal(None, column.dataType())
+
+    def ordered(self, orders: Sequence[Java], below: Java) -> Java:
+        """Return rows in total order."""
+        return self._logical.Sort(self.spark.seq(orders), True, below, self._none)  # noqa: FBT003 - Scala's
+
+    def ascending(self, column: Java) -> Java:
+        """Return an order by a column, nulls first."""
+        package = self._expressions
+        up, first = (getattr(getattr(package, name), _MODULE) for name in ("Ascending$", "NullsFirst$"))
+        return package.SortOrder(column, up, first, self.spark.seq([]))
+
+    def with_column(self, below: Java, name: str, text: str) -> Java:
+        """Return a plan with one more column, computed from hidden columns by SQL."""
+        expression = self.spark.jvm.org.apache.spark.sql.functions.expr(text)
+        return self.spark.frame(below).withColumn(name, expression).queryExecution().analyzed()
+
+    def filtered(self, below: Java, text: str) -> Java:
+        """Return a plan's rows for which a condition on hidden columns holds."""
+        return self.spark.frame(below).filter(text).queryExecution().analyzed()
+
+    def column(self, plan: Java, name: str) -> Java:
+        """Return a hidden column of a plan."""
+        for each in reversed(items(plan.output())):
+            if each.name() == name:
+                return each
+        raise AssertionError(f"the plan has the hidden column {name}")
+
+    def rebuilt(self, expression: Java, replaced: Callable[[Java], Java | None]) -> Java:
+        """Return an expression with some of its parts replaced, outermost first."""
+        other = replaced(expression)
+        if other is not None:
+            return other
+        children = items(expression.children())
+        if not children:
+            return expression
+        return expression.withNewChildren(self.spark.seq([self.rebuilt(each, replaced) for each in children]))
+
+    def schema(self, plan: Java) -> pa.Schema:
+        """Return a plan's columns in Arrow's types; raises `InvalidQuery` for what Arrow cannot hold."""
+        columns = DataFrame(self.spark.frame(plan), self.spark.session).schema
+        try:
+            return to_arrow_schema(columns, timezone="UTC")
+        except (ValueError, *FAULTS) as error:
+            raise InvalidQuery(text=f"a column of the result cannot be stored: {error}") from error
+
+    def slots(self, plan: Java) -> Slot:
+        """Return the plan with its places for records marked."""
+        children = items(plan.children())
+        if not children and plan.getClass().getSimpleName() == "LocalRelation":
+            columns = items(plan.output())
+            stream, together = self.leaves[columns[-1].exprId().id()]
+            return Slot(plan, stream=stream, columns=together)
+        return Slot(plan, tuple(self.slots(child) for child in children))
+
+    def over(self, slot: Slot, records: Mapping[str, pa.Table]) -> Java:
+        """Return the plan over the records of its streams."""
+        return self._filled(slot, {name: self._rows(table) for name, table in records.items()})
+
+    def _rows(self, records: pa.Table) -> Java:
+        """Return records as an RDD of one partition: batches would each become one."""
+        return self.feeding.relation(records.combine_chunks(), self.batch).rdd().toJavaRDD().coalesce(1).rdd()
+
+    def _filled(self, slot: Slot, leaves: Mapping[str, Java]) -> Java:
+        if slot.stream is not None:
+            return self._leaf(slot.columns, leaves[slot.stream])
+        return slot.node.withNewChildren(
+            self.spark.seq([self._filled(child, leaves) for child in slot.children])
+        )
+
+    def _leaf(self, columns: Java, records: Java) -> Java:
+        """Return records under columns: one partition, which Spark knows to be one, so that nothing is exchanged."""
+        jvm, none = self.spark.jvm, self._none
+        one = getattr(getattr(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition$"), _MODULE)
+        rows = jvm.org.apache.spark.sql.execution.LogicalRDD
+        no, unordered = False, self.spark.seq([])
+        return rows(columns, records, one, unordered, no, none, self.spark.java, none, none, no)
+
+
+def items(sequence: Java) -> list[Java]:
+    """Return what a Scala sequence holds."""
+    return [sequence.apply(at) for at in range(sequence.size())]

@@ -1,0 +1,113 @@
+"""The one warm Spark session of the process.
+
+Fixed settings make the same request give the same bits (design: law 2): UTC, ANSI, no adaptive plans, one
+partition. Static settings close the doors that SQL has to the world outside (layer 2 of the sandbox).
+"""
+
+import logging
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.launching import bound_to_us
+
+_JAVA_OPTIONS: Final = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Xshare:auto -Xlog:disable -XX:-UsePerfData "
+    "-Djava.net.preferIPv4Stack=true -Duser.timezone=UTC -Duser.language=en -Duser.country=US -Dfile.encoding=UTF-8"
+)
+_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.app.name": "odf-engine",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.executor.killOnFatalError.depth": "0",  # a task that lacks memory fails alone, the JVM goes on
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.eventLog.enabled": "false",
+    "spark.log.level": "OFF",
+    "spark.locality.wait": "0",
+    "spark.scheduler.mode": "FAIR",
+    "spark.shuffle.compress": "false",
+    "spark.cleaner.periodicGC.interval": "1h",
+    "spark.sql.ui.retainedExecutions": "1",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.codegen.cache.maxEntries": "1000",
+    # The same bits
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": str(2**31 - 1),
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.files.maxPartitionBytes": "8g",
+    # One plan whatever the size: everything is in one partition, and nothing is exchanged or sent around.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.defaultSizeInBytes": "1000000",
+    "spark.sql.maxSinglePartitionBytes": "9000000000000000000b",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
+    "spark.sql.execution.arrow.localRelationThreshold": "64kb",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
+    # Doors to the outside
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.restrictedMode.enabled": "true",
+    "spark.sql.reflect.allowList": "(?!)",
+    "spark.sql.legacy.createHiveTableByDefault": "false",
+    "spark.sql.scripting.enabled": "false",
+    "spark.sql.crossJoin.enabled": "true",
+}
+_WARM_UP: Final = (
+    "SELECT id, name, upper(name) AS n FROM t WHERE id >= 0 AND name IS NOT NULL",
+    "SELECT window, name, count(*) AS c, sum(v) AS s, max(v) AS m FROM t GROUP BY window(at, '1 hour'), name",
+    "SELECT a.name, b.v FROM t AS a LEFT JOIN t AS b ON a.id = b.id ORDER BY a.name, b.v",
+)
+
+
+ARCHIVE: Final = Path(sys.prefix) / "share" / "odf" / "spark.jsa"  # Spark's classes, ready to map into memory
+
+
+def start(master: str, *, archive_to: Path | None = None) -> Spark:
+    """Return a session that has run a query of each shape; the JVM ends with this process, however that ends.
+
+    To be called by the main thread, with which the JVM ends too; with `archive_to` it leaves the classes that it has
+    loaded there.
+    """
+    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    warehouse = Path(tempfile.gettempdir()) / "odf-engine-warehouse"  # made by Spark, stays empty
+    builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(warehouse))
+    for name, value in _SETTINGS.items():
+        builder = builder.config(name, value)
+    options = f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
+    if archive_to is not None:
+        options += f" -XX:ArchiveClassesAtExit={archive_to}"
+    elif ARCHIVE.is_file():
+        options += f" -XX:SharedArchiveFile={ARCHIVE}"
+    builder = builder.config(_OPTIONS, options)
+    with bound_to_us():
+        spark = Spark(builder.getOrCreate())
+    _warm(spark)
+    return spark
+
+
+def _warm(spark: Spark) -> None:
+    records = pa.table(
+        {
+            "id": pa.array(range(64), pa.int64()),
+            "at": pa.array(range(64), pa.timestamp("us", "UTC")),
+            "name": [str(number % 7) for number in range(64)],
+            "v": [number / 3 for number in range(64)],
+        }
+    )
+    for _ in range(2):
+        isolated = spark.isolated()
+        isolated.frame(isolated.relation(records)).createOrReplaceTempView("t")
+        for sql in _WARM_UP:
+            isolated.collect(isolated.frame(isolated.parse(sql)))

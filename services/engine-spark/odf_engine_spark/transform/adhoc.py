@@ -1,0 +1,145 @@
+"""Queries that keep no state: preprocessing of one batch, and ad-hoc questions over whole datasets."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as kind
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from odf_common.data.slices import read_slice, slice_schema
+from odf_common.data.stored_types import as_stored
+from odf_common.errors import InvalidQuery
+from odf_common.metadata.engine import RawQueryRequest, RawQueryResponseSuccess
+from odf_common.metadata.steps import SqlQueryStep
+from odf_common.ports.engine import QueryTable
+from odf_engine_spark.analysis.sandbox import check_query
+from odf_engine_spark.analysis.sandbox import tables as tables_of
+from odf_engine_spark.plan.prepared import parsed, quoted, steps_of
+from odf_engine_spark.spark.error_messages import FAULTS, query_fault
+from odf_engine_spark.spark.jvm import Spark, tree_of
+from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
+from odf_engine_spark.values.spark_values import in_spark
+
+RAW_INPUT: Final = "input"
+BIGINT_MAX: Final = 2**63 - 1
+UINT64_MAX: Final = 2**64 - 1
+IN_MEMORY: Final = 32 * 1024 * 1024  # bytes of slices; larger tables are scanned by Spark
+
+
+def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
+    """Write the preprocessed batch; records keep their order. Raises `InvalidQuery` or `InvalidInput`."""
+    steps = steps_of(request.transform)
+    files = [Path(file) for file in request.input_data_paths]
+    schema = spark_schema_of(slice_schema(files[0]))
+    batch = pa.concat_tables([in_spark(read_slice(file), schema) for file in files])
+    spark = warm.isolated()
+    spark.frame(spark.relation(batch)).createOrReplaceTempView(RAW_INPUT)
+    result = _run(spark, steps)
+    stored = result.cast(output_schema_of(result.schema), safe=False)
+    # No slice yet: it has no offset, and whatever column comes first.
+    pq.write_table(as_stored(stored), request.output_data_path, version="2.6", store_schema=False)
+    return RawQueryResponseSuccess(num_records=len(stored))
+
+
+def run_query(warm: Spark, sql: str, tables: Sequence[QueryTable]) -> pa.Table:
+    """Answer an ad-hoc query; without ORDER BY, records ascend by offset where the answer has one."""
+    spark = warm.isolated()
+    _, written = parsed(spark, sql)
+    known = {table.name.lower() for table in tables}
+    for name in tables_of(written):
+        if name.lower() not in known:
+            raise InvalidQuery(text=f"there is no dataset {name}")
+    with tempfile.TemporaryDirectory(prefix="odf-engine-") as scratch:
+        for number, table in enumerate(tables):
+            _view(spark, table, Path(scratch) / str(number))
+        result = _run(spark, (SqlQueryStep(query=sql),))
+    if "offset" in result.column_names and not any(node.kind == "Sort" for node in written.walk()):
+        result = result.sort_by("offset")
+    return result
+
+
+def tables_in(warm: Spark, sql: str) -> tuple[str, ...]:
+    """Return the tables that an ad-hoc query reads; raises `InvalidQuery` with line and position."""
+    return tables_of(parsed(warm, sql)[1])
+
+
+def _run(spark: Spark, steps: Sequence[SqlQueryStep]) -> pa.Table:
+    try:
+        *named, last = steps
+        for step in named:
+            spark.frame(parsed(spark, step.query)[0]).createOrReplaceTempView(quoted(str(step.alias)))
+        frame = spark.frame(parsed(spark, last.query)[0])
+        check_query(tree_of(frame.queryExecution().analyzed()))
+        return spark.collect(frame)
+    except FAULTS as error:
+        raise query_fault(error) from error
+
+
+def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:
+    files = [Path(file) for file in table.data_paths]
+    inside = spark_schema_of(table.schema)
+    integers = _integers(table.schema, files)
+    if sum(file.stat().st_size for file in files) <= IN_MEMORY:
+        schema = _plain_integers(inside, integers)
+        parts = [in_spark(read_slice(file), schema) for file in files]
+        records = pa.concat_tables([schema.empty_table(), *parts])
+        spark.frame(spark.relation(records)).createOrReplaceTempView(quoted(table.name))
+        return
+    if not all(_is_scanned(column.type) for column in table.schema):
+        files = _rewritten(files, inside, scratch)
+    reader = spark.session.read.schema(from_arrow_schema(inside))
+    frame = reader.parquet(*(str(file) for file in files))
+    _cast_integers(frame, integers).createOrReplaceTempView(quoted(table.name))
+
+
+def _is_scanned(type_: pa.DataType) -> bool:
+    """Tell whether Spark reads a column of the type out of Parquet by itself."""
+    inner = [type_.field(at).type for at in range(type_.num_fields)]
+    is_finest = kind.is_timestamp(type_) and type_.unit == "ns"
+    is_known = not (kind.is_time(type_) or isinstance(type_, pa.BaseExtensionType) or is_finest)
+    return is_known and all(_is_scanned(part) for part in inner)
+
+
+def _rewritten(files: Sequence[Path], schema: pa.Schema, folder: Path) -> list[Path]:
+    """Return files of the same records in Spark's types; one slice at a time is in memory."""
+    folder.mkdir()
+    written = [folder / file.name for file in files]
+    for file, new in zip(files, written, strict=True):
+        pq.write_table(in_spark(read_slice(file), schema), new, store_schema=False)
+    return written
+
+
+def _integers(schema: pa.Schema, files: Sequence[Path]) -> frozenset[str]:
+    """Return the 64-bit unsigned columns whose values are all BIGINTs too, as the files' own statistics say."""
+    held = [pq.read_metadata(file) for file in files]
+    unsigned = [column.name for column in schema if kind.is_uint64(column.type)]
+    return frozenset(name for name in unsigned if all(_highest(one, name) <= BIGINT_MAX for one in held))
+
+
+def _highest(held: pq.FileMetaData, name: str) -> int:
+    """Return the greatest value of a column; without statistics, the greatest that there may be."""
+    groups = [held.row_group(number) for number in range(held.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    own = [one.statistics for one in columns if one.path_in_schema == name and one.num_values]
+    highest = [one.max if one is not None and one.has_min_max else UINT64_MAX for one in own]
+    return max(highest, default=0)
+
+
+def _cast_integers(frame: DataFrame, integers: frozenset[str]) -> DataFrame:
+    columns = [
+        frame[quoted(name)].cast("bigint").alias(name) if name in integers else frame[quoted(name)]
+        for name in frame.columns
+    ]
+    return frame.select(*columns)
+
+
+def _plain_integers(target: pa.Schema, integers: frozenset[str]) -> pa.Schema:
+    """Return the schema with 64-bit integers where transforms see decimals: people expect integers to be such."""
+    return pa.schema(
+        [column.with_type(pa.int64()) if column.name in integers else column for column in target]
+    )

@@ -1,0 +1,52 @@
+"""Whether a new query can follow the one in force: asked when it is checked, before anything is committed."""
+
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+
+from odf_common.data.schema_alignment import continued_schema, with_new_columns
+from odf_common.data.schema_evolution import check_evolution
+from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.metadata.events import SetTransform
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.ports.engine import MigrateInput, MigrateRequest
+from odf_engine_spark.transform.migration import migrate
+from odf_engine_spark.transform.transform import Transforms
+
+
+def require_columns(known: pa.Schema, new: pa.Schema, vocab: DatasetVocabulary) -> None:
+    """Return if a dataset that has the columns `known` can go on with those of a query; raises `InvalidQuery`.
+
+    System columns that the engine writes are left aside. The error names the column.
+    """
+    written = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
+    before = pa.schema([column for column in known if column.name not in written])
+    try:
+        check_evolution(before, continued_schema(new, with_new_columns(before, new), vocab))
+    except InvalidInput as error:
+        text = f"{error}; a new query may add columns, but existing ones keep their names and types"
+        raise InvalidQuery(text=text) from error
+
+
+def require_migratable(
+    transforms: Transforms,
+    old: SetTransform,
+    new: SetTransform,
+    inputs: tuple[MigrateInput, ...],
+    vocab: DatasetVocabulary,
+) -> None:
+    """Return if what the old query keeps could be carried over to the new one; raises `InvalidQuery` if not."""
+    with tempfile.TemporaryDirectory(prefix="odf-engine-") as scratch:
+        request = MigrateRequest(
+            old=old,
+            new=new,
+            inputs=inputs,
+            vocab=vocab,
+            system_time=Timestamp(0),
+            next_offset=0,
+            new_checkpoint_path=str(Path(scratch) / "checkpoint"),
+            new_data_path=str(Path(scratch) / "data"),
+        )
+        migrate(transforms, request)

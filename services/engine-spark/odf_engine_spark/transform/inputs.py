@@ -1,0 +1,99 @@
+"""Records of a request, cut to its offsets and joined into one table per input, before Spark sees them.
+
+Spark orders files by size and splits them by cores; a table that Arrow made has one order (design: law 2).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odf_common.data.columns import check_corrections
+from odf_common.data.slices import read_slice, slice_schema
+from odf_common.errors import InvalidInput
+from odf_common.metadata.engine import TransformRequestInput, Watermark
+from odf_common.metadata.events import OffsetInterval
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_engine_spark.plan.prepared import PlannedInput
+from odf_engine_spark.values.spark_types import spark_schema_of
+from odf_engine_spark.values.spark_values import in_spark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """New records of an input in Spark's types, ascending by offset, and the watermarks of its new blocks."""
+
+    name: str
+    schema: pa.Schema
+    vocab: DatasetVocabulary
+    records: pa.Table
+    watermarks: tuple[Watermark, ...]
+
+    @property
+    def planned(self) -> PlannedInput:
+        """Return what a query may know of it."""
+        return PlannedInput(name=self.name, schema=self.schema, vocab=self.vocab)
+
+    @property
+    def operations(self) -> pa.ChunkedArray:
+        """Return the operation of each record."""
+        return self.records.column(self.vocab.operation_type_column)
+
+
+def read_input(asked: TransformRequestInput) -> Input:
+    """Return an input's part of a request; raises `InvalidInput` when files and request do not fit each other."""
+    schema = slice_schema(Path(asked.schema_file))
+    _check_system_columns(schema, asked)
+    target = spark_schema_of(schema)
+    tables = [in_spark(_slice(Path(file), asked), target, asked.dataset_alias) for file in asked.data_paths]
+    records = pa.concat_tables(tables) if tables else target.empty_table()
+    return Input(
+        name=asked.query_alias,
+        schema=schema,
+        vocab=asked.vocab,
+        records=_cut(records, asked.offset_interval, asked),
+        watermarks=asked.explicit_watermarks,
+    )
+
+
+def _slice(file: Path, asked: TransformRequestInput) -> pa.Table:
+    """Return a slice; halves of a correction in two of them would be one or not, as requests are cut."""
+    table = read_slice(file)
+    try:
+        check_corrections(table.column(asked.vocab.operation_type_column))
+    except InvalidInput as error:
+        raise InvalidInput(text=str(error), where=f"{asked.dataset_alias}, {file.name}") from error
+    return table
+
+
+def _check_system_columns(schema: pa.Schema, asked: TransformRequestInput) -> None:
+    vocab = asked.vocab
+    for name in (
+        vocab.offset_column,
+        vocab.operation_type_column,
+        vocab.system_time_column,
+        vocab.event_time_column,
+    ):
+        if schema.get_field_index(name) < 0:
+            raise InvalidInput(text=f"{asked.dataset_alias} has no system column {name}")
+
+
+def _cut(records: pa.Table, interval: OffsetInterval | None, asked: TransformRequestInput) -> pa.Table:
+    if interval is None:
+        return records.slice(0, 0)
+    offsets = records.column(asked.vocab.offset_column)
+    inside = pc.and_(pc.greater_equal(offsets, interval.start), pc.less_equal(offsets, interval.end))
+    if not pc.all(inside, min_count=0).as_py():
+        records = records.filter(inside)
+    if len(records) != interval.end - interval.start + 1:
+        text = f"{len(records)} records for offsets {interval.start}–{interval.end}"
+        raise InvalidInput(text=text, where=asked.dataset_alias)
+    return records.combine_chunks()
+
+
+def min_watermark(watermarks: Sequence[int | None]) -> int | None:
+    """Return the least watermark, None while an input has none; nanoseconds."""
+    known = [each for each in watermarks if each is not None]
+    return min(known) if known and len(known) == len(watermarks) else None

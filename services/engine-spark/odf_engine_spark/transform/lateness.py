@@ -1,0 +1,70 @@
+"""When records happened, and by which watermarks they are late (design: law 5).
+
+Times are microseconds, watermarks of chains nanoseconds.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.metadata.engine import Watermark
+from odf_engine_spark.plan.segments import NEVER, Delta
+from odf_engine_spark.transform.inputs import Input
+from odf_engine_spark.values.operations import Numbers
+
+US: Final = 1000  # nanoseconds
+_DAY: Final = 86_400_000_000
+_LONG_AGO: Final = -(1 << 62)  # of a record without event time
+
+
+def delta_of(given: Input, before: int | None) -> Delta:
+    """Return what is new in an input, `before` being its watermark before the request."""
+    vocab = given.vocab
+    times = event_times(given.records, vocab.event_time_column)
+    system_times = event_times(given.records, vocab.system_time_column)
+    return Delta(
+        records=given.records,
+        operations=np.asarray(given.operations).astype(np.int64),
+        complete=times + 1,
+        late=watermarks_before(system_times, given.watermarks, before),
+        blocks=system_times,
+        vocab=vocab,
+    )
+
+
+def event_times(records: pa.Table, column: str) -> Numbers:
+    """Return a column of times; a date is its midnight."""
+    values = records.column(column)
+    if kind.is_date32(values.type):
+        return np.asarray(values.cast(pa.int32()).cast(pa.int64()).fill_null(_LONG_AGO // _DAY)) * _DAY
+    return np.asarray(
+        values.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64()).fill_null(_LONG_AGO)
+    )
+
+
+def watermarks_before(system_times: Numbers, watermarks: Sequence[Watermark], before: int | None) -> Numbers:
+    """Return the input's watermark as of the block before that of each record, microseconds."""
+    blocks = np.array([each.system_time.ms * 1000 for each in watermarks], dtype=np.int64)
+    held = [before] + [each.event_time.ns for each in watermarks]
+    known = np.array([NEVER if each is None else each // US for each in held], dtype=np.int64)
+    reached = np.maximum.accumulate(known)
+    return np.asarray(reached[np.searchsorted(blocks, system_times, side="left")])
+
+
+def last_watermark(watermarks: Sequence[Watermark], before: int | None) -> int | None:
+    """Return the input's watermark after the request; nanoseconds."""
+    return highest(max((each.event_time.ns for each in watermarks), default=None), before)
+
+
+def microseconds(watermark: int | None) -> int | None:
+    """Return a watermark of a chain in microseconds."""
+    return None if watermark is None else watermark // US
+
+
+def highest(one: int | None, other: int | None) -> int | None:
+    """Return the later of two watermarks, one of which may be unknown."""
+    known = [each for each in (one, other) if each is not None]
+    return max(known, default=None)

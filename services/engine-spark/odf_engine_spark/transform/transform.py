@@ -1,0 +1,171 @@
+"""One step of a transformation: what is new in the inputs, through the query, into a slice (design: §8)."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_common.data.columns import with_system_columns
+from odf_common.data.slices import write_slice
+from odf_common.data.stored_types import stored_schema
+from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.events import OffsetInterval
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_engine_spark.plan.late_corrections import run_late
+from odf_engine_spark.plan.prepared import PlannedInput, Prepared, prepare
+from odf_engine_spark.plan.segments import Frontier, Step
+from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.progress import Progress
+from odf_engine_spark.transform.checkpoint import State, read_state, write_state
+from odf_engine_spark.transform.inputs import Input, min_watermark, read_input
+from odf_engine_spark.transform.lateness import (
+    US,
+    delta_of,
+    event_times,
+    highest,
+    last_watermark,
+    microseconds,
+)
+from odf_engine_spark.values.operations import Numbers
+
+CACHED: Final = 64  # transforms kept ready
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a request comes to, before it is written."""
+
+    records: pa.Table
+    operations: Numbers
+    state: State
+
+
+class Transforms:
+    """Executes transform requests; keeps the last transforms ready to run again."""
+
+    def __init__(self, spark: Spark, *, is_signed: bool) -> None:
+        """Use a warm session; `is_signed` decides the types of offset and operation in new slices."""
+        self._spark = spark
+        self._is_signed = is_signed
+        self._ready: OrderedDict[Hashable, Prepared] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def execute(
+        self, request: TransformRequest, progress: Progress | None = None
+    ) -> TransformResponseSuccess:
+        """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`, then nothing counts."""
+        progress = progress or Progress()
+        progress.report("reading")
+        inputs = [read_input(each) for each in request.query_inputs]
+        prepared = self.prepare(request.transform, [each.planned for each in inputs], request.vocab)
+        state = read_state(
+            None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path)
+        )
+        progress.report("computing", total=sum(len(each.records) for each in inputs))
+        result = run(prepared, inputs, state, request.vocab, progress)
+        progress.report("writing", total=len(result.records))
+        return self._write(request, result)
+
+    def prepare(
+        self, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
+    ) -> Prepared:
+        """Return a transform checked and ready to run; raises `InvalidQuery` or `InvalidInput`."""
+        key = (transform, vocab, tuple((i.name, i.schema.serialize().to_pybytes(), i.vocab) for i in inputs))
+        with self._guard:
+            if key in self._ready:
+                self._ready.move_to_end(key)
+                return self._ready[key]
+        prepared = prepare(self._spark, transform, inputs, vocab)
+        with self._guard:
+            self._ready[key] = prepared
+            if len(self._ready) > CACHED:
+                self._ready.popitem(last=False)
+        return prepared
+
+    def _write(self, request: TransformRequest, result: Result) -> TransformResponseSuccess:
+        try:
+            table = with_system_columns(
+                result.records,
+                ops=pa.array(result.operations, pa.int64()).cast(pa.uint8()),
+                first_offset=request.next_offset,
+                system_time=request.system_time,
+                vocab=request.vocab,
+                signed=self._is_signed,
+            )
+        except InvalidInput as error:
+            raise InvalidQuery(text=str(error)) from error
+        write_records(table, Path(request.new_data_path))
+        write_state(result.state, Path(request.new_checkpoint_path))
+        last = request.next_offset + len(table) - 1
+        watermark = result.state.watermark
+        return TransformResponseSuccess(
+            new_offset_interval=OffsetInterval(start=request.next_offset, end=last) if len(table) else None,
+            new_watermark=None if watermark is None else Timestamp(watermark),
+        )
+
+
+def write_records(table: pa.Table, file: Path) -> None:
+    """Write a slice; without records still a file, which carries the schema."""
+    if len(table):
+        write_slice(table, file)
+    else:
+        pq.write_table(stored_schema(table.schema).empty_table(), file, version="2.6", store_schema=False)
+
+
+def run(
+    prepared: Prepared, inputs: Sequence[Input], state: State, vocab: DatasetVocabulary, progress: Progress
+) -> Result:
+    """Run the steps one after the other, each over what is new in its streams."""
+    watermarks = {each.name: last_watermark(each.watermarks, state.inputs.get(each.name)) for each in inputs}
+    reached = min_watermark(list(watermarks.values()))
+    before = min_watermark([state.inputs.get(each.name) for each in inputs])
+    step = Step(
+        streams={each.name.lower(): delta_of(each, state.inputs.get(each.name)) for each in inputs},
+        frontier=Frontier(before=microseconds(before), now=microseconds(reached)),
+        old=state.tables,
+        new={},
+        progress=progress,
+    )
+    for stage in prepared.stages:
+        step.streams[stage.stream] = stage.run(step)
+    out = run_late(prepared.last, step, prepared.keys) if prepared.last.late else prepared.last.run(step)
+    records = out.records.cast(prepared.schema, safe=False)
+    watermark = highest(_output_watermark(prepared, reached), state.watermark)
+    if prepared.last.waits:
+        _check_not_before(records, state.watermark, vocab)
+    return Result(
+        records=records,
+        operations=out.operations,
+        state=State(watermark=watermark, inputs=watermarks, tables=step.new),
+    )
+
+
+def _output_watermark(prepared: Prepared, reached: int | None) -> int | None:
+    """Return the output's watermark when the inputs' is `reached`; nanoseconds."""
+    flow, event_time = prepared.last.flow, prepared.event_time
+    if not prepared.is_stateful and event_time is not None and event_time.span.most <= 1:
+        return reached
+    frontier = microseconds(reached)
+    known = flow.watermark(event_time, None if frontier is None else frontier - prepared.last.late)
+    return None if known is None else known * US
+
+
+def _check_not_before(table: pa.Table, watermark: int | None, vocab: DatasetVocabulary) -> None:
+    """Refuse event times before the output's watermark: others have counted on none coming."""
+    column = vocab.event_time_column
+    if watermark is None or not len(table) or table.column(column).null_count:
+        return
+    first = int(event_times(table, column).min())
+    if first * US < watermark:
+        raise InvalidQuery(
+            text=f"{column} {Timestamp(first * US)} is before the watermark {Timestamp(watermark)}: "
+            "take it from the window, such as window.start"
+        )

@@ -1,0 +1,144 @@
+"""Columns as lists of plain Python values that are equal and ordered as in Spark, and back.
+
+Whole numbers, moments and decimals (unscaled) are `int`, floats `int` too where they are compared (`codes.float_order`)
+and `float` where they are added, texts `str`, bytes `bytes`, nulls `None`. Structs and lists are tuples that say of
+each part whether it is there, then what it is: so a null is less than any value, and never compared. Inside of them
+-0.0 is 0.0, since a part that is equal must not decide.
+"""
+
+from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.values.equality_codes import float_order, floats, in_one_piece, normalized
+
+Plain = int | float | str | bytes | tuple["Plain", ...] | None
+_WORD: Final = 64  # bits
+_HALF: Final = (1 << _WORD) - 1
+_LARGEST: Final = np.iinfo(np.int64).max
+
+
+def comparable(column: pa.ChunkedArray | pa.Array) -> list[Plain]:
+    """Return values that compare as Spark compares them; raises `InvalidQuery` for types without order here."""
+    values = in_one_piece(column)
+    type_ = values.type
+    if kind.is_string(type_) or kind.is_binary(type_):
+        # Code points order as the bytes of UTF-8 do.
+        return list(values.to_numpy(zero_copy_only=False).tolist())
+    if kind.is_decimal128(type_):
+        return _unscaled(values)
+    if kind.is_null(type_):
+        return [None] * len(values)
+    if kind.is_struct(type_) or kind.is_list(type_):
+        return _nested(values)
+    if kind.is_floating(type_):
+        values = float_order(values)
+    return _whole(_as_int64(values, type_))
+
+
+def doubles(column: pa.ChunkedArray) -> list[Plain]:
+    """Return values as doubles."""
+    values = in_one_piece(column).cast(pa.float64(), safe=False)
+    return _whole(values)
+
+
+def presence(column: pa.ChunkedArray) -> list[Plain]:
+    """Return 1 where there is a value."""
+    return [1 if there else None for there in np.asarray(in_one_piece(column).is_valid()).tolist()]
+
+
+def column_of(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
+    """Return the column of a type that has these values, as `comparable` gave them."""
+    if kind.is_decimal128(type_):
+        return _scaled(values, type_)
+    if kind.is_floating(type_):
+        return floats(pa.array(values, pa.int64()), type_)
+    if kind.is_struct(type_):
+        return _structs(values, type_)
+    if kind.is_list(type_):
+        return _lists(values, type_)
+    if kind.is_boolean(type_):
+        return pa.array(values, pa.int8()).cast(pa.bool_())
+    if kind.is_temporal(type_):
+        width = pa.int32() if type_.bit_width == 32 else pa.int64()
+        return pa.array(values, width).view(type_)
+    return pa.array(values, type_)
+
+
+def _as_int64(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    if kind.is_temporal(type_) and not kind.is_interval(type_):
+        values = values.view(pa.int32() if type_.bit_width == 32 else pa.int64())
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise InvalidQuery(text=f"{type_} cannot be aggregated here: aggregate its parts") from error
+
+
+def _nested(values: pa.Array) -> list[Plain]:
+    if kind.is_struct(values.type):
+        parts = [_pairs(part) for part in values.flatten()]
+        made: list[Plain] = [tuple(chain(*row)) for row in zip(*parts, strict=True)] or [()] * len(values)
+    else:
+        pairs, edges = _pairs(values.values), values.offsets.to_pylist()
+        made = [tuple(chain(*pairs[start:end])) for start, end in pairwise(edges)]
+    for at in np.flatnonzero(np.asarray(values.is_null())).tolist():
+        made[at] = None
+    return made
+
+
+def _pairs(values: pa.Array) -> list[tuple[Plain, Plain]]:
+    return [(value is not None, value) for value in comparable(normalized(values))]
+
+
+def _structs(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
+    rows = [value if isinstance(value, tuple) else None for value in values]
+    parts = [
+        column_of([None if row is None else row[2 * at + 1] for row in rows], field.type)
+        for at, field in enumerate(type_.fields)
+    ]
+    is_null = pa.array([row is None for row in rows], pa.bool_())
+    return pa.StructArray.from_arrays(parts, fields=list(type_.fields), mask=is_null)
+
+
+def _lists(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
+    rows = [value[1::2] if isinstance(value, tuple) else () for value in values]
+    edges = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int32)
+    is_null = pa.array([value is None for value in values], pa.bool_())
+    flat = column_of([value for row in rows for value in row], type_.value_type)
+    return pa.ListArray.from_arrays(pa.array(edges), flat, type=type_, mask=is_null)
+
+
+def _whole(values: pa.Array) -> list[Plain]:
+    plain: list[Plain] = values.fill_null(0).to_numpy().tolist()
+    if values.null_count:
+        for at in np.flatnonzero(np.asarray(values.is_null())).tolist():
+            plain[at] = None
+    return plain
+
+
+def _unscaled(values: pa.Array) -> list[Plain]:
+    words = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset :][: 2 * len(values)].reshape(
+        -1, 2
+    )
+    low, high = words[:, 0], words[:, 1]
+    is_null = np.asarray(values.is_null())
+    wide = (high != low >> 63) & ~is_null
+    plain: list[Plain] = low.tolist()
+    for at in np.flatnonzero(wide).tolist():
+        plain[at] = (int(high[at]) << _WORD) | (int(low[at]) & _HALF)
+    for at in np.flatnonzero(is_null).tolist():
+        plain[at] = None
+    return plain
+
+
+def _scaled(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
+    whole = [value if isinstance(value, int) else 0 for value in values]
+    packed = b"".join(value.to_bytes(16, "little", signed=True) for value in whole)
+    validity = pa.array([value is not None for value in values], pa.bool_())
+    mask = None if all(value is not None for value in values) else validity.buffers()[1]
+    return pa.Array.from_buffers(type_, len(values), [mask, pa.py_buffer(packed)])
