@@ -37,8 +37,8 @@ demo: setup ## run the main job on real data, from events to a verified derivati
 	@python examples/demo.py
 
 .PHONY: test
-test: setup lint ## lint, then all tests, in two processes
-	@python -m pytest -n 2 --dist loadgroup
+test: setup lint ## lint, then all tests, in two processes; the tests of a file share its fixtures
+	@python -m pytest -n 2 --dist loadfile
 
 .PHONY: unit
 unit: setup ## tests that need neither broker nor Spark
@@ -50,7 +50,7 @@ integration: setup ## tests over the real broker, Redis, S3 and Spark
 
 .PHONY: explore
 explore: setup ## tests of laws and models, with other examples each time, and many more; half an hour or longer
-	@HYPOTHESIS_PROFILE=explore python -m pytest -n 2 --dist loadgroup --timeout 0 -m hypothesis
+	@HYPOTHESIS_PROFILE=explore python -m pytest -n 2 --dist loadfile --timeout 0 -m hypothesis
 
 .PHONY: bench
 bench: setup ## measure, and print the numbers
