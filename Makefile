@@ -57,12 +57,13 @@ bench: setup ## measure, and print the numbers
 	@python benchmarks/run.py
 
 .PHONY: lint
-lint: setup ## ruff, mypy and import-linter; changes nothing
+lint: setup ## ruff, mypy, import-linter and the documents' links; changes nothing
 	@ruff check
 	@ruff format --check
 	@mypy $(CHECKED)
 	@for tests in $(wildcard services/*/tests); do mypy $$tests; done # apart: each may have a conftest of its own
 	@lint-imports
+	@mkdocs build --strict --quiet
 
 .PHONY: fmt
 fmt: setup ## format the code and fix what can be fixed safely
@@ -89,9 +90,9 @@ down: setup ## stop it
 	@odf down
 
 .PHONY: lock
-lock: $(STAMPS)/requirements ## write requirements.txt anew from requirements.in
+lock: $(STAMPS)/requirements ## write requirements.txt from requirements.in; UPGRADE=--upgrade takes new releases
 	@python -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet uv
-	@$(VENV)/lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-header \
+	@$(VENV)/lock/bin/uv pip compile --quiet $(UPGRADE) --generate-hashes --no-emit-index-url --no-header \
 		--python-version 3.11 --python-platform x86_64-unknown-linux-gnu requirements.in --output-file requirements.txt
 
 $(BIN)/python:
