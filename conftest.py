@@ -1,5 +1,5 @@
 """Which examples hypothesis tries."""
 
-from odf_common.testing.profiles import load_profile
+from odf_testing.profiles import load_profile
 
 load_profile()

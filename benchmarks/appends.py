@@ -12,6 +12,7 @@ from statistics import median
 from typing import Final
 
 from node_under_test import BenchedNode
+from odf_testing.builders import a_chain, a_push_source, a_schema, a_seed, a_source_state
 from rows import Row, Target, held_against
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
@@ -26,7 +27,6 @@ from odf_common.identity.keys import generate
 from odf_common.metadata.events import AddData, DataSlice, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
-from odf_common.testing.builders import a_chain, a_push_source, a_schema, a_seed, a_source_state
 from odf_coordinator.catalog.ownership import KeyFolder, Owners
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import Committed

@@ -9,6 +9,17 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
+from odf_testing.builders import (
+    AChain,
+    a_chain,
+    a_push_source,
+    a_schema,
+    a_seed,
+    a_slice,
+    a_source_state,
+    a_time,
+)
+
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.rules import admit
@@ -21,16 +32,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_common.testing.builders import (
-    AChain,
-    a_chain,
-    a_push_source,
-    a_schema,
-    a_seed,
-    a_slice,
-    a_source_state,
-    a_time,
-)
 
 Row = dict[str, str | float]
 _BLOCKS = 10_000

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+from odf_testing.coordinator import FakeBus, FakeTopics
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.chain.add_data import add_data_event
@@ -32,7 +33,6 @@ from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.definitions.create import Adding
 from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.lifecycle.claims import Claims
-from odf_coordinator.testing import FakeBus, FakeTopics
 from odf_coordinator.transforms.runner import Step, Transformer
 
 RECORDS: Final = 1_000  # a transaction

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.json as pj
+from odf_testing import nycflights
 
 from odf_common.data.ddl import ddl_to_schema
-from odf_common.testing import nycflights
 
 COLUMNS: tuple[str, ...] = (
     *("id BIGINT", "year INT", "month INT", "day INT", "dep_time INT", "sched_dep_time INT", "dep_delay INT"),

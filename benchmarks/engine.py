@@ -12,17 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from rows import Row, Target, held_against
-
-from odf_common.adapters.grpc.engine_client import EngineClient
-from odf_common.adapters.grpc.server import serve
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
-from odf_common.metadata.steps import TransformSql
-from odf_engine_spark.plan.prepared import quoted
-from odf_engine_spark.server.grpc_servicer import register
-from odf_engine_spark.spark.jvm import Spark
-from odf_engine_spark.spark.session import start
-from odf_engine_spark.testing import (
+from odf_testing.engine import (
     FLIGHTS,
     HOUR,
     HOURLY,
@@ -36,6 +26,16 @@ from odf_engine_spark.testing import (
     reading,
     sql,
 )
+from rows import Row, Target, held_against
+
+from odf_common.adapters.grpc.engine_client import EngineClient
+from odf_common.adapters.grpc.server import serve
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.steps import TransformSql
+from odf_engine_spark.plan.prepared import quoted
+from odf_engine_spark.server.grpc_servicer import register
+from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.session import start
 from odf_engine_spark.transform.inputs import read_input
 
 ROUNDS: Final = 25

@@ -13,6 +13,16 @@ from pathlib import Path
 from typing import Final, cast
 
 import grpc
+from odf_testing.builders import (
+    a_chain,
+    a_push_source,
+    a_schema,
+    a_seed,
+    a_time,
+    a_transform,
+    some_data,
+)
+from odf_testing.coordinator import Coordinator
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.keys import keep_dataset_key
@@ -23,18 +33,8 @@ from odf_common.metadata.events import DatasetKind, KnownEvent
 from odf_common.ports.bus import PARTITIONS
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
-from odf_common.testing.builders import (
-    a_chain,
-    a_push_source,
-    a_schema,
-    a_seed,
-    a_time,
-    a_transform,
-    some_data,
-)
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.catalog.partitions import Ownership
-from odf_coordinator.testing import Coordinator
 
 Row = dict[str, object]
 FEW: Final = 500

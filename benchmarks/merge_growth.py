@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+from odf_testing.builders import a_seed
 
 from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.chain.build_blocks import build_blocks
@@ -26,7 +27,6 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
 )
 from odf_common.ports.store import ObjectKind
-from odf_common.testing.builders import a_seed
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.history.history import DatasetHistory

@@ -12,6 +12,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from odf_testing.engine import Chain, Derivative
+from odf_testing.engine_manifests import derive, snapshots
+from odf_testing.engine_nexmark import nexmark
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from rows import Row, Target, held_against
@@ -19,9 +22,6 @@ from rows import Row, Target, held_against
 from odf_common.metadata.steps import TransformSql
 from odf_engine_spark.plan.prepared import steps_of
 from odf_engine_spark.spark.session import start
-from odf_engine_spark.testing import Chain, Derivative
-from odf_engine_spark.testing_manifests import derive, snapshots
-from odf_engine_spark.testing_nexmark import nexmark
 from odf_engine_spark.transform.transform import Transforms
 
 EXAMPLE: Final = Path(__file__).parents[1] / "examples" / "nexmark"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from departures import LEDGER, manifest, messages
+from odf_testing.embedded import EmbeddedNode
 
 from odf_common.cli import clients
 from odf_common.embedded.node_file import Node
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest, DescribeRequest
-from odf_common.testing.embedded import EmbeddedNode
 
 TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
 POLL: Final = 0.005  # seconds between two looks at a head

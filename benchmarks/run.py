@@ -26,11 +26,10 @@ from typing import Final
 
 import structlog
 from node_under_test import BenchedNode, running_node
+from odf_testing.embedded import EmbeddedNode
 from report import Outcome, table_of, write
 from rich.console import Console
 from rows import Plain, Row, row_of
-
-from odf_common.testing.embedded import EmbeddedNode
 
 ALONE: Final[tuple[str, ...]] = (
     "hashing",

@@ -15,11 +15,10 @@ import pandas as pd
 from confluent_kafka import Producer
 from nycflights import expected
 from nycflights.node import DemoNode
+from odf_testing import nycflights as data
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-
-from odf_common.testing import nycflights as data
 
 MANIFESTS = Path(__file__).parent / "nycflights"
 ROOTS = {"flights": data.flights, "weather": data.weather}

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 
 import pandas as pd
+from odf_testing import nycflights as data
 from rich.table import Table
-
-from odf_common.testing import nycflights as data
 
 LATE = ["event_time", "carrier", "flight", "origin", "dest", "dep_delay"]
 HOURLY = ["event_time", "origin", "departures", "delay", "temp"]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.codec.manifests import block_from_text, event_from_text, from_plain, snapshots_from_text
 from odf_common.codec.model_schema import OneOf, Record, Shape, Vector, fields_of, union_with
@@ -16,7 +17,6 @@ from odf_common.metadata.events import AddPushSource, SetPollingSource, SetTrans
 from odf_common.metadata.scalars import ExtraAttributes
 from odf_common.metadata.schema import DataSchema
 from odf_common.metadata.snapshot import DatasetSnapshot
-from odf_coordinator.testing import Coordinator
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "manifests.md").read_text("utf-8")

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.story import Story
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.story import Story
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,11 +9,10 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import Manifest, as_text
+from odf_testing.story import Row, Sender
 from tests.integration.street import Neighbour, Street, plain_root, rows
-
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import Manifest, as_text
-from odf_common.testing.story import Row, Sender
 
 BATCH: Final = 20  # records
 PAUSE: Final = 0.4  # seconds between two batches

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from confluent_kafka import Producer
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import Manifest, as_text, ledger, root
+from odf_testing.story import QUIET, Sender, Story
 
 from odf_common.adapters.local import LocalBlobStore, LocalRefStore
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.did import DatasetId
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import Manifest, as_text, ledger, root
-from odf_common.testing.story import QUIET, Sender, Story
 
 COLUMNS: Final = ("id BIGINT", "amount DOUBLE", "at TIMESTAMP(3)")
 HEALTHY: Final = tuple(f"healthy.{number}" for number in range(10))

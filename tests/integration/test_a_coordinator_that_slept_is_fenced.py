@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import redis
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import derivative, root
+from odf_testing.story import Sender, Story
 
 from odf_common.adapters.local import layout
 from odf_common.embedded.tcp_ports import LOOPBACK, allocate
 from odf_common.identity.did import DatasetId
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import derivative, root
-from odf_common.testing.story import Sender, Story
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
 LOCK_TTL = 10.0  # seconds, and the group's session 6: the defaults

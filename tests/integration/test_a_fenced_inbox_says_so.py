@@ -1,11 +1,11 @@
 import time
 
 import pytest
+from odf_testing.embedded import EmbeddedNode
 
 from odf_common.adapters.kafka.bus import KafkaBus
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import NOTIFICATIONS, Inbox
-from odf_common.testing.embedded import EmbeddedNode
 
 
 def test_a_member_whose_name_another_has_taken_is_cut_off_and_can_be_opened_anew(node: EmbeddedNode) -> None:

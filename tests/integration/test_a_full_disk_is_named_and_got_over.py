@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Final, Self
 
 import pytest
-
-from odf_common.testing.chains import assert_objects_are_whole
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import derivative, ledger, root
-from odf_common.testing.story import Row, Sender, Story
+from odf_testing.chains import assert_objects_are_whole
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import derivative, ledger, root
+from odf_testing.story import Row, Sender, Story
 
 COLUMNS: Final = ("id BIGINT", "amount DOUBLE", "at TIMESTAMP(3)")
 ROOTS: Final = ("full.append", "full.ledger")

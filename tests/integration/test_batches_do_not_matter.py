@@ -1,8 +1,8 @@
 from pathlib import Path
 
-from odf_common.testing import nycflights as data
-from odf_common.testing.manifests import renamed
-from odf_common.testing.story import Story, chunks
+from odf_testing import nycflights as data
+from odf_testing.manifests import renamed
+from odf_testing.story import Story, chunks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nycflights"
 ROOTS = ("flights", "weather")

@@ -1,9 +1,8 @@
 from pathlib import Path
 
 import pytest
-
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import as_text, root
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import as_text, root
 
 LINES = [
     "list",

@@ -3,12 +3,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from odf_testing.damage import flip, flipped, overwrite
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import derivative, root
+from odf_testing.story import Row, Story
 
 from odf_common.metadata.events import ExecuteTransform
-from odf_common.testing.damage import flip, flipped, overwrite
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import derivative, root
-from odf_common.testing.story import Row, Story
 
 COLUMNS = ("id BIGINT", "place STRING", "at TIMESTAMP(3)")
 QUERY = "SELECT window.start AS event_time, place, count(*) AS n FROM visits GROUP BY window(at, '1 minute'), place"

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-
-from odf_common.testing.chains import assert_objects_are_whole, read_chain
-from odf_common.testing.damage import flip, overwrite
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import derivative, root
-from odf_common.testing.story import Row, Story
-from odf_common.testing.webserver import serving
+from odf_testing.chains import assert_objects_are_whole, read_chain
+from odf_testing.damage import flip, overwrite
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import derivative, root
+from odf_testing.story import Row, Story
+from odf_testing.webserver import serving
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "datasets"
 COLUMNS = ("id BIGINT", "text STRING", "at TIMESTAMP(3)")

@@ -2,9 +2,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from odf_testing.manifests import Manifest, derivative, root
+from odf_testing.story import Row, Story
+
 from odf_common.metadata.events import ExecuteTransform, SetTransform
-from odf_common.testing.manifests import Manifest, derivative, root
-from odf_common.testing.story import Row, Story
 
 COLUMNS = ("id BIGINT", "city STRING", "event_time TIMESTAMP(3)")
 NAMED = "SELECT event_time, id, city FROM a"

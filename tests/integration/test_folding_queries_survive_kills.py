@@ -15,18 +15,18 @@ from typing import cast
 
 import pytest
 import yaml
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.engine_changes import standing
+from odf_testing.engine_nexmark import START as FIRST
+from odf_testing.engine_nexmark import nexmark
+from odf_testing.kills import ENGINE, JVM, disturbed, is_java, jvm, settle
+from odf_testing.manifests import derivative, root
+from odf_testing.rows import at_once, changes, line, moment, row
+from odf_testing.story import Row, Story, chunks
 
 from odf_common.embedded.node_file import is_running
 from odf_common.embedded.orphans import leftovers
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.kills import ENGINE, JVM, disturbed, is_java, jvm, settle
-from odf_common.testing.manifests import derivative, root
-from odf_common.testing.rows import at_once, changes, line, moment, row
-from odf_common.testing.story import Row, Story, chunks
 from odf_engine_spark.operators.changes import APPEND
-from odf_engine_spark.testing_changes import standing
-from odf_engine_spark.testing_nexmark import START as FIRST
-from odf_engine_spark.testing_nexmark import nexmark
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MANIFESTS = (

@@ -12,6 +12,8 @@ import pytest
 import redis
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import Manifest, derivative, root
 from tests.integration.hostile_commands import (
     COMMANDS,
     queried_root,
@@ -23,8 +25,6 @@ from odf_common.errors import NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullRequest
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import Manifest, derivative, root
 
 UPSERT: Final = {"kind": "UpsertStream", "primaryKey": ["id"]}
 SNAPSHOT: Final = {"kind": "Snapshot", "primaryKey": ["id"]}

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from odf_testing import nycflights as data
+from odf_testing.chains import StoredChain
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import APPEND, renamed
+from odf_testing.story import Sender, Story, chunks
 
 from odf_common.metadata.events import AddData
 from odf_common.metadata.scalars import Timestamp
-from odf_common.testing import nycflights as data
-from odf_common.testing.chains import StoredChain
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import APPEND, renamed
-from odf_common.testing.story import Sender, Story, chunks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nycflights"
 PARTS = ("ingest", "coordinator", "engine-spark", "kafka")

@@ -8,11 +8,11 @@ from urllib.request import urlopen
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import ledger, root
+from odf_testing.story import Row, Sender, Story
 
 from odf_common.ports.bus import DEAD_LETTERS
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import ledger, root
-from odf_common.testing.story import Row, Sender, Story
 
 COLUMNS = ("id BIGINT", "name STRING", "at TIMESTAMP(3)")
 BAD = {

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from odf_common.testing.damage import flip
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import root
-from odf_common.testing.story import Story
+from odf_testing.damage import flip
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import root
+from odf_testing.story import Story
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
 INFO = b"kind: SetInfo\ndescription: readings\n"

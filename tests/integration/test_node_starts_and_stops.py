@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from odf_testing.embedded import EmbeddedNode
 
 from odf_common.adapters.kafka.bus import KafkaBus
 from odf_common.adapters.kafka.claim import TopicsTaken
@@ -22,7 +23,6 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import VerifyHead
 from odf_common.service.environment import connect
 from odf_common.service.settings import Settings, child_environment
 from odf_common.service.topic_claim import claim_topics
-from odf_common.testing.embedded import EmbeddedNode
 
 SERVICES = ("ingest", "coordinator", "engine-spark", "verifier", "sync")
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-
-from odf_common.testing.manifests import Manifest, root
-from odf_common.testing.story import Sender, Story
+from odf_testing.manifests import Manifest, root
+from odf_testing.story import Sender, Story
 
 TYPES: Final[Mapping[str, str]] = {
     "boolean": "BOOLEAN",

@@ -1,10 +1,9 @@
 import json
 
 import redis
-
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import derivative, ledger, root
-from odf_common.testing.story import Row, Sender, Story
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import derivative, ledger, root
+from odf_testing.story import Row, Sender, Story
 
 COLUMNS = ("id BIGINT", "place STRING", "at TIMESTAMP(3)")
 MINUTELY = "SELECT window.start AS event_time, count(*) AS n FROM visits GROUP BY window(at, '1 minute')"

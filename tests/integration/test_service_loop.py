@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from odf_testing.embedded import EmbeddedNode
 
 from odf_common.adapters.kafka.bus import KafkaBus
 from odf_common.codec.bus import decode, envelope
@@ -15,7 +16,6 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import DEAD_LETTERS, SYNC_COMMANDS, SYNC_REPLIES, Inbox, Received
 from odf_common.proto.odf.bus.v1.bus_pb2 import VerifyHead
 from odf_common.service.settings import child_environment
-from odf_common.testing.embedded import EmbeddedNode
 
 DATASET = DatasetId.of_key(bytes(32))
 TINY = textwrap.dedent("""

@@ -1,8 +1,7 @@
 import pytest
-
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import derivative, ledger, root
-from odf_common.testing.story import Story
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import derivative, ledger, root
+from odf_testing.story import Story
 
 COLUMNS = ("id BIGINT", "origin STRING", "amount INT", "at TIMESTAMP(3)")
 WRONG = {

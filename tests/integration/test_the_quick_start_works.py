@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-
-from odf_common.testing.embedded import ODF, EmbeddedNode
+from odf_testing.embedded import ODF, EmbeddedNode
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = (ROOT / "README.md").read_text("utf-8")

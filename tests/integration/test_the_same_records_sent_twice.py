@@ -1,9 +1,8 @@
 from itertools import count
 
 import pytest
-
-from odf_common.testing.manifests import APPEND, Manifest, ledger, root
-from odf_common.testing.story import Row, Story
+from odf_testing.manifests import APPEND, Manifest, ledger, root
+from odf_testing.story import Row, Story
 
 COLUMNS = ("id BIGINT", "name STRING", "at TIMESTAMP(3)")
 COUNT = 500

@@ -1,10 +1,10 @@
 import json
 
 import pytest
+from odf_testing.manifests import derivative, root
+from odf_testing.story import Row, Story
 
 from odf_common.metadata.events import SetTransform
-from odf_common.testing.manifests import derivative, root
-from odf_common.testing.story import Row, Story
 
 COLUMNS = ("id BIGINT", "event_time TIMESTAMP(3)")
 COUNTED = (

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.manifests import APPEND, root
-from odf_common.testing.story import Row, Story
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.manifests import APPEND, root
+from odf_testing.story import Row, Story
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
 DATASETS = tuple(f"shared.{number}" for number in range(4))

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.engine_changes import standing
+from odf_testing.kills import ENGINE, JVM, disturbed, settle
+from odf_testing.manifests import derivative, root
+from odf_testing.rows import at_once, changes, line, moment, row
+from odf_testing.story import Row, Story
 
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.kills import ENGINE, JVM, disturbed, settle
-from odf_common.testing.manifests import derivative, root
-from odf_common.testing.rows import at_once, changes, line, moment, row
-from odf_common.testing.story import Row, Story
 from odf_engine_spark.operators.changes import APPEND, FROM, RETRACT, TO
-from odf_engine_spark.testing_changes import standing
 
 TRADING = Path(__file__).parents[2] / "examples" / "trading"
 CLICKS = root("clicks", ("event_time TIMESTAMP(3)", "id BIGINT", "user STRING", "amount BIGINT"))

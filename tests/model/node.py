@@ -13,6 +13,8 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from odf_testing.actors import Actor
+from odf_testing.coordinator import Coordinator
 from tests.model.expected import Content, Expected, File, Move
 from tests.model.records import SHAPES, file_of, manifest_of, messages_of
 from tests.model.world import RESCAN_SECONDS, Ingest, World
@@ -22,8 +24,6 @@ from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
-from odf_common.testing.actors import Actor
-from odf_coordinator.testing import Coordinator
 from odf_ingest.source_settings import BadRecords
 
 NAMES: Final = ("a", "a.b", "x", "Y")

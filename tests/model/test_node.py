@@ -1,6 +1,6 @@
 """The whole node against a simple model: whatever is done, killed, stopped or raced, nothing is lost, doubled or orphaned.
 
-Processes are simulated in one process (`odf_common.testing.actors`), over real files and a Kafka in memory. An operation
+Processes are simulated in one process (`odf_testing.actors`), over real files and a Kafka in memory. An operation
 runs whole, is killed before its n-th write, or is stopped there while others act. After each step the state is checked
 against what it may be; `settled` brings all to rest, and then it has to be exactly that.
 
@@ -15,9 +15,9 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from odf_testing.profiles import examples, is_repeatable
 from tests.model.node import RUN, Fate, Node, Operation
 
-from odf_common.testing.profiles import examples, is_repeatable
 from odf_ingest.source_settings import BadRecords
 
 

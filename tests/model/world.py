@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from odf_testing.actors import Actor, ActorKiller, VirtualTime, current_actor
+from odf_testing.coordinator import Coordinator, TickingClock
+from odf_testing.killer import Killed
+from odf_testing.push_topics import PushConsumer, PushLog, PushLogs
+from odf_testing.redis import MemoryLocks, MemoryStateCache
 from tests.model.expected import Block, File, Letter, Position
 from tests.model.records import Row, rows_of
 
@@ -28,12 +33,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.request_reply import Replies
-from odf_common.testing.actors import Actor, ActorKiller, VirtualTime, current_actor
-from odf_common.testing.killer import Killed
-from odf_common.testing.push_topics import PushConsumer, PushLog, PushLogs
-from odf_common.testing.redis import MemoryLocks, MemoryStateCache
 from odf_coordinator.api.bus_handlers import Commands
-from odf_coordinator.testing import Coordinator, TickingClock
 from odf_ingest.api.bus_handlers import Notices
 from odf_ingest.commit.commit_queue import Lanes
 from odf_ingest.commit.committer import BatchCommitter

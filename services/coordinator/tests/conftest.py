@@ -5,12 +5,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.cli import main as cli
 from odf_coordinator.api.grpc_servicer import register
-from odf_coordinator.testing import Coordinator
 
 Odf = Callable[..., int]
 

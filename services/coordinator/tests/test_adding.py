@@ -1,9 +1,9 @@
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.errors import AlreadyExists, InvalidInput, InvalidQuery, NotFound, Unavailable
 from odf_common.metadata.events import SetTransform
 from odf_coordinator.definitions.query_validation import require_inputs
-from odf_coordinator.testing import Coordinator
 
 
 def test_a_manifest_becomes_a_dataset_with_a_topic_and_a_key(node: Coordinator, root: str) -> None:

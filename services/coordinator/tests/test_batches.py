@@ -1,6 +1,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.walk import iterate
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
@@ -8,7 +9,6 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, SetDataSchema
 from odf_common.ports.engine import OnProgress
-from odf_coordinator.testing import Coordinator, PassingEngine
 
 WIDE = pa.schema(
     [("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string()), ("population", pa.int64())]

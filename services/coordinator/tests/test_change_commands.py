@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.embedded.node_file import Node, write_node
-from odf_coordinator.testing import Coordinator
 
 Odf = Callable[..., int]
 

@@ -1,4 +1,5 @@
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.errors import InvalidInput, InvalidQuery, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
@@ -21,7 +22,6 @@ from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, Trans
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.api.responses import unreadable_summary
 from odf_coordinator.catalog.registry import Unreadable
-from odf_coordinator.testing import Coordinator
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError, Refused
@@ -18,7 +19,6 @@ from odf_common.ports.store import ObjectKind
 from odf_coordinator.commit.dataset_locks import Lock
 from odf_coordinator.commit.outcomes import Committed
 from odf_coordinator.commit.outcomes import Refused as RefusedOutcome
-from odf_coordinator.testing import Coordinator
 
 CIRCLE = "itself or derived from it"
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.testing import Coordinator
 
 Odf = Callable[..., int]
 

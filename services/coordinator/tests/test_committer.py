@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved as HeadMovedError
@@ -15,7 +16,6 @@ from odf_common.metadata.events import AddData, KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind, RefStore
 from odf_coordinator.catalog.registry import Known
 from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused
-from odf_coordinator.testing import Coordinator
 
 
 @pytest.fixture

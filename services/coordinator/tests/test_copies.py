@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.codec.bus import envelope
 from odf_common.codec.flatbuffers import encode_event
@@ -16,7 +17,6 @@ from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.api.responses import unheard
 from odf_coordinator.catalog.ownership import NotOwned
 from odf_coordinator.commit.outcomes import Committed
-from odf_coordinator.testing import Coordinator
 
 WIDER = ("city STRING", "city STRING, people BIGINT")
 WORDS = "cities is a copy of a dataset that is kept elsewhere; only that node commits to it"

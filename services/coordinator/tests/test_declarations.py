@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from odf_testing.builders import a_polling_source
+from odf_testing.coordinator import Coordinator
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource, DisablePushSource, SetDataSchema, SetInfo, SetVocab
@@ -14,8 +16,6 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     TransformSql,
 )
-from odf_common.testing.builders import a_polling_source
-from odf_coordinator.testing import Coordinator
 
 COLUMNS = "ddlSchema: [event_time TIMESTAMP, city STRING]"
 

@@ -2,13 +2,13 @@ import gc
 from typing import cast
 
 import grpc
+from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DescribeRequest, ListRequest
 from odf_coordinator.api.grpc_servicer import Servicer
-from odf_coordinator.testing import Coordinator
 from odf_coordinator.transforms.late_counter import LATE, count_late
 
 PAIRS = 100

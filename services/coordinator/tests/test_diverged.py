@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
+from odf_testing.coordinator import Coordinator, PassingEngine
 from structlog.testing import capture_logs
 
 from odf_common.chain.walk import iterate
@@ -14,7 +15,6 @@ from odf_common.metadata.engine import TransformRequest, TransformResponseSucces
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.engine import OnProgress
 from odf_coordinator.operations.pull import Pulled
-from odf_coordinator.testing import Coordinator, PassingEngine
 
 COPIES = ("cities.copy", "copy.copy")
 

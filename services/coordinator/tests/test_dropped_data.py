@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.walk import iterate
 from odf_common.errors import NotFound, Refused
@@ -18,7 +19,6 @@ from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.operations.rebuild_data import RebuildDiffers
 from odf_coordinator.storage.availability import CopyLost, DataDropped, is_dropped, was_dropped
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
-from odf_coordinator.testing import Coordinator, PassingEngine
 
 Objects = dict[tuple[ObjectKind, Multihash], bytes]
 KINDS = (ObjectKind.DATA, ObjectKind.CHECKPOINT)

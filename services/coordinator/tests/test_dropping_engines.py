@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.errors import InvalidQuery, Refused
 from odf_common.hashing.multihash import Multihash
@@ -16,7 +17,6 @@ from odf_common.ports.engine import Past, ValidatedQuery
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.operations.rebuild_data import EngineGone
 from odf_coordinator.storage.availability import DataDropped, is_dropped, was_dropped
-from odf_coordinator.testing import Coordinator, PassingEngine
 
 
 @pytest.fixture

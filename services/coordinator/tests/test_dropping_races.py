@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.walk import iterate
 from odf_common.errors import Refused
@@ -13,7 +14,6 @@ from odf_common.metadata.engine import TransformRequest, TransformResponseSucces
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.storage.availability import DataDropped, is_dropped
-from odf_coordinator.testing import Coordinator, PassingEngine
 
 
 @pytest.fixture

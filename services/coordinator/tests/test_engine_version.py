@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.metadata.events import SetTransform
 from odf_common.ports.engine import EngineNotAvailable
-from odf_coordinator.testing import Coordinator
 
 
 @pytest.fixture

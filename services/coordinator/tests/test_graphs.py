@@ -10,14 +10,14 @@ from typing import cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from odf_testing.coordinator import Coordinator
+from odf_testing.profiles import examples
 
 from odf_common.chain.walk import iterate
 from odf_common.errors import HeadMoved
 from odf_common.metadata.events import ExecuteTransform
-from odf_common.testing.profiles import examples
 from odf_coordinator.catalog.registry import Known
 from odf_coordinator.operations.rollback import Diverged
-from odf_coordinator.testing import Coordinator
 
 ROOT = """
 kind: DatasetSnapshot

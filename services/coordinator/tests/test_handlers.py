@@ -1,6 +1,7 @@
 import threading
 
 import pytest
+from odf_testing.coordinator import Coordinator, FakeBus
 
 from odf_common.codec.bus import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
@@ -13,7 +14,6 @@ from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.catalog.partitions import Ownership
 from odf_coordinator.commit.head_publisher import Publisher
-from odf_coordinator.testing import Coordinator, FakeBus
 
 
 def proposal(node: Coordinator, events: list[bytes]) -> Envelope:

@@ -1,9 +1,9 @@
 import socket
 
 import pytest
+from odf_testing.builders import a_dataset
 
 from odf_common.adapters.grpc.client import NobodyThere
-from odf_common.testing.builders import a_dataset
 from odf_coordinator.operations.ingest_client import IngestClient
 
 

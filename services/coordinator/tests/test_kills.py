@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from odf_testing.coordinator import Coordinator, FakeTopics
+from odf_testing.killer import Killed, Killer
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.catalog import LocalCatalog
@@ -14,10 +16,8 @@ from odf_common.errors import NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_common.testing.killer import Killed, Killer
 from odf_coordinator.commit.outcomes import Committed, Outcome, require_committed
 from odf_coordinator.lifecycle.collector import GRACE_SECONDS
-from odf_coordinator.testing import Coordinator, FakeTopics
 
 Act = Callable[[Coordinator], object]
 TWO_SOURCES = "    - kind: AddPushSource\n      sourceName: second\n      read: {kind: NdJson}\n      merge: {kind: Append}\n"

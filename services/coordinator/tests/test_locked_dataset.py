@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import cast
 
 import grpc
+from odf_testing.bus import MemoryBus, MemoryTopics
+from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
 from odf_common.adapters.local import durable, layout
@@ -19,11 +21,9 @@ from odf_common.ports.bus import COORDINATOR_COMMANDS, COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 from odf_common.service.consumer_loop import Reader, Subscription
-from odf_common.testing.bus import MemoryBus, MemoryTopics
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.catalog.registry import Known
-from odf_coordinator.testing import Coordinator
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from odf_testing.coordinator import Coordinator
+from odf_testing.power_cut import Disk, Files, Recorder
 from structlog.testing import capture_logs
 
 from odf_common.adapters.local import durable
@@ -13,9 +15,7 @@ from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.scalars import Timestamp
-from odf_common.testing.power_cut import Disk, Files, Recorder
 from odf_coordinator.storage.object_checks import objects_of
-from odf_coordinator.testing import Coordinator
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

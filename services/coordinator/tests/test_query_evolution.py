@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.walk import iterate
 from odf_common.errors import InvalidInput, InvalidQuery
@@ -22,7 +23,6 @@ from odf_common.metadata.steps import Transform, TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import MigrateRequest, OnProgress, Past, ValidatedQuery
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.testing import Coordinator, PassingEngine
 
 WIDE = pa.schema(
     [("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string()), ("population", pa.int64())]

@@ -1,6 +1,7 @@
 """References beside the head: staged, compared, followed by the head, and moved by compare-and-set only."""
 
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.adapters.local import CorruptRef
 from odf_common.chain.compare import Ahead, Behind, Diverged, Equal
@@ -12,7 +13,6 @@ from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, Trans
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.api.responses import ref_item
 from odf_coordinator.operations.references import Compared
-from odf_coordinator.testing import Coordinator
 
 BRANCH = "cities@next"
 

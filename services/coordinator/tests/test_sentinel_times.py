@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable
 
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.codec.bus import envelope
 from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.commit.bus_messages import committed
-from odf_coordinator.testing import Coordinator
 from odf_coordinator.views.table import Board
 
 Odf = Callable[..., int]

@@ -1,5 +1,7 @@
 """With a key, every block that is committed has its signature beside it; the blocks are the same as without."""
 
+from odf_testing.coordinator import Coordinator
+
 from odf_common.codec.signature import encode_signature
 from odf_common.dataset.signature_check import Standing, judge, stored_signature
 from odf_common.hashing.multihash import Multihash
@@ -11,7 +13,6 @@ from odf_coordinator.catalog.ownership import Owners
 from odf_coordinator.catalog.registry import Known
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome
-from odf_coordinator.testing import Coordinator
 
 KEY = generate()
 

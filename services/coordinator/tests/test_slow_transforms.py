@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from odf_testing.coordinator import Coordinator
+from odf_testing.passing_engine import PassingEngine
 
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
-from odf_coordinator.testing import Coordinator
-from odf_coordinator.testing_engine import PassingEngine
 from odf_coordinator.transforms.progress import QUIET
 from odf_coordinator.transforms.scheduler import AT_A_TIME, STALLED
 

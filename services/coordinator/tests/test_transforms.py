@@ -3,6 +3,7 @@ import threading
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.chain.walk import iterate
 from odf_common.data.columns import offset_type, operation_type
@@ -13,7 +14,6 @@ from odf_common.errors import InvalidInput, InvalidQuery, Unavailable
 from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, OffsetInterval, SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.testing import Coordinator
 from odf_coordinator.transforms.engine_output import examine
 
 

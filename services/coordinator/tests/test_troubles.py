@@ -5,6 +5,7 @@ from typing import cast
 
 import grpc
 import pytest
+from odf_testing.coordinator import Coordinator
 
 from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -16,7 +17,6 @@ from odf_common.ports.engine import OnProgress
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.catalog.partitions import Ownership
-from odf_coordinator.testing import Coordinator
 
 CONTEXT = cast("grpc.ServicerContext", None)  # `List` does not look at it
 

@@ -5,14 +5,14 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from odf_testing.builders import a_dataset
+from odf_testing.coordinator import Coordinator
 
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.bus.v1.bus_pb2 import TransformProgress
-from odf_common.testing.builders import a_dataset
 from odf_coordinator.operations.pull import Pulled
-from odf_coordinator.testing import Coordinator
 from odf_coordinator.transforms.late_counter import late_rows
 from odf_coordinator.transforms.progress import SHORT, Underway
 

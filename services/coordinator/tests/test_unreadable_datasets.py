@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
 from odf_common.codec.bus import Envelope, envelope
@@ -18,7 +19,6 @@ from odf_common.metadata.events import SetInfo
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.catalog.registry import Unreadable
-from odf_coordinator.testing import Coordinator
 
 FAULTS = [
     Damaged(file="datasets/fed01/refs/head", why="Is a directory"),

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from odf_testing.engine import FLIGHTS, VOCAB, WEATHER, Block, Chain, Derivative, Executes, Make
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
@@ -11,7 +12,6 @@ from odf_common.metadata.steps import TransformSql
 from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.session import start
-from odf_engine_spark.testing import FLIGHTS, VOCAB, WEATHER, Block, Chain, Derivative, Executes, Make
 from odf_engine_spark.transform.transform import Transforms
 
 

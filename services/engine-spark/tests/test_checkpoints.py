@@ -2,9 +2,9 @@
 
 import pyarrow as pa
 import pytest
+from odf_testing.engine import COUNTS, HOUR, Block, Make, flight, sql
 
 from odf_common.errors import InvalidInput
-from odf_engine_spark.testing import COUNTS, HOUR, Block, Make, flight, sql
 
 
 def test_a_hostile_checkpoint_is_refused(derive: Make) -> None:

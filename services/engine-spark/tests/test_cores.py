@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from odf_testing.engine import FLIGHTS, MINUTE, VOCAB, WEATHER, Chain, Derivative, sql
+from odf_testing.engine_kinds import KINDS, chains
 
 from odf_engine_spark.server.identity import identity_of
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.session import start
-from odf_engine_spark.testing import FLIGHTS, MINUTE, VOCAB, WEATHER, Chain, Derivative, sql
-from odf_engine_spark.testing_kinds import KINDS, chains
 from odf_engine_spark.transform.transform import Transforms
 
 GOLDEN: Final = Path(__file__).with_name("golden.json")

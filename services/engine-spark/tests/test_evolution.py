@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from odf_testing.engine import FLIGHTS, LATE, VOCAB, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import Past, ValidatedQuery
-from odf_engine_spark.testing import FLIGHTS, LATE, VOCAB, sql
 
 COUNTED = "SELECT window.start AS event_time, count(*) AS n FROM flights GROUP BY window(time_hour, '1 hour')"
 CARRIERS = "SELECT time_hour AS event_time, carrier, flight FROM flights"

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+from odf_testing.engine import HOUR, Block, Derivative
+from odf_testing.engine_changes import standing
+from odf_testing.engine_manifests import derive, plain_rows, root_schema, snapshots, transform_of
 from vega_datasets import data
 
 from odf_common.adapters.grpc.engine_client import EngineClient
@@ -18,9 +21,6 @@ from odf_common.metadata.events import DatasetKind
 from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.operators.changes import APPEND, FROM, RETRACT, TO
-from odf_engine_spark.testing import HOUR, Block, Derivative
-from odf_engine_spark.testing_changes import standing
-from odf_engine_spark.testing_manifests import derive, plain_rows, root_schema, snapshots, transform_of
 from odf_engine_spark.transform.transform import Transforms
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

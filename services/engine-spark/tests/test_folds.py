@@ -1,6 +1,6 @@
 """Folds inside of whole queries."""
 
-from odf_engine_spark.testing import FROM, HOUR, TO, A, Block, Make, R, flight, sql
+from odf_testing.engine import FROM, HOUR, TO, A, Block, Make, R, flight, sql
 
 
 def test_one_group_without_a_key(derive: Make) -> None:

@@ -8,11 +8,11 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
+from odf_testing.engine_changes import Row, changes, packed, plain
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.aggregates.functions import Aggregate
 from odf_engine_spark.operators.grouped import grouped
-from odf_engine_spark.testing_changes import Row, changes, packed, plain
 
 A, R, FROM, TO = 0, 1, 2, 3
 BIGINT, DOUBLE = pa.int64(), pa.float64()

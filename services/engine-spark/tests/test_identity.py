@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from odf_testing.engine import LATE, Block, Make, flight, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
@@ -12,7 +13,6 @@ from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import EngineNotAvailable
 from odf_engine_spark.server.identity import FORMER, Identity, digest
-from odf_engine_spark.testing import LATE, Block, Make, flight, sql
 
 
 def test_releases_count() -> None:

@@ -4,11 +4,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 import pytest
-
-from odf_engine_spark.plan.matching import Matching
-from odf_engine_spark.plan.segments import Segment
-from odf_engine_spark.spark.logical_plans import COMPLETE
-from odf_engine_spark.testing import (
+from odf_testing.engine import (
     FROM,
     HOUR,
     HOURLY,
@@ -23,6 +19,10 @@ from odf_engine_spark.testing import (
     reading,
     sql,
 )
+
+from odf_engine_spark.plan.matching import Matching
+from odf_engine_spark.plan.segments import Segment
+from odf_engine_spark.spark.logical_plans import COMPLETE
 
 
 def test_flights_and_weather_join_by_the_hour(derive: Make) -> None:

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from odf_testing.engine import MINUTE, Derivative, Make, sql
+from odf_testing.engine_kinds import KINDS, chains
 
 from odf_engine_spark.spark.jvm import Spark
-from odf_engine_spark.testing import MINUTE, Derivative, Make, sql
-from odf_engine_spark.testing_kinds import KINDS, chains
 from odf_engine_spark.transform.transform import Transforms
 
 

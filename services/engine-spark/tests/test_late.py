@@ -1,10 +1,10 @@
 """Records after their window has closed: dropped and counted, or within a bound correcting it."""
 
 import pytest
+from odf_testing.engine import COUNTS, FROM, HOUR, TO, A, Block, Make, R, flight, ms, sql
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.spark.progress import Progress
-from odf_engine_spark.testing import COUNTS, FROM, HOUR, TO, A, Block, Make, R, flight, ms, sql
 
 LATE_HINT = COUNTS.replace("SELECT", "SELECT /*+ LATE('2 hours') */", 1)
 

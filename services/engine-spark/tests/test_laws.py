@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-
-from odf_engine_spark.testing import (
+from odf_testing.engine import (
     COUNTS,
     HOUR,
     HOURLY,

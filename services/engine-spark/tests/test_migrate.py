@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from odf_testing.engine import FLIGHTS, HOUR, LATE, VOCAB, Block, Make, flight, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
@@ -12,7 +13,6 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import MigrateInput, MigrateRequest
-from odf_engine_spark.testing import FLIGHTS, HOUR, LATE, VOCAB, Block, Make, flight, sql
 from odf_engine_spark.transform.checkpoint import read_state
 
 EARLY = "SELECT time_hour AS event_time, carrier FROM {} WHERE dep_delay < 0"

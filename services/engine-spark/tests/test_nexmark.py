@@ -8,12 +8,12 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
+from odf_testing.engine import Block
+from odf_testing.engine_changes import standing
+from odf_testing.engine_manifests import derive, plain_rows, root_schema, snapshots
+from odf_testing.engine_nexmark import nexmark
 
 from odf_engine_spark.operators.changes import APPEND
-from odf_engine_spark.testing import Block
-from odf_engine_spark.testing_changes import standing
-from odf_engine_spark.testing_manifests import derive, plain_rows, root_schema, snapshots
-from odf_engine_spark.testing_nexmark import nexmark
 from odf_engine_spark.transform.transform import Transforms
 
 NEXMARK = Path(__file__).parents[3] / "examples" / "nexmark"

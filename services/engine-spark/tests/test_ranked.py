@@ -8,12 +8,12 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
+from odf_testing.engine_changes import Row, changes, packed, plain
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.operators.changes import Changes
 from odf_engine_spark.operators.grouped import grouped
 from odf_engine_spark.operators.ranked import Order, ranked
-from odf_engine_spark.testing_changes import Row, changes, packed, plain
 
 A, R, FROM, TO = 0, 1, 2, 3
 SCORES = (pa.string(), pa.string(), pa.int64())

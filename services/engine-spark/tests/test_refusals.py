@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odf_testing.engine import FLIGHTS, FROM, HOURLY, LATE, TO, VOCAB, WEATHER, Block, Make, flight, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidInput, InvalidQuery
@@ -12,7 +13,6 @@ from odf_common.metadata.engine import RawQueryRequest
 from odf_common.metadata.steps import TemporalTable, TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import QueryTable
-from odf_engine_spark.testing import FLIGHTS, FROM, HOURLY, LATE, TO, VOCAB, WEATHER, Block, Make, flight, sql
 
 T = "time_hour AS event_time"
 REFUSED = {

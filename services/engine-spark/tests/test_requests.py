@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from odf_testing.engine import LATE, Block, Make, flight, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
@@ -32,7 +33,6 @@ from odf_engine_spark.server.requests import THREADS, Requests
 from odf_engine_spark.spark.job_group import TASK
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import RequestCancelled
-from odf_engine_spark.testing import LATE, Block, Make, flight, sql
 
 FLIGHTS = 10_000
 PATIENCE = 60.0  # seconds

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
+from odf_testing.engine import FROM, HOUR, LATE, TO, A, Block, Derivative, Make, R, flight, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_engine_spark.plan.segments import _chunks
-from odf_engine_spark.testing import FROM, HOUR, LATE, TO, A, Block, Derivative, Make, R, flight, sql
 
 
 @dataclass(frozen=True, slots=True)

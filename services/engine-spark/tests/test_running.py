@@ -10,13 +10,13 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
+from odf_testing.engine_changes import packed
 
 from odf_engine_spark.aggregates.functions import Aggregate
 from odf_engine_spark.operators.changes import Changes
 from odf_engine_spark.operators.grouped import grouped
 from odf_engine_spark.operators.running import running
 from odf_engine_spark.spark.jvm import Spark
-from odf_engine_spark.testing_changes import packed
 
 BIGINT, DOUBLE = pa.int64(), pa.float64()
 COLUMNS = (

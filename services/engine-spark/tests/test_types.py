@@ -6,6 +6,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odf_testing.engine import VOCAB, WEATHER, Chain, Derivative, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.data.slices import write_slice
@@ -13,7 +14,6 @@ from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine import RawQueryRequest
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import QueryTable
-from odf_engine_spark.testing import VOCAB, WEATHER, Chain, Derivative, sql
 from odf_engine_spark.transform import adhoc
 from odf_engine_spark.transform.transform import Transforms
 from odf_engine_spark.values.spark_types import spark_schema_of

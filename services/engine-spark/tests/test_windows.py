@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from odf_testing.engine import COUNTS, FROM, HOUR, MINUTE, TO, A, Block, Make, R, flight, ms, sql
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.analysis.times import Lateness
 from odf_engine_spark.plan.segments import last_ends
-from odf_engine_spark.testing import COUNTS, FROM, HOUR, MINUTE, TO, A, Block, Make, R, flight, ms, sql
 from odf_engine_spark.transform.checkpoint import read_state
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 import pytest
+from odf_testing import nycflights
+from odf_testing.engine import FLIGHTS, HOURLY, VOCAB, WEATHER, Block, Chain, Derivative, sql
 
-from odf_common.testing import nycflights
-from odf_engine_spark.testing import FLIGHTS, HOURLY, VOCAB, WEATHER, Block, Chain, Derivative, sql
 from odf_engine_spark.transform.transform import Transforms
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from odf_testing.builders import a_chain, a_dataset, a_seed
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.build_blocks import build_blocks
@@ -28,7 +29,6 @@ from odf_common.ports.engine import IsWanted, always
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.request_reply import Replies
-from odf_common.testing.builders import a_chain, a_dataset, a_seed
 from odf_ingest.commit.commit_queue import Lanes
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals

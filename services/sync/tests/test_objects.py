@@ -7,6 +7,7 @@ from typing import cast
 
 import pyarrow as pa
 import pytest
+from odf_testing.builders import a_chain, a_seed
 
 from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.codec.flatbuffers import decode_block
@@ -17,7 +18,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DataSlice, KnownEvent, OffsetInterval
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
-from odf_common.testing.builders import a_chain, a_seed
 from odf_sync.compare import RemoteBlock
 from odf_sync.objects import ObjectDiffers, RecordsRefused, RemoteObject, by_object, declared_objects, fetch
 from odf_sync.repositories import FolderRepository

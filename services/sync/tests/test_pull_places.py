@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from odf_testing.builders import a_chain, a_seed
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
@@ -13,7 +14,6 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
-from odf_common.testing.builders import a_chain, a_seed
 from odf_sync.simple import Step, pull
 
 NO_ONE = cast("Replies", None)  # nothing here is committed

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from odf_testing.damage import flip
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.exported_dataset import FolderStore
@@ -17,7 +18,6 @@ from odf_common.metadata.events import Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
-from odf_common.testing.damage import flip
 from odf_sync.objects import ObjectDiffers
 from odf_sync.simple import Step, pull
 

@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 from aiohttp import web
+from odf_testing.damage import flip
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.exported_dataset import FolderStore
@@ -25,7 +26,6 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
 from odf_common.service.environment import Environment
-from odf_common.testing.damage import flip
 from odf_sync.compare import ChainsDiverged, admit_all, missing_blocks
 from odf_sync.repositories import FolderRepository, HttpRepository, Repository, repository
 from odf_sync.server import SimpleProtocol

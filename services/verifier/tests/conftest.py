@@ -1,8 +1,7 @@
 from pathlib import Path
 
 import pytest
-
-from odf_verifier.testing import Story
+from odf_testing.verifier import Story
 
 
 @pytest.fixture

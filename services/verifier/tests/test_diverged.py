@@ -1,14 +1,14 @@
 """Derivatives that have read what their inputs no longer have are not valid, though every transform can be replayed."""
 
 import pytest
+from odf_testing.builders import AChain, a_chain, a_dataset, a_seed, a_time, a_transform
+from odf_testing.verifier import Story
 
 from odf_common.adapters.local.keys import keep_dataset_key
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, SetInfo
-from odf_common.testing.builders import AChain, a_chain, a_dataset, a_seed, a_time, a_transform
 from odf_verifier.replay import Outcome, Replay
 from odf_verifier.report import Damage
-from odf_verifier.testing import Story
 from odf_verifier.verification import Scope
 
 INPUT = a_dataset("input")

@@ -3,10 +3,7 @@
 from dataclasses import replace
 
 import pytest
-
-from odf_common.dataset.drop_marker import dropped_line, forget_drop, note_drop
-from odf_common.metadata.events import DatasetKind, ExecuteTransform
-from odf_common.testing.builders import (
+from odf_testing.builders import (
     AChain,
     a_chain,
     a_checkpoint,
@@ -15,9 +12,12 @@ from odf_common.testing.builders import (
     a_step,
     a_transform,
 )
+from odf_testing.verifier import Story
+
+from odf_common.dataset.drop_marker import dropped_line, forget_drop, note_drop
+from odf_common.metadata.events import DatasetKind, ExecuteTransform
 from odf_verifier.dropped import dropped_input
 from odf_verifier.report import Damage
-from odf_verifier.testing import Story
 from odf_verifier.verification import Scope
 
 INPUT = a_dataset("input")

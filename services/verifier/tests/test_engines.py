@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from odf_testing.builders import a_block, a_chain, a_dataset, a_hash, a_seed, a_transform
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
@@ -14,7 +15,6 @@ from odf_common.dataset.replay import Stored, StoredBlock
 from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, OffsetInterval
 from odf_common.ports.engine import EngineNotAvailable
-from odf_common.testing.builders import a_block, a_chain, a_dataset, a_hash, a_seed, a_transform
 from odf_verifier.replay import Replay
 from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.service import _message

@@ -1,10 +1,10 @@
 """Where a verification begins that looks only at what came since the last good verdict."""
 
 import pytest
+from odf_testing.builders import AChain, a_chain, a_seed
+from odf_testing.verifier import Story
 
 from odf_common.metadata.events import SetInfo
-from odf_common.testing.builders import AChain, a_chain, a_seed
-from odf_verifier.testing import Story
 from odf_verifier.verification import Scope
 
 SCOPE = Scope(incremental=True)

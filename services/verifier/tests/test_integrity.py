@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from odf_testing.damage import flip
 
 from odf_common.adapters.local.exported_dataset import FolderStore
 from odf_common.codec.flatbuffers import decode_block
@@ -15,7 +16,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, DataSlice, OffsetInterval
 from odf_common.ports.store import ObjectKind
-from odf_common.testing.damage import flip
 from odf_verifier.integrity import Depth, check_chain, check_objects
 from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.targets import Target, seed_of

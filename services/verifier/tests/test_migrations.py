@@ -6,15 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-
-from odf_common.chain.walk import iterate
-from odf_common.hashing.physical import physical_hash_of
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
-from odf_common.metadata.events import Checkpoint, ExecuteTransform, ExecuteTransformInput, OffsetInterval
-from odf_common.metadata.steps import SqlQueryStep
-from odf_common.ports.engine import Engine, MigrateRequest
-from odf_common.ports.store import ObjectKind
-from odf_common.testing.builders import (
+from odf_testing.builders import (
     AChain,
     a_chain,
     a_dataset,
@@ -25,10 +17,18 @@ from odf_common.testing.builders import (
     a_seed,
     a_transform,
 )
+from odf_testing.verifier import Story
+
+from odf_common.chain.walk import iterate
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.events import Checkpoint, ExecuteTransform, ExecuteTransformInput, OffsetInterval
+from odf_common.metadata.steps import SqlQueryStep
+from odf_common.ports.engine import Engine, MigrateRequest
+from odf_common.ports.store import ObjectKind
 from odf_verifier.integrity import Link
 from odf_verifier.replay import Replay
 from odf_verifier.report import Damage, Problem
-from odf_verifier.testing import Story
 
 A = a_dataset("a")
 TARGET: Any = SimpleNamespace(name="derivative")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pyarrow as pa
+from odf_testing.builders import a_chain, a_seed
 
 from odf_common.chain.state import ChainState
 from odf_common.data.columns import with_system_columns
@@ -12,7 +13,6 @@ from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import DatasetKind, DataSlice, ExecuteTransform, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.testing.builders import a_chain, a_seed
 from odf_verifier.replay import _differences
 
 INTERVAL = OffsetInterval(start=0, end=1)

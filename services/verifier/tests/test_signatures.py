@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from odf_testing.damage import flip, overwrite
 
 from odf_common.adapters.local.exported_dataset import FolderStore
 from odf_common.codec.signature import SIZE_LIMIT, encode_signature
@@ -11,7 +12,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.keys import generate
 from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.ports.store import ObjectKind
-from odf_common.testing.damage import flip, overwrite
 from odf_verifier.integrity import Link, check_chain
 from odf_verifier.report import Damage, Problem
 from odf_verifier.signatures import check_signatures

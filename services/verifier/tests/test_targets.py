@@ -4,15 +4,15 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from odf_testing.builders import a_chain, a_dataset, a_derivative, a_seed, a_transform
+from odf_testing.verifier import Story
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.keys import generate
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.environment import Environment
-from odf_common.testing.builders import a_chain, a_dataset, a_derivative, a_seed, a_transform
 from odf_verifier.targets import targets
-from odf_verifier.testing import Story
 
 
 @pytest.fixture

@@ -5,6 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from odf_testing.contracts import (
+    CONTENT,
+    NAME,
+    BlobStoreContract,
+    CatalogContract,
+    RefStoreContract,
+    a_dataset,
+    a_hash,
+    an_entry,
+)
 
 from odf_common.adapters.local import (
     CorruptName,
@@ -16,16 +26,6 @@ from odf_common.adapters.local import (
 )
 from odf_common.errors import HeadMoved, InvalidInput, StorageUnavailable
 from odf_common.ports.store import ObjectKind
-from odf_common.testing.contracts import (
-    CONTENT,
-    NAME,
-    BlobStoreContract,
-    CatalogContract,
-    RefStoreContract,
-    a_dataset,
-    a_hash,
-    an_entry,
-)
 
 
 class TestLocalBlobStore(BlobStoreContract):

@@ -1,11 +1,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
-from odf_common.hashing.multihash import Multihash
-from odf_common.ports.store import ObjectKind
-from odf_common.testing.contracts import (
+from odf_testing.contracts import (
     CONTENT,
     NAME,
     BlobStoreContract,
@@ -13,6 +9,10 @@ from odf_common.testing.contracts import (
     RefStoreContract,
     a_dataset,
 )
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.hashing.multihash import Multihash
+from odf_common.ports.store import ObjectKind
 
 
 class TestMemoryBlobStore(BlobStoreContract):

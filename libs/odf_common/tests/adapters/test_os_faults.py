@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore, durable, keys, layout
 from odf_common.adapters.local.exported_dataset import FolderStore
@@ -19,7 +20,6 @@ from odf_common.data.slices import CorruptSlice, read_slice
 from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable
 from odf_common.identity.keys import generate
 from odf_common.ports.store import ObjectKind
-from odf_common.testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
 PASSING = ("EDQUOT", "EIO", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EROFS", "ESTALE")
 NEEDING_A_PERSON = ("EACCES", "EISDIR", "ELOOP", "ENAMETOOLONG", "ENOTDIR", "EPERM")

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from odf_testing.redis import MemoryLocks
 
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
 from odf_common.embedded.kafka_redis import redis_server
 from odf_common.embedded.tcp_ports import allocate
 from odf_common.identity.did import DatasetId
 from odf_common.service.settings import child_environment
-from odf_common.testing.redis import MemoryLocks
 
 DATASET = DatasetId.of_key(bytes(32))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+from odf_testing.builders import a_query
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
@@ -21,7 +22,6 @@ from odf_common.metadata.engine import (
 from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import EngineSilent, QueryTooSlow
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
-from odf_common.testing.builders import a_query
 
 REQUEST = RawQueryRequest(
     input_data_paths=("in",), transform=a_query(SqlQueryStep(query="SELECT 1")), output_data_path="out"

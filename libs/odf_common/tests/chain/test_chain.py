@@ -2,15 +2,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-
-from odf_common.chain.compare import Ahead, Behind, Diverged, Equal, compare
-from odf_common.chain.walk import ChainBroken, blocks_between, fold, iterate
-from odf_common.codec.flatbuffers import block_hash, encode_block
-from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
-from odf_common.errors import ChainRuleViolated, NotFound, Unavailable
-from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, SetInfo
-from odf_common.testing.builders import (
+from odf_testing.builders import (
     AChain,
     a_block,
     a_chain,
@@ -21,6 +13,14 @@ from odf_common.testing.builders import (
     a_seed,
     a_time,
 )
+
+from odf_common.chain.compare import Ahead, Behind, Diverged, Equal, compare
+from odf_common.chain.walk import ChainBroken, blocks_between, fold, iterate
+from odf_common.codec.flatbuffers import block_hash, encode_block
+from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
+from odf_common.errors import ChainRuleViolated, NotFound, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import AddData, SetInfo
 
 VECTORS = Path(__file__).parents[4] / "tests" / "vectors" / "datasets"
 

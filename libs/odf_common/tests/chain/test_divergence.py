@@ -1,12 +1,4 @@
-from odf_common.chain.build_blocks import build_blocks
-from odf_common.chain.input_divergence import Agreement, Line, agreement
-from odf_common.errors import NotFound
-from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import SetDataSchema, SetInfo
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.schema import DataTypeOption, DataTypeString
-from odf_common.testing.builders import (
+from odf_testing.builders import (
     AChain,
     a_chain,
     a_dataset,
@@ -16,6 +8,15 @@ from odf_common.testing.builders import (
     a_step,
     some_result,
 )
+
+from odf_common.chain.build_blocks import build_blocks
+from odf_common.chain.input_divergence import Agreement, Line, agreement
+from odf_common.errors import NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import SetDataSchema, SetInfo
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.schema import DataTypeOption, DataTypeString
 
 A = a_dataset("a")
 WIDE = a_schema(**{name: DataTypeOption(inner=DataTypeString()) for name in ("city", "country")})

@@ -1,11 +1,4 @@
-from odf_common.chain.add_data import add_data_event
-from odf_common.chain.rules import admit
-from odf_common.chain.state import ChainState
-from odf_common.metadata.events import (
-    AddData,
-    DisablePushSource,
-)
-from odf_common.testing.builders import (
+from odf_testing.builders import (
     a_block,
     a_chain,
     a_checkpoint,
@@ -15,6 +8,14 @@ from odf_common.testing.builders import (
     a_source_state,
     a_time,
     some_data,
+)
+
+from odf_common.chain.add_data import add_data_event
+from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
+from odf_common.metadata.events import (
+    AddData,
+    DisablePushSource,
 )
 
 

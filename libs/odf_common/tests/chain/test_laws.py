@@ -4,6 +4,23 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from odf_testing.builders import (
+    a_block,
+    a_chain,
+    a_checkpoint,
+    a_dataset,
+    a_derivative,
+    a_hash,
+    a_polling_source,
+    a_push_source,
+    a_schema,
+    a_seed,
+    a_slice,
+    a_source_state,
+    a_time,
+    a_transform,
+)
+from odf_testing.profiles import examples
 
 from odf_common.chain.rules import FIRST_RULES, RULES, admit
 from odf_common.chain.state import ChainState
@@ -29,23 +46,6 @@ from odf_common.metadata.events import (
     SetVocab,
     UnknownEvent,
 )
-from odf_common.testing.builders import (
-    a_block,
-    a_chain,
-    a_checkpoint,
-    a_dataset,
-    a_derivative,
-    a_hash,
-    a_polling_source,
-    a_push_source,
-    a_schema,
-    a_seed,
-    a_slice,
-    a_source_state,
-    a_time,
-    a_transform,
-)
-from odf_common.testing.profiles import examples
 
 NAMES = st.sampled_from(["default", "b", "ü"])
 HASHES = st.none() | st.builds(a_hash, st.integers(0, 2))

@@ -2,26 +2,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-
-from odf_common.chain.rules import admit
-from odf_common.chain.state import ChainState
-from odf_common.errors import ChainRuleViolated
-from odf_common.metadata.events import (
-    AddData,
-    DisablePollingSource,
-    DisablePushSource,
-    ExecuteTransform,
-    KnownEvent,
-    MetadataEvent,
-    SetDataSchema,
-    SetInfo,
-    SetTransform,
-    TransformInput,
-    UnknownEvent,
-)
-from odf_common.metadata.schema import DataSchema, DataTypeInt64, DataTypeOption, DataTypeString
-from odf_common.metadata.steps import SqlQueryStep
-from odf_common.testing.builders import (
+from odf_testing.builders import (
     a_block,
     a_chain,
     a_checkpoint,
@@ -41,6 +22,25 @@ from odf_common.testing.builders import (
     some_data,
     some_result,
 )
+
+from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
+from odf_common.errors import ChainRuleViolated
+from odf_common.metadata.events import (
+    AddData,
+    DisablePollingSource,
+    DisablePushSource,
+    ExecuteTransform,
+    KnownEvent,
+    MetadataEvent,
+    SetDataSchema,
+    SetInfo,
+    SetTransform,
+    TransformInput,
+    UnknownEvent,
+)
+from odf_common.metadata.schema import DataSchema, DataTypeInt64, DataTypeOption, DataTypeString
+from odf_common.metadata.steps import SqlQueryStep
 
 A, B = a_dataset("a"), a_dataset("b")
 ROOT = a_chain().state

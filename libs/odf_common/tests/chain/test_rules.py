@@ -1,6 +1,26 @@
 from dataclasses import replace
 
 import pytest
+from odf_testing.builders import (
+    a_block,
+    a_chain,
+    a_checkpoint,
+    a_dataset,
+    a_derivative,
+    a_hash,
+    a_polling_source,
+    a_push_source,
+    a_query,
+    a_schema,
+    a_seed,
+    a_slice,
+    a_source_state,
+    a_step,
+    a_time,
+    a_transform,
+    some_data,
+    some_result,
+)
 
 from odf_common.chain import rules
 from odf_common.chain.rules import FIRST_RULES, RULES, admit
@@ -21,26 +41,6 @@ from odf_common.metadata.fetching import FetchStepEthereumLogs
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.schema import DataTypeInt64, DataTypeOption, DataTypeString
 from odf_common.metadata.steps import SqlQueryStep
-from odf_common.testing.builders import (
-    a_block,
-    a_chain,
-    a_checkpoint,
-    a_dataset,
-    a_derivative,
-    a_hash,
-    a_polling_source,
-    a_push_source,
-    a_query,
-    a_schema,
-    a_seed,
-    a_slice,
-    a_source_state,
-    a_step,
-    a_time,
-    a_transform,
-    some_data,
-    some_result,
-)
 
 A, B = a_dataset("a"), a_dataset("b")
 ROOT = a_chain().state

@@ -1,6 +1,19 @@
 from dataclasses import replace
 
 import pytest
+from odf_testing.builders import (
+    AChain,
+    a_chain,
+    a_checkpoint,
+    a_dataset,
+    a_derivative,
+    a_push_source,
+    a_schema,
+    a_seed,
+    a_slice,
+    a_time,
+    a_transform,
+)
 
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import (
@@ -30,19 +43,6 @@ from odf_common.metadata.events import (
 )
 from odf_common.metadata.schema import DataTypeOption, DataTypeString
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.testing.builders import (
-    AChain,
-    a_chain,
-    a_checkpoint,
-    a_dataset,
-    a_derivative,
-    a_push_source,
-    a_schema,
-    a_seed,
-    a_slice,
-    a_time,
-    a_transform,
-)
 
 A = a_dataset("a")
 

@@ -12,6 +12,8 @@ import flatbuffers
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from odf_testing.objects import JSON, TEXTS, objects, values
+from odf_testing.profiles import examples
 
 from odf_common.codec import yaml_syntax
 from odf_common.codec.flatbuffers import (
@@ -55,8 +57,6 @@ from odf_common.metadata.schema import (
 )
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepGeoJson, ReadStepParquet
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.testing.objects import JSON, TEXTS, objects, values
-from odf_common.testing.profiles import examples
 
 LAWS = settings(max_examples=examples(40))
 VECTORS = Path(__file__).parents[4] / "tests" / "vectors"

@@ -6,6 +6,8 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from odf_testing.objects import objects
+from odf_testing.profiles import examples
 
 from odf_common.codec.flatbuffers import (
     decode_block,
@@ -23,8 +25,6 @@ from odf_common.metadata.engine import RawQueryRequest
 from odf_common.metadata.events import AddData
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
-from odf_common.testing.objects import objects
-from odf_common.testing.profiles import examples
 
 LAWS = settings(max_examples=examples(15))
 

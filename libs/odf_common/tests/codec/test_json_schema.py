@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
+from odf_testing.manifests import derivative, ledger, root
+from odf_testing.objects import objects, values
+from odf_testing.profiles import examples
 
 from odf_common.codec.json_schema import NAMES, schema_of, text_of
 from odf_common.codec.manifests import (
@@ -28,9 +31,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.snapshot import DatasetSnapshot
-from odf_common.testing.manifests import derivative, ledger, root
-from odf_common.testing.objects import objects, values
-from odf_common.testing.profiles import examples
 
 HERE = Path(__file__).parents[4]
 VECTORS = HERE / "tests" / "vectors"

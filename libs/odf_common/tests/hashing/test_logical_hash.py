@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from odf_testing import plain_digest
+from odf_testing.profiles import examples
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing import arrow_digest_encoding
 from odf_common.hashing.logical import LogicalHasher, UnhashableType, logical_hash
 from odf_common.hashing.multihash import Multihash
-from odf_common.testing import plain_digest
-from odf_common.testing.profiles import examples
 
 VECTORS = Path(__file__).parents[4] / "tests" / "vectors" / "logical-hash"
 EXPECTED = json.loads((VECTORS / "expected.json").read_bytes())

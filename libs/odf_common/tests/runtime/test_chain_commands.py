@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
+from odf_testing.builders import a_chain, a_push_source, a_schema, a_seed
 
 from odf_common.cli import clients
 from odf_common.cli import main as cli
@@ -14,7 +15,6 @@ from odf_common.hashing import multibase
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
-from odf_common.testing.builders import a_chain, a_push_source, a_schema, a_seed
 
 INFOS = [SetInfo(description=str(number)) for number in range(30)]
 BLOCKS = a_chain(a_seed(), a_push_source(), a_schema(), *INFOS).blocks

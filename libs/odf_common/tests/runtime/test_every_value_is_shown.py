@@ -8,9 +8,9 @@ import pytest
 import yaml
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
+from odf_testing.profiles import examples
 
 from odf_common.cli.rows import print_records, record_rows
-from odf_common.testing.profiles import examples
 
 UNITS = ("s", "ms", "us", "ns")
 FIXED = [

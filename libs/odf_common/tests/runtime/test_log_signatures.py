@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from click.testing import CliRunner
+from odf_testing.builders import a_chain
 
 from odf_common.cli import clients
 from odf_common.cli.commands import log
@@ -15,7 +16,6 @@ from odf_common.codec.signature import encode_signature
 from odf_common.identity.keys import generate
 from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
-from odf_common.testing.builders import a_chain
 
 KEY = generate()
 SIGNER = str(SignerId.of_key(KEY))

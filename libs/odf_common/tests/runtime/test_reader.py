@@ -3,6 +3,7 @@ import time
 from collections.abc import Callable, Iterable
 
 import pytest
+from odf_testing.bus import MemoryBus, MemoryTopics
 
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.codec.bus import Envelope, body_of, decode, envelope
@@ -11,7 +12,6 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_COMMANDS, COORDINATOR_REPLIES, FIXED_TOPICS
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, Propose
 from odf_common.service.consumer_loop import Handler, Outgoing, Reader, Subscription
-from odf_common.testing.bus import MemoryBus, MemoryTopics
 
 DATASET = DatasetId.of_key(bytes(32))
 OTHER = next(  # in the same partition

@@ -1,6 +1,7 @@
 """What is counted of rejected messages, and how their places are written."""
 
 import pytest
+from odf_testing.builders import a_dataset
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.cli.commands.rejected import _place
@@ -17,7 +18,6 @@ from odf_common.dataset.rejects import (
 )
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
-from odf_common.testing.builders import a_dataset
 
 
 def place(offset: int) -> Place:

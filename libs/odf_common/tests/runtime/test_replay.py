@@ -7,6 +7,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odf_testing.builders import (
+    AChain,
+    a_chain,
+    a_checkpoint,
+    a_dataset,
+    a_derivative,
+    a_push_source,
+    a_query,
+    a_schema,
+    a_seed,
+    a_transform,
+    some_data,
+)
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.state import ChainState
@@ -43,19 +56,6 @@ from odf_common.ports.engine import (
     always,
 )
 from odf_common.ports.store import ObjectKind
-from odf_common.testing.builders import (
-    AChain,
-    a_chain,
-    a_checkpoint,
-    a_dataset,
-    a_derivative,
-    a_push_source,
-    a_query,
-    a_schema,
-    a_seed,
-    a_transform,
-    some_data,
-)
 
 A = a_dataset("a")
 WIDE = a_schema(**{name: DataTypeOption(inner=DataTypeString()) for name in ("city", "country")})

@@ -1,6 +1,7 @@
 from dataclasses import dataclass, field
 
 import pytest
+from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
@@ -8,7 +9,6 @@ from odf_common.errors import NotFound, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
-from odf_common.testing.builders import AChain, a_chain, a_dataset, a_seed
 
 
 @dataclass

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
-
-from odf_common.testing.profiles import examples, is_repeatable
+from odf_testing.profiles import examples, is_repeatable
 
 
 def tried() -> list[int]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from odf_testing.profiles import examples
 
 from odf_common.chain.state import ChainState
 from odf_common.data.columns import normalize_timestamps
@@ -33,7 +34,6 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_common.ports.store import ObjectKind
-from odf_common.testing.profiles import examples
 from odf_ingest.commit.commit_queue import Lanes
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import Reached

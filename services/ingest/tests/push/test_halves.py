@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from odf_testing.builders import a_query
 
 from odf_common.metadata.events import DisablePushSource
 from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson, Transform
 from odf_common.ports.engine import IsWanted
-from odf_common.testing.builders import a_query
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceStopped, SourceWaits
 from odf_ingest.prepare.preparer import Preparer

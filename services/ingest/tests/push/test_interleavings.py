@@ -10,6 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from odf_testing.builders import a_push_source
+from odf_testing.profiles import examples
 
 from odf_common.adapters.kafka import records
 from odf_common.adapters.kafka.quiet import Partition
@@ -18,8 +20,6 @@ from odf_common.adapters.memory import MemoryCatalog
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
 from odf_common.ports.store import CatalogEntry
-from odf_common.testing.builders import a_push_source
-from odf_common.testing.profiles import examples
 from odf_ingest.push import assigned_sources as owned
 from odf_ingest.push import reader, source_record
 from odf_ingest.push.assigned_sources import OwnedSources

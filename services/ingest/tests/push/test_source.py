@@ -3,11 +3,11 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from odf_testing.builders import a_dataset, a_push_source
 
 from odf_common.adapters.kafka.records import Chunk
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.testing.builders import a_dataset, a_push_source
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.preparer import Plan
 from odf_ingest.push.source import LONGEST, MOST, Limits, PushSource

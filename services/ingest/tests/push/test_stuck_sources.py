@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from odf_testing.builders import a_dataset, a_push_source, a_query, a_source_state, some_data
 from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryCatalog
@@ -21,7 +22,6 @@ from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.engine import QueryNotWanted, QueryTooSlow
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
-from odf_common.testing.builders import a_dataset, a_push_source, a_query, a_source_state, some_data
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push import assigned_sources, stalls
 from odf_ingest.push.inspector import Inspection, Inspector

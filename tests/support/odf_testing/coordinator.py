@@ -47,10 +47,10 @@ from odf_coordinator.operations.rebuild_data import Rebuilding
 from odf_coordinator.operations.references import References
 from odf_coordinator.operations.rollback import Diverged
 from odf_coordinator.storage.slice_index import Slices
-from odf_coordinator.testing_engine import PassingEngine
 from odf_coordinator.transforms.progress import Underway
 from odf_coordinator.transforms.runner import Transformer
 from odf_coordinator.transforms.scheduler import Scheduler
+from odf_testing.passing_engine import PassingEngine
 
 __all__ = ["Coordinator", "FakeBus", "FakeTopics", "NoIngest", "PassingEngine", "TickingClock"]
 

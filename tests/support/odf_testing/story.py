@@ -11,9 +11,9 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from odf_common.ports.bus import DEAD_LETTERS
-from odf_common.testing.chains import StoredChain, read_chain
-from odf_common.testing.embedded import PATIENCE, EmbeddedNode
-from odf_common.testing.manifests import Manifest, as_text
+from odf_testing.chains import StoredChain, read_chain
+from odf_testing.embedded import PATIENCE, EmbeddedNode
+from odf_testing.manifests import Manifest, as_text
 
 QUIET: Final = logging.getLogger("story.kafka")
 QUIET.setLevel(logging.CRITICAL)

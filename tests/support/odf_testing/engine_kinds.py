@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from odf_engine_spark.testing import FROM, HOUR, MINUTE, TO, Block, R, flight, reading
+from odf_testing.engine import FROM, HOUR, MINUTE, TO, Block, R, flight, reading
 
 Steps = Sequence[tuple[str, str] | str]
 NEAR = "f.origin = w.origin AND w.time_hour BETWEEN f.time_hour - INTERVAL 2 MINUTES AND f.time_hour + INTERVAL 1 MINUTE"

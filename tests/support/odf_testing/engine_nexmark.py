@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from odf_engine_spark.testing import Block
+from odf_testing.engine import Block
 
 START: Final = 1_700_000_000_000  # ms since the epoch
 _TURN: Final = 50

@@ -28,7 +28,7 @@ def load_profile() -> None:
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
     if is_repeatable():
         # It also tries constants of our modules that are imported by then: that depends on the tests before.
-        providers.HypothesisProvider._local_constants = property(lambda _: Constants())  # type: ignore[assignment]  # noqa: SLF001
+        providers.HypothesisProvider._local_constants = property(lambda _: Constants())  # type: ignore[assignment]
 
 
 def is_repeatable() -> bool:

@@ -11,7 +11,7 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
-from odf_common.testing.builders import AChain
+from odf_testing.builders import AChain
 from odf_verifier.targets import Target
 from odf_verifier.verification import Scope, Verdict, Verifier
 

@@ -51,7 +51,7 @@ class EmbeddedNode:
 
     def run(
         self, line: str, *, stdin: bytes | None = None, code: int = 0, timeout: float = COMMAND_SECONDS
-    ) -> Any:  # noqa: ANN401 - JSON
+    ) -> Any:
         """Run `odf LINE`, assert its exit code, and return its output: parsed where it is JSON, else as text."""
         words = shlex.split(line)
         done = subprocess.run(

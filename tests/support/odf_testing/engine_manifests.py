@@ -14,7 +14,7 @@ from odf_common.metadata.events import AddPushSource, SetTransform, SetVocab
 from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import vocabulary_of
-from odf_engine_spark.testing import Block, Chain, Derivative, Executes
+from odf_testing.engine import Block, Chain, Derivative, Executes
 
 _SYSTEM: Final = (
     pa.field("offset", offset_type(signed=False), nullable=False),

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from odf_common.testing.killer import Killed, Killer
+from odf_testing.killer import Killed, Killer
 
 _HERE: Final = threading.local()
 STUCK_SECONDS: Final = 60.0  # real ones; an actor that computes for longer waits for what never comes

@@ -9,8 +9,8 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from odf_common.testing.chains import OFFSET, SYSTEM_TIME, StoredChain
-from odf_common.testing.story import Row
+from odf_testing.chains import OFFSET, SYSTEM_TIME, StoredChain
+from odf_testing.story import Row
 
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday, as the epoch's first day
 

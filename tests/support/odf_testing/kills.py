@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from odf_common.testing.embedded import EmbeddedNode
-from odf_common.testing.story import Row, Sender, Story
+from odf_testing.embedded import EmbeddedNode
+from odf_testing.story import Row, Sender, Story
 
 JVM: Final = "the JVM"
 ENGINE: Final = "engine-spark"

@@ -1,1 +1,0 @@
-"""What tests share: port contracts, builders, and a whole node."""

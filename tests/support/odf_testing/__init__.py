@@ -1,0 +1,1 @@
+"""What tests, benchmarks and examples share: builders, fakes, embedded nodes, stories. No product imports it."""
