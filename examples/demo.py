@@ -30,7 +30,7 @@ NEXT = """
   odf add examples/nycflights      # what the demo had; or examples/trading, …
   odf status                       # how the node and its datasets are
   odf ingest flights FILE.ndjson   # then: odf pull --all, odf tail flights.late
-  odf --help                       # README.md, "A dataset of your own", has more
+  odf --help                       # docs/guide/getting-started.md has more
 """
 OUT = Console()
 ERR = Console(stderr=True)
