@@ -1,4 +1,4 @@
-"""What can go wrong while records are brought in; each names the facts a person needs."""
+"""Errors of ingest; each has the facts that a user needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from odf_common.ports.engine import QueryTooSlow
 
 @dataclass(eq=False, kw_only=True)
 class UnsupportedStep(InvalidInput):
-    """This node cannot perform the step."""
+    """This node does not support the step."""
 
     step: str
 
     def advice(self) -> str:
         """Return what to do."""
-        return "Choose another read format or merge strategy, or convert the data before it is pushed."
+        return "Choose another read format or merge strategy, or convert the data before pushing it."
 
 
 QUICKER: Final = (
-    "Commit an AddPushSource with a query that takes less, with `odf commit`: it continues with that."
+    "Commit an AddPushSource with a faster query, with `odf commit`: the source continues with that."
 )
 
 
@@ -34,7 +34,7 @@ class SourceStopped(Refused):
     dataset: str
 
     def __str__(self) -> str:
-        """Return the source, the error's name and its words."""
+        """Return the source, the error's message and its name."""
         return f"push source {self.source} is stopped: {self.text} ({self.reason})"
 
     def advice(self) -> str:
@@ -53,23 +53,23 @@ class SourceStopped(Refused):
             return (
                 "Nothing was retracted. If the snapshot is right: odf source set "
                 f"{which} maxRetractedShare=1, then odf source resume {which}. "
-                f"If it is not, leave it out: odf source skip {which}."
+                f"If it is not, skip it: odf source skip {which}."
             )
         return (
-            f"Nothing was skipped. Mend the cause, then: odf source resume {which}. "
-            f"Or leave the message out: odf source skip {which}."
+            f"Nothing was skipped. Fix the cause, then: odf source resume {which}. "
+            f"Or skip the message: odf source skip {which}."
         )
 
 
 @dataclass(eq=False, kw_only=True)
 class NothingCommitted(Refused):
-    """A push failed before it was proposed: it is not in the chain, and will not be."""
+    """A push failed before it was proposed, so it is not in the chain and never will be."""
 
     hint: str
 
     @classmethod
     def because(cls, error: OdfError) -> Self:
-        """Return the refusal in the words of what went wrong."""
+        """Return the refusal for an error."""
         return cls(
             reason=cls.__name__,
             text=f"{error}; nothing was committed",
@@ -98,18 +98,17 @@ class SnapshotRetractsTooMuch(Refused):
 
 @dataclass(eq=False, kw_only=True)
 class HalfCorrection(InvalidInput):
-    """A record is half a correction; the first `whole` records of the batch have both halves of theirs.
-
-    `may_come` tells whether each half that is missing is a +C: those may lie behind the batch.
-    """
+    """A record is half a correction."""
 
     whole: int
+    """The first `whole` records of the batch contain only complete corrections."""
     may_come: bool
+    """Whether only +C records are missing: those may follow after the batch."""
 
 
 @dataclass(eq=False, kw_only=True)
 class HalfMissing(OdfError):
-    """The other half of a correction has not come up to `end`, by partition; `tries` were made before."""
+    """The other half of a correction has not arrived up to `end`, by partition, after `tries` batches."""
 
     end: Mapping[int, int]
     tries: int
@@ -122,7 +121,7 @@ class HalfMissing(OdfError):
 
 @dataclass(eq=False, kw_only=True)
 class SourceWaits(Refused):
-    """The push source waits for a message that has not come; `reason` and `text` are those of what lacks it."""
+    """The push source waits for a message that has not arrived; `reason` and `text` are those of the error."""
 
     source: str
     dataset: str
@@ -134,26 +133,26 @@ class SourceWaits(Refused):
     def advice(self) -> str:
         """Return what to do."""
         return (
-            "Nothing was skipped; it continues by itself as soon as the other half is in the topic. "
-            f"If that never comes, leave this half out: odf source skip {self.dataset} --source {self.source}."
+            "Nothing was skipped; it continues automatically as soon as the other half is in the topic. "
+            f"If that never arrives, skip this half: odf source skip {self.dataset} --source {self.source}."
         )
 
 
 @dataclass(eq=False, kw_only=True)
 class SourceRetries(Refused):
-    """Something stands in the push source's way that may pass; it is tried again."""
+    """A problem that may be transient blocks the push source; it is retried."""
 
     source: str
     remedy: str = ""
 
     def __str__(self) -> str:
-        """Return the source, and what is in its way."""
+        """Return the source, and the problem."""
         what = f"push source {self.source}" if self.source else "the dataset"
-        return f"{what} is tried again: {self.text}"
+        return f"{what} is being retried: {self.text}"
 
     def advice(self) -> str:
         """Return what to do."""
-        return self.remedy or "Nothing was skipped; it continues by itself once the cause is mended."
+        return self.remedy or "Nothing was skipped; it continues automatically once the cause is fixed."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -170,7 +169,7 @@ class SourceQueries(Refused):
 
     def advice(self) -> str:
         """Return what to do."""
-        return f"If it takes five minutes the source stops, so that others get on. {QUICKER}"
+        return f"After five minutes the source stops, so that it does not block others. {QUICKER}"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -182,16 +181,16 @@ class TopicReplaced(OdfError):
     actual: str
 
     def __str__(self) -> str:
-        """Return that it is another topic, and how that comes."""
+        """Return both topic ids, and the possible causes."""
         return (
-            f"its topic was replaced: {self.topic} has the id {self.actual}, {self.expected} was read before; it was "
-            "deleted and created again, or the dataset was fed elsewhere"
+            f"its topic was replaced: {self.topic} has the id {self.actual}, but {self.expected} was read before; it "
+            "was deleted and created again, or the dataset was fed on another node"
         )
 
 
 @dataclass(eq=False, kw_only=True)
 class TopicGone(OdfError):
-    """The push topic that was read before is not there any more."""
+    """The push topic that was read before no longer exists."""
 
     topic: str
 
@@ -202,13 +201,13 @@ class TopicGone(OdfError):
 
 @dataclass(eq=False, kw_only=True)
 class NoTopic(NotFound):
-    """The push source has no topic here yet."""
+    """The push source has no topic on this node yet."""
 
     dataset: str
 
     def advice(self) -> str:
         """Return what creates it."""
-        return f"`odf pull {self.dataset}` creates it, where the dataset is ours"
+        return f"`odf pull {self.dataset}` creates it, if this node owns the dataset"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -224,7 +223,7 @@ class RecordsLost(OdfError):
         """Return which messages are lost."""
         return (
             f"messages were lost: {self.topic} begins at offset {self.low} of partition {self.partition}, "
-            f"{self.next} is to be read; they expired or were deleted"
+            f"but {self.next} is next; they expired or were deleted"
         )
 
 
@@ -238,10 +237,10 @@ class PositionBeyondEnd(OdfError):
     high: int
 
     def __str__(self) -> str:
-        """Return where the topic ends, and where it should be read."""
+        """Return where the topic ends, and the position to read from."""
         return (
             f"its topic ends too early: {self.topic} ends at offset {self.high} of partition {self.partition}, "
-            f"{self.next} is to be read; it was cut, or the dataset was fed elsewhere"
+            f"but {self.next} is next; it was truncated, or the dataset was fed on another node"
         )
 
 
@@ -259,9 +258,9 @@ class AlreadyCommitted(OdfError):
 
 @dataclass(eq=False, kw_only=True)
 class KeyReused(InvalidInput):
-    """A file is pushed with an idempotency key with which another one was committed."""
+    """A file is pushed with an idempotency key that was used for another file."""
 
-    text: str = "other content was committed with this idempotency key; none of this file is"
+    text: str = "other content was committed with this idempotency key; nothing of this file was committed"
     key: str
 
     def advice(self) -> str:
@@ -271,7 +270,7 @@ class KeyReused(InvalidInput):
 
 @dataclass(eq=False, kw_only=True)
 class PositionMoved(OdfError):
-    """The chain stands at another position of the topic than the batch begins at; read again from there."""
+    """The chain is at another position of the topic than the batch's start; read again from there."""
 
     source: str
 
@@ -286,14 +285,14 @@ class RecordRejected(OdfError):
     why: str
 
     def __str__(self) -> str:
-        """Return the message and why it is no record."""
+        """Return the message and why it is not a record."""
         where = f"message {self.partition}/{self.offset} of topic {self.topic}"
         return f"{where} is not a record: {self.why}; the source stops there (badRecords=stop)"
 
 
 @dataclass(eq=False, kw_only=True)
 class TooManyRejected(OdfError):
-    """More messages of a batch are not records than the source is set to reject."""
+    """A batch has more messages that are not records than the source may reject."""
 
     topic: str
     rejected: int
@@ -302,14 +301,14 @@ class TooManyRejected(OdfError):
     why: str
 
     def __str__(self) -> str:
-        """Return both counts, and why the first message is no record."""
+        """Return both counts, and why the first message is not a record."""
         return (
             f"{self.rejected} of {self.messages} messages of topic {self.topic} are not records, "
             f"more than maxRejectedShare={self.limit:g} allows; the first: {self.why}"
         )
 
 
-# Why the topic is not the one that the chain knows: accepting it as it is, is a person's decision.
+# The topic is not as the chain knows it; only a user can decide to accept it as it is.
 OF_TOPIC: Final = frozenset(
     one.__name__ for one in (TopicReplaced, TopicGone, RecordsLost, PositionBeyondEnd)
 )
@@ -321,7 +320,7 @@ STORAGE_FAULTS: Final = frozenset(
 
 
 def is_storage_fault(error: Exception) -> TypeGuard[OdfError]:
-    """Return whether an error is about a dataset's files, here or at the coordinator, and not about its records."""
+    """Return whether an error concerns a dataset's files, here or in the coordinator, and not its records."""
     if isinstance(error, Refused):
         return error.reason in STORAGE_FAULTS
     return isinstance(error, Damaged | StorageUnavailable)

@@ -1,4 +1,4 @@
-"""What ingest tells Prometheus of itself."""
+"""Prometheus metrics of ingest."""
 
 from contextlib import suppress
 from typing import Final
@@ -8,10 +8,12 @@ from prometheus_client import Counter, Gauge, Histogram
 RECORDS: Final = Counter("odf_ingest_records_total", "Records committed.", ("dataset", "source"))
 BAD: Final = Counter(
     "odf_ingest_dead_letters_total",
-    "Messages that were rejected: they are dead letters.",
+    "Rejected messages, now dead letters.",
     ("dataset", "source"),
 )
-LAG: Final = Gauge("odf_ingest_lag", "Messages waiting in the push topic.", ("dataset", "source"))
+LAG: Final = Gauge(
+    "odf_ingest_lag", "Messages in the push topic that are not ingested yet.", ("dataset", "source")
+)
 STOPPED: Final = Gauge("odf_ingest_stopped", "1 while the source is stopped.", ("dataset", "source"))
 SECONDS: Final = Histogram(
     "odf_ingest_seconds",
@@ -21,7 +23,7 @@ SECONDS: Final = Histogram(
 
 
 def forget(dataset: str, source: str) -> None:
-    """Give back what is kept of a source that is gone."""
+    """Remove the metrics of a removed source."""
     for metric in (RECORDS, BAD, LAG, STOPPED):
         with suppress(KeyError):
             metric.remove(dataset, source)

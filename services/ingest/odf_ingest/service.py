@@ -1,4 +1,4 @@
-"""Wiring of the ingest service: the only file where its parts meet the adapters."""
+"""Wires the ingest service: the only module where its parts meet the adapters."""
 
 import gc
 import threading
@@ -33,14 +33,14 @@ from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import Limits
 
-READERS: Final = 2  # batches that are parsed at a time
-COMMITTERS: Final = 8  # datasets that commit at a time, not counting those whose commit has stalled
-QUERIES: Final = 4  # sources' queries at a time, as many as the engine runs
-INSPECTORS: Final = 2  # datasets that are looked at, at a time
+READERS: Final = 2  # batches parsed in parallel
+COMMITTERS: Final = 8  # datasets committing in parallel, not counting stalled commits
+QUERIES: Final = 4  # parallel preprocessing queries, as many as the engine runs
+INSPECTORS: Final = 2  # datasets inspected in parallel
 
 
 def build(env: Environment) -> Service:
-    """Return the service: it reads push topics, takes pushed files, and proposes what it made of them."""
+    """Return the service: it reads push topics, accepts pushed files, and proposes their records."""
     _tune_collector()
     replies = Replies(env.bus)
     preparer = Preparer(Preprocessor(env.engine, env.blobs.scratch))
@@ -130,12 +130,12 @@ def _servicer(
 
 
 def _warm(_: threading.Event) -> None:
-    """Have Arrow import pandas, which it does at its first conversion, before the first batch waits for that."""
+    """Let Arrow import pandas at startup, which the first conversion would otherwise do during the first batch."""
     pa.chunked_array([[0]]).to_numpy()
 
 
 def _tune_collector() -> None:
-    """Keep the collector off what was imported, and from counting every message that is taken."""
+    """Exclude imported objects from garbage collection, and run it less often: each message is an object."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 50)

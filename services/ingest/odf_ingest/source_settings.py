@@ -1,7 +1,7 @@
-"""What this node does with a push source beyond what its manifest can say: policies, kept beside the dataset.
+"""This node's policies for push sources, which manifests cannot express.
 
-The chain's metadata has no place for them, and they change no hash: two nodes may treat bad records differently.
-They are one note of the dataset, `sources`: a JSON object of settings by source name.
+The chain's metadata has no field for them, and they affect no hash: two nodes may treat bad records differently. They
+are stored in one note of the dataset, `sources`: a JSON object of settings by source name.
 """
 
 import json
@@ -18,22 +18,22 @@ NOTE: Final = "sources"
 
 
 class BadRecords(StrEnum):
-    """What becomes of a message that is not a record of the source."""
+    """What to do with a message that is not a record of the source."""
 
-    DEAD_LETTER = "dead-letter"  # it is set aside, the others are committed
-    STOP = "stop"  # the source stops before it, until someone decides
+    DEAD_LETTER = "dead-letter"  # reject it, commit the others
+    STOP = "stop"  # stop the source before it, until a user decides
 
 
 class EmptySnapshot(StrEnum):
     """What a snapshot without records means."""
 
-    RETRACT = "retract"  # the source is empty now: every row is retracted
-    REFUSE = "refuse"  # something is wrong with whoever sent it
+    RETRACT = "retract"  # the source is empty: retract every row
+    REFUSE = "refuse"  # treat it as an error of the producer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """Policies of one push source; the defaults are those of a source that nobody has configured."""
+    """Policies of one push source, with their defaults."""
 
     bad_records: BadRecords = BadRecords.DEAD_LETTER
     max_rejected_share: float = 1.0
@@ -58,10 +58,10 @@ class SourceSettings:
         values: dict[str, object] = {}
         for key, value in plain.items():
             if key not in known:
-                text = f"there is no such setting of a source; there are {', '.join(known)}"
+                text = f"unknown setting of a source; choose from {', '.join(known)}"
                 raise InvalidInput(where=key, text=text)
             values[known[key].name] = _parsed(key, str(value), getattr(cls(), known[key].name))
-        return cls(**values)  # type: ignore[arg-type]  # each was parsed to the type of its default
+        return cls(**values)  # type: ignore[arg-type]  # each was parsed to its default's type
 
     def plain(self) -> dict[str, object]:
         """Return all settings by key, as `from_plain` takes them."""
@@ -75,12 +75,12 @@ class SourceSettings:
 
 
 def load_settings(blobs: BlobStore, dataset: DatasetId, source: str) -> SourceSettings:
-    """Return the settings of a source; the defaults for what was never set. Raises `InvalidInput` if damaged."""
+    """Return the settings of a source, with defaults. Raises `InvalidInput` if they are damaged."""
     return SourceSettings.from_plain(_read(blobs, dataset).get(source, {}))
 
 
 def save_settings(blobs: BlobStore, dataset: DatasetId, source: str, settings: SourceSettings) -> None:
-    """Keep the settings of a source, durably; only those that are not the defaults are written."""
+    """Store the settings of a source durably; defaults are not written."""
     usual = SourceSettings().plain()
     own = {key: value for key, value in settings.plain().items() if value != usual[key]}
     others = {name: one for name, one in _read(blobs, dataset).items() if name != source}

@@ -114,7 +114,7 @@ def test_what_is_dropped_is_open_no_longer_and_the_next_reason_is_told(rejected:
     assert load_reasons(bench.blobs, bench.dataset) == {"default": "second"}
     told = bench.coordinator.sent[-1][1].ingest_progress
     assert (told.source_name, told.rejected, told.rejected_reason) == ("", 2, "second")
-    with pytest.raises(NotFound, match="an open rejected message at 0/1 does not exist"):
+    with pytest.raises(NotFound, match="open rejected message 0/1 does not exist"):
         made.drop(bench.dataset, [Wanted(source="", partition=0, offset=1)])
 
 

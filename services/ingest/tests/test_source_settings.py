@@ -41,7 +41,7 @@ def test_only_what_is_named_changes() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("badRecord", "stop", "badRecord: there is no such setting of a source; there are badRecords, "),
+        ("badRecord", "stop", "badRecord: unknown setting of a source; choose from badRecords, "),
         ("badRecords", "ignore", "badRecords: expected one of dead-letter, stop, got 'ignore'"),
         ("maxRetractedShare", "most", "maxRetractedShare: expected a number, got 'most'"),
         ("maxRetractedShare", "1.5", "maxRetractedShare: expected 0 to 1, got 1.5"),

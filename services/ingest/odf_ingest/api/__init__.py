@@ -1,1 +1,1 @@
-"""What others say to ingest: gRPC calls of the `odf` command and messages of the bus."""
+"""The API of ingest: gRPC calls and bus messages."""

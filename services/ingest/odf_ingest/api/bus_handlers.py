@@ -1,4 +1,4 @@
-"""What ingest reacts to on the bus."""
+"""Handlers of bus messages."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,24 +13,24 @@ from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.push.assigned_sources import OwnedSources
 from odf_ingest.push.reader import PushReader
 
-COMMANDS: Final = 8  # datasets at a time whose sources are resumed; finding a bad message takes a while
+COMMANDS: Final = 8  # threads for commands; finding a bad message takes a while
 
 
 class Notices:
-    """Tells the reader what has changed elsewhere."""
+    """Passes changes made elsewhere to the reader."""
 
     def __init__(self, reader: PushReader, owned: OwnedSources, lanes: Lanes) -> None:
-        """Have everything done on the reader's thread."""
+        """All actions run on the reader's thread."""
         self._lanes = lanes
         self._reader = reader
         self._owned = owned
 
     def on_notification(self, message: Envelope) -> Iterable[Outgoing]:
-        """Look at datasets that have changed."""
+        """Inspect changed datasets, and drop removed ones."""
         match message.WhichOneof("body"):
             case "committed" if not message.committed.is_derivative:
                 dataset, alias = DatasetId.parse(message.dataset_id), message.committed.alias
-                # Of what was committed from here, everything is known.
+                # This process's own commits need no inspection.
                 if not self._lanes.is_own(dataset, message.committed.head):
                     self._reader.request(lambda: self._owned.look(dataset, alias))
             case "dataset_removed":
@@ -41,7 +41,7 @@ class Notices:
         return ()
 
     def on_owned(self, partitions: frozenset[int]) -> None:
-        """Read what is owned now."""
+        """Read the sources of the assigned partitions."""
         self._reader.request(lambda: self._owned.own(partitions))
 
 

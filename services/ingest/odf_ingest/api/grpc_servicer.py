@@ -1,4 +1,4 @@
-"""gRPC `Ingest`: pushing whole batches, and waiting for the push topics to be drained."""
+"""The gRPC service `Ingest`: pushes of files, drains of push topics, operations on sources."""
 
 import shutil
 import uuid
@@ -31,7 +31,7 @@ NAME = "odf.node.v1.Ingest"
 
 
 class IngestServicer(ingest_pb2_grpc.IngestServicer):
-    """Answers when what was asked for is committed."""
+    """Serves ingest's calls; each returns once its effect is committed."""
 
     def __init__(  # noqa: PLR0913 - all by name
         self,
@@ -47,7 +47,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         staging: Staging,
         scratch: Callable[[], Path],
     ) -> None:
-        """Find handed-over files in `staging`; what is received lies in folders that `scratch` makes."""
+        """Staged files are in `staging`; received ones are stored in folders from `scratch`."""
         self._catalog = catalog
         self._lanes = lanes
         self._preparer = preparer
@@ -62,7 +62,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self._scratch = scratch
 
     def register(self, server: grpc.Server) -> tuple[str, ...]:
-        """Answer calls of the server."""
+        """Add the service to a server; return its name."""
         ingest_pb2_grpc.add_IngestServicer_to_server(self, server)
         return (NAME,)
 
@@ -70,10 +70,10 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Push(  # noqa: N802 - gRPC's name
         self, request_iterator: Iterator[ingest_pb2.PushPart], context: grpc.ServicerContext
     ) -> ingest_pb2.PushReply:
-        """Commit one batch; raises `InvalidInput` with the place of the first fault, and then nothing is committed."""
+        """Commit one batch; raises `InvalidInput` for the first error, and then nothing is committed."""
         first = next(request_iterator, None)
         if first is None or first.WhichOneof("part") != "header":
-            raise InvalidInput(text="a push begins with its header")
+            raise InvalidInput(text="a push must start with its header")
         header = first.header
         entry = self._entry(header.ref)
         source = chosen_source(self._lanes.state(entry.dataset_id), header.source_name)
@@ -81,7 +81,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         try:
             file = folder / "batch"
             if header.staged:
-                # Its command may be killed at any time; from here on it is ours.
+                # The command may be killed at any time, so take the file over.
                 shutil.move(self._staged(header.staged), file)
             else:
                 _receive(request_iterator, file)
@@ -92,7 +92,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Drain(  # noqa: N802 - gRPC's name
         self, request: ingest_pb2.DrainRequest, context: grpc.ServicerContext
     ) -> Iterator[ingest_pb2.DrainProgress]:
-        """Tell how many messages wait until none does; raises `SourceStopped`."""
+        """Yield the number of waiting messages until there are none; raises `SourceStopped`."""
         entry = self._entry(request.ref)
         for progress in self._drains.wait(entry):
             if not context.is_active():
@@ -104,7 +104,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Stuck(  # noqa: N802 - gRPC's name
         self, request: ingest_pb2.StuckRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.StuckReply:
-        """Return which sources are stopped or wait, and why."""
+        """Return the stalled sources, and why."""
         sources = [
             ingest_pb2.StuckReply.Source(
                 dataset_id=str(dataset),
@@ -120,13 +120,13 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def CancelPush(  # noqa: N802 - gRPC's name
         self, request: ingest_pb2.CancelPushRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.CancelPushReply:
-        """Withdraw a push; its own call answers with what became of it."""
+        """Cancel a push; its own call returns the outcome."""
         return ingest_pb2.CancelPushReply(found=self._pushes.withdraw(request.idempotency_key))
 
     def Rejected(  # noqa: N802 - gRPC's name
         self, request: ingest_pb2.RejectedRequest, context: grpc.ServicerContext
     ) -> Iterator[ingest_pb2.RejectedPart]:
-        """Iterate over rejected messages that nobody has decided about, then tell how many there are."""
+        """Iterate over rejected messages that await a decision, then yield their counts."""
         dataset = self._entry(request.ref).dataset_id
         found = 0
         for letter in self._rejected.open(dataset, [_wanted(one) for one in request.places]):
@@ -150,19 +150,19 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             case ingest_pb2.SettleRejectedRequest.DROP:
                 settled = self._rejected.drop(dataset, wanted)
             case _:
-                raise InvalidInput(text="say whether to retry or to drop rejected messages")
+                raise InvalidInput(text="specify whether to retry or drop rejected messages")
         return ingest_pb2.SettleRejectedReply(settled=settled.count, cut=settled.cut, open=settled.open)
 
     def ShowSources(  # noqa: N802 - gRPC's name
         self, request: ingest_pb2.SourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SourcesReply:
-        """Return how a dataset's push sources stand."""
+        """Return the state of a dataset's push sources."""
         return self._sources(self._entry(request.ref), request.source_name)
 
     def ResumeSource(  # noqa: N802 - gRPC's name
         self, request: ingest_pb2.ResumeSourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.ResumeSourceReply:
-        """Continue with a stopped source; answered when a new position is committed."""
+        """Resume a stopped source; returns once a new position is committed."""
         done = self._commands.resume(self._entry(request.ref), request.source_name, request.start)
         return ingest_pb2.ResumeSourceReply(
             source_name=done.source, head=str(done.head or ""), next=done.next
@@ -171,7 +171,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def SkipMessage(  # noqa: N802 - gRPC's name
         self, request: ingest_pb2.SourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SkipMessageReply:
-        """Leave out the message at which a source is stopped; answered when it is a dead letter."""
+        """Skip the message at which a source is stopped; returns once it is a dead letter."""
         entry = self._entry(request.ref)
         done = self._commands.skip(entry, request.source_name)
         if done.skipped is None:
@@ -188,7 +188,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def SetSource(  # noqa: N802 - gRPC's name
         self, request: ingest_pb2.SetSourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SourcesReply:
-        """Change settings of a source; returns how it stands."""
+        """Change settings of a source; return its state."""
         entry = self._entry(request.ref)
         return self._sources(entry, self._control.change(entry, request.source_name, request.changes))
 

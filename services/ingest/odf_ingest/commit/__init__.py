@@ -1,1 +1,1 @@
-"""From prepared records to a committed block: one queue per dataset, merge, slice, proposal, and again on conflict."""
+"""From prepared records to a committed block: one queue per dataset, merge, slice, proposal, retry on conflict."""

@@ -1,4 +1,4 @@
-"""Lanes: what is committed to one dataset goes one after another, whatever brings it."""
+"""Lanes: commits to one dataset are serialized, whether from topics, files or commands."""
 
 import threading
 from concurrent.futures import Executor
@@ -16,7 +16,7 @@ from odf_ingest.history.history import DatasetHistory
 
 
 class Lane:
-    """One dataset's: tasks that run in order, queries that do, and a lock that every commit takes."""
+    """One dataset's lane: ordered tasks, ordered queries, and a lock that every commit holds."""
 
     def __init__(
         self, dataset: DatasetId, history: DatasetHistory, pool: Executor, queries: Executor
@@ -27,11 +27,11 @@ class Lane:
         self.lock = threading.Lock()
         self.tasks = SerialQueue(pool)
         self.queries = SerialQueue(queries)
-        self.committed: Multihash | None = None  # the head after its last commit from here
+        self.committed: Multihash | None = None  # the head after this process's last commit
 
 
 class Lanes:
-    """The lanes of all datasets that this process has met."""
+    """The lanes of all datasets that this process has used."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Lanes:
         pool: Executor,
         queries: Executor | None = None,
     ) -> None:
-        """Commit through `committer`; run tasks on `pool`, and what waits for the engine on `queries`."""
+        """Commit through `committer`; run tasks on `pool`, and calls that wait for the engine on `queries`."""
         self._blobs = blobs
         self._states = states
         self._committer = committer
@@ -61,14 +61,14 @@ class Lanes:
             return known
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop what is known of a dataset that has gone."""
+        """Drop the lane and states of a deleted dataset."""
         with self._mutex:
             self._lanes.pop(dataset, None)
         self._states.forget(dataset)
 
     @guarded
     def commit(self, dataset: DatasetId, batch: Batch) -> Outcome:
-        """Return when the batch is in the chain; see `BatchCommitter.commit`."""
+        """Commit the batch; see `BatchCommitter.commit`."""
         lane = self.lane(dataset)
         with lane.lock:
             outcome = self._committer.commit(lambda: self.state(dataset), lane.history, batch)
@@ -76,17 +76,17 @@ class Lanes:
             return outcome
 
     def is_own(self, dataset: DatasetId, head: bytes) -> bool:
-        """Return whether the head is the one that this process has committed last."""
+        """Return whether the head is from this process's last commit."""
         with self._mutex:
             lane = self._lanes.get(dataset)
         return lane is not None and lane.committed is not None and lane.committed.raw == head
 
     def current(self, dataset: DatasetId) -> ChainState | None:
-        """Return the state at the dataset's head, None while it has no blocks."""
+        """Return the state at the dataset's head; None if it has no blocks."""
         return self._states.current(dataset)
 
     def state(self, dataset: DatasetId) -> ChainState:
-        """Return the state at the dataset's head; raises `NotFound` when it is gone."""
+        """Return the state at the dataset's head; raises `NotFound` if it was deleted."""
         state = self._states.current(dataset)
         if state is None:
             raise NotFound(what=f"dataset {dataset}")

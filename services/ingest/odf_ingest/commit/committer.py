@@ -1,6 +1,7 @@
-"""Committing a batch: draft, propose, and again when another commit was first.
+"""Commits a batch: draft, propose, and retry if another commit came first.
 
-Whether a batch is in the chain, the chain alone says: by the position, or the receipt, in its source state.
+Only the chain decides whether a batch is committed: by the position, or the receipt, in its source state. That makes
+ingestion exactly-once.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,7 @@ Current = Callable[[], ChainState]
 
 
 class Batch(Protocol):
-    """What is to be committed to one source."""
+    """A batch to commit to one source."""
 
     @property
     def source(self) -> str:
@@ -36,30 +37,30 @@ class Batch(Protocol):
 
     @property
     def may_be_empty(self) -> bool:
-        """Tell whether it is committed for its position's sake when it appends nothing."""
+        """Return whether it is committed even if it appends nothing, to record its position."""
 
     def check(self, position: SourcePosition) -> None:
-        """Return if the batch follows on a position; raises `AlreadyCommitted`, or why it cannot be committed."""
+        """Raise `AlreadyCommitted`, or why the batch cannot be committed, unless it follows the position."""
 
     def prepare(self, state: ChainState) -> Prepared:
-        """Return the records as a state of the chain wants them."""
+        """Return the records, prepared for a state of the chain."""
 
     def left_of(self, error: InvalidInput) -> Prepared:
-        """Return what is left of the batch, which cannot be merged as a whole, or raise the error.
+        """Reduce a batch that cannot be merged as a whole, or raise the error.
 
-        What is left is less than there was, and the batch from then on.
+        The result is smaller than before, and is the batch from then on.
         """
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
-        """Return the position behind the batch, and the watermark there; bad records are put aside, durably."""
+        """Return the position after the batch, and its watermark; write bad records to the dead letters durably."""
 
     def before_proposal(self) -> None:
-        """Raise to leave the batch uncommitted: after this it cannot be taken back."""
+        """Last chance to raise and leave the batch uncommitted: a proposal cannot be withdrawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The state that holds the batch, and how many records it appended; `is_new` unless nothing was to be done."""
+    """The state with the batch, and the number of appended records; `is_new`: this call committed it."""
 
     state: ChainState
     count: int
@@ -67,7 +68,7 @@ class Outcome:
 
 
 class BatchCommitter:
-    """Commits batches; each dataset's by one thread at a time."""
+    """Commits batches; one thread per dataset at a time."""
 
     def __init__(self, states: ChainStates, drafter: Drafter, proposals: Proposals) -> None:
         """Use these parts."""
@@ -76,7 +77,7 @@ class BatchCommitter:
         self._proposals = proposals
 
     def commit(self, current: Current, history: DatasetHistory, batch: Batch) -> Outcome:
-        """Return when the batch is in the chain. Raises what `batch` raises, `Refused`, `Unavailable`, `NotFound`."""
+        """Commit the batch. Raises what `batch` raises, `Refused`, `Unavailable`, `NotFound`."""
         while True:
             state = current()
             position = position_of(state, batch.source)
@@ -102,7 +103,7 @@ class BatchCommitter:
     def _merged(
         self, state: ChainState, batch: Batch, past: History, settings: SourceSettings
     ) -> tuple[Prepared, Merged]:
-        """Return what of the batch can be merged, and that merged."""
+        """Return the mergeable part of the batch, and its merge result."""
         prepared = batch.prepare(state)
         while True:
             try:
@@ -111,7 +112,7 @@ class BatchCommitter:
                 prepared = batch.left_of(error)
 
     def _is_committed(self, draft: Draft, current: Current) -> bool:
-        """Propose until there is an answer; False when the batch has to be drafted again."""
+        """Propose until there is a reply; return False if the batch has to be drafted again."""
         while True:
             answer = self._proposals.propose(draft)
             match answer:
@@ -122,7 +123,7 @@ class BatchCommitter:
                 case bus.Refused():
                     raise Refused(reason=answer.code, text=answer.text)
                 case None:
-                    log.warning("no answer to a proposal", dataset=str(draft.before.dataset_id))
+                    log.warning("no reply to a proposal", dataset=str(draft.before.dataset_id))
                     if current().head != draft.before.head:
                         return False
                 case _:
@@ -130,7 +131,7 @@ class BatchCommitter:
 
 
 def position_of(state: ChainState, source: str) -> SourcePosition:
-    """Return how far the source was read as of a state of the chain."""
+    """Return a source's position in a state of the chain."""
     known = state.source_states.get(source)
     if known is None or known.kind != KIND:
         return SourcePosition()

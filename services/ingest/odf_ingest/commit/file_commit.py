@@ -1,4 +1,4 @@
-"""A file as something to commit: whole or not at all, once for each key."""
+"""A file to commit: atomically, once per idempotency key."""
 
 import hashlib
 from collections.abc import Callable
@@ -24,14 +24,14 @@ from odf_ingest.prepare.preparer import Plan, Prepared, Preparer, plan_of
 class FileCommit:
     """Port `Batch` for one file.
 
-    One that appends nothing is committed for its receipt's sake, where the client has given the key: a late repeat
-    would otherwise undo what was pushed in between.
+    If the client gave the key, even a file that appends nothing is committed, for its receipt: otherwise a late repeat
+    could undo what was pushed in between.
     """
 
     def __init__(
         self, source: str, batch: FileBatch, preparer: Preparer, is_wanted: Callable[[], bool] = lambda: True
     ) -> None:
-        """Read the file with `preparer`, again only if the source changes meanwhile; stop once it is not wanted."""
+        """Read the file with `preparer`, again only if the source changes; stop once `is_wanted` returns False."""
         self.source = source
         self.may_be_empty = not batch.is_key_generated
         self._batch = batch
@@ -42,7 +42,7 @@ class FileCommit:
         self._is_proposed = False
 
     def check(self, position: SourcePosition) -> None:
-        """Raise `AlreadyCommitted` if the batch's key is among the receipts, `KeyReused` if that was another file's."""
+        """Raise `AlreadyCommitted` if the key is among the receipts, `KeyReused` if it was another file's."""
         if position.has_receipt(self._batch.key):
             if position.contents.get(self._batch.key, self._content) != self._content:
                 raise KeyReused(key=run_of(self._batch.key))
@@ -61,7 +61,7 @@ class FileCommit:
         return self._read[1]
 
     def left_of(self, error: InvalidInput) -> Prepared:
-        """Raise the error: a file is taken as a whole."""
+        """Raise the error: a file is committed as a whole or not at all."""
         raise error
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
@@ -70,12 +70,12 @@ class FileCommit:
         return position.with_receipt(self._batch.key, self._content), None
 
     def before_proposal(self) -> None:
-        """Raise `Refused` if nobody wants the batch any more."""
+        """Raise `Refused` if no caller wants the batch any more."""
         self._require_wanted()
         self._is_proposed = True
 
     def commit(self, lanes: Lanes, dataset: DatasetId) -> Outcome:
-        """Return when the file is in the chain; raises `NothingCommitted` where storage failed before the proposal."""
+        """Commit the file; raises `NothingCommitted` if storage failed before the proposal."""
         try:
             return lanes.commit(dataset, self)
         except StorageUnavailable as error:
@@ -94,9 +94,9 @@ def _digest(file: Path) -> str:
 
 
 def chosen_source(state: ChainState, name: str) -> AddPushSource:
-    """Return the push source of a name, or the only one where the name is empty."""
+    """Return the push source with a name, or the only one if the name is empty."""
     if state.kind is not DatasetKind.Root:
-        raise InvalidInput(text="a derivative dataset takes no data from outside")
+        raise InvalidInput(text="a derivative takes no pushed data")
     sources = state.push_sources
     if name:
         if name not in sources:
@@ -104,5 +104,5 @@ def chosen_source(state: ChainState, name: str) -> AddPushSource:
         return sources[name]
     if len(sources) != 1:
         known = ", ".join(sorted(sources)) or "none"
-        raise InvalidInput(text=f"name the push source; the dataset has: {known}")
+        raise InvalidInput(text=f"specify the push source; the dataset has: {known}")
     return next(iter(sources.values()))

@@ -1,6 +1,6 @@
-"""Pushes in flight: withdrawn by their key, and joined by a push of the same bytes to the same source.
+"""Pushes in flight: canceled by key, and joined by a push of the same bytes to the same source.
 
-A client that gave up and starts again has another key, so only the content tells that the first one still runs.
+A client that gave up and retries has another key, so only the content shows that its first push is still running.
 """
 
 import os
@@ -18,8 +18,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.commit.committer import Outcome
 
-POLL: Final = 0.2  # seconds between two looks at whether a waiting caller is still there
-CHUNK: Final = 1024 * 1024  # bytes compared at once
+POLL: Final = 0.2  # seconds between checks whether a waiting caller is still connected
+CHUNK: Final = 1024 * 1024  # bytes per comparison
 
 CANCELLED: Final = "Cancelled"
 IsWanted = Callable[[], bool]
@@ -27,7 +27,7 @@ IsWanted = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What makes two pushes the same, next to their bytes; `event_time` is None where the client gave none."""
+    """What identifies a push, in addition to its bytes; `event_time` is None if the client gave none."""
 
     dataset: DatasetId
     source: str
@@ -48,7 +48,7 @@ class _Caller:
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Push:
     target: Target
-    content: BinaryIO  # kept open: the client may remove the file when it leaves
+    content: BinaryIO  # kept open: the client may remove the file when it exits
     callers: list[_Caller]
     outcome: "Future[Outcome]" = field(default_factory=Future)
 
@@ -57,15 +57,15 @@ class _Push:
 
 
 class PushesInFlight:
-    """All pushes that this process works on; safe to use from many threads."""
+    """All pushes running in this process; thread-safe."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._pushes: list[_Push] = []
         self._lock = threading.Lock()
 
     def withdraw(self, key: str) -> bool:
-        """Withdraw the pushes with a key; returns whether there are any. One that others have joined continues."""
+        """Cancel the pushes with a key; return whether there are any. A push joined by others continues."""
         with self._lock:
             found = [one for push in self._pushes for one in push.callers if one.key == key]
             for caller in found:
@@ -82,9 +82,9 @@ class PushesInFlight:
         is_there: Callable[[], bool],
         may_join: bool,
     ) -> Outcome:
-        """Return the outcome of `commit`, or that of the same push that is in flight already, as not new.
+        """Return the outcome of `commit`, or, as not new, of an identical push in flight.
 
-        `commit` is given what tells whether any caller still wants it. Raises what it raises.
+        `commit` gets a function that returns whether any caller still wants it. Raises what it raises.
         """
         caller = _Caller(key=key, is_there=is_there)
         with file.open("rb") as content:
@@ -103,7 +103,7 @@ class PushesInFlight:
                 return outcome
 
     def _join(self, target: Target, content: BinaryIO, caller: _Caller) -> _Push | None:
-        """Return the push of the same bytes that is in flight, which the caller has joined."""
+        """Join an identical push in flight and return it."""
         with self._lock:
             candidates = [one for one in self._pushes if one.target == target]
         for push in candidates:
@@ -127,7 +127,7 @@ class PushesInFlight:
 
 
 def cancelled() -> Refused:
-    """Return the error of a push that was withdrawn in time."""
+    """Return the error of a push that was canceled in time."""
     return Refused(reason=CANCELLED, text="cancelled; nothing was committed")
 
 
@@ -142,13 +142,13 @@ def _awaited(push: _Push, caller: _Caller) -> Outcome:
 
 
 def _are_same(left: BinaryIO, right: BinaryIO) -> bool:
-    """Return whether two files have the same bytes; their positions do not matter and do not change."""
+    """Return whether two files have the same bytes, without using or changing their positions."""
     at = 0
     try:
         while chunk := os.pread(left.fileno(), CHUNK, at):
             if chunk != os.pread(right.fileno(), CHUNK, at):
                 return False
             at += len(chunk)
-    except (ValueError, OSError):  # the other push has ended meanwhile and closed its file
+    except (ValueError, OSError):  # the other push has ended in the meantime and closed its file
         return False
     return not os.pread(right.fileno(), 1, at)

@@ -1,9 +1,9 @@
-"""How far a push source has been read: the value of its source state (design: source state).
+"""The position of a push source: the value of its source state (design: source state).
 
-`{"v":1,"topics":{"<topic>":{"id":"<topic uuid>","next":{"0":123}}}}`; topics of several partitions also keep
-`greatest`, each partition's greatest event time (ms), and pushed batches leave their keys in `receipts`, those whose
-key a client chose a digest of their bytes in `contents` too. `rejected` counts the messages that became dead letters;
-it is absent while there are none.
+`{"v":1,"topics":{"<topic>":{"id":"<topic uuid>","next":{"0":123}}}}`; topics with several
+partitions also have `greatest`, each partition's greatest event time (ms). Pushed files leave their keys in
+`receipts`, and, if a client chose the key, a digest of their bytes in `contents`. `rejected` counts the messages that
+became dead letters; it is absent while there are none.
 """
 
 import json
@@ -31,22 +31,22 @@ class TopicPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePosition:
-    """Positions in all topics of a source, and keys of the batches pushed otherwise."""
+    """Positions in all topics of a source, and keys of pushed files."""
 
     topics: Mapping[str, TopicPosition] = field(default_factory=dict)
     receipts: tuple[str, ...] = ()
     contents: Mapping[str, str] = field(default_factory=dict)
-    """Digests of batches by their receipts, as far as they are known."""
+    """Digests of files by receipt, if known."""
     rejected: int = 0
     """Messages up to here that became dead letters."""
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        """Read a source state's value; raises `InvalidInput` for anything this version did not write."""
+        """Read a source state's value; raises `InvalidInput` if this version cannot read it."""
         try:
             plain = json.loads(value)
             if plain["v"] != VERSION:
-                raise InvalidInput(where="source state", text=f"version {plain['v']!r} is not known here")
+                raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
             topics = {name: _topic(entry) for name, entry in plain["topics"].items()}
             return cls(
                 topics=topics,
@@ -76,13 +76,13 @@ class SourcePosition:
         return replace(self, topics={**self.topics, name: topic})
 
     def with_rejected(self, count: int) -> Self:
-        """Return the position with so many more messages rejected."""
+        """Return the position with `count` more rejected messages."""
         return replace(self, rejected=self.rejected + count)
 
     def with_receipt(self, key: str, content: str = "") -> Self:
-        """Return the position with the key of one more batch, and the digest of its bytes; the oldest are forgotten.
+        """Return the position with one more key and digest; the oldest are dropped.
 
-        Of batches that were pushed in one run the last one stands for all.
+        Of the files of one run only the last key is kept: it implies the others.
         """
         found = run_and_place(key)
         kept = self.receipts if found is None else [one for one in self.receipts if _run(one) != found[0]]
@@ -92,7 +92,7 @@ class SourcePosition:
         return replace(self, receipts=receipts, contents=contents)
 
     def has_receipt(self, key: str) -> bool:
-        """Tell whether a batch is known to be committed: by its key, or by a later one of its run."""
+        """Return whether a file is known to be committed: by its key, or by a later one of its run."""
         found = run_and_place(key)
         if found is None:
             return key in self.receipts

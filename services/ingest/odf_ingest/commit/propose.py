@@ -1,4 +1,4 @@
-"""Proposals to the coordinator: sent over the bus, answered by correlation (design: Propose)."""
+"""Proposals to the coordinator: sent over the bus, replies matched by correlation id (design: Propose)."""
 
 from typing import Final
 
@@ -10,18 +10,18 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
 from odf_common.service.request_reply import Replies
 from odf_ingest.commit.slice_writer import Draft
 
-WAIT: Final = 5.0  # seconds for an answer
+WAIT: Final = 5.0  # seconds for a reply
 
 
 class Proposals:
-    """Proposals under way from this process."""
+    """Sends proposals and waits for their replies."""
 
     def __init__(self, replies: Replies) -> None:
-        """Ask through `replies`."""
+        """Send over `replies`."""
         self.replies = replies
 
     def propose(self, draft: Draft, wait: float = WAIT) -> Body | None:
-        """Return `Committed`, `HeadMoved` or `Refused`, None when no answer came in time. Raises `Unavailable`."""
+        """Return `Committed`, `HeadMoved` or `Refused`; None without a reply in time. Raises `Unavailable`."""
         body = Propose(
             expected_head=draft.before.head.raw,
             system_time=time_message(draft.system_time),

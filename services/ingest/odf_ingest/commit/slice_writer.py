@@ -1,4 +1,4 @@
-"""From prepared records to the events of one proposal, and the slice they name (wire-facts §5.1, §5.4)."""
+"""From prepared records to the events of one proposal, and their slice (wire-facts §5.1, §5.4)."""
 
 import shutil
 from collections.abc import Sequence
@@ -37,15 +37,15 @@ from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.source_settings import SourceSettings, load_settings
 
 HELD: Final = "held"
-# A watermark: milliseconds; None, the greatest event time of a batch's records; or it stays where it is.
+# A watermark: milliseconds; None: the greatest event time of the batch's records; HELD: unchanged.
 Reached = int | Literal["held"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A proposal: its events, and the state of the chain when they are committed to `before`.
+    """A proposal: its events, and the chain's state before and after them.
 
-    `slice` is the name and the records of the slice that it appends; None when it appends none.
+    `slice` is the name and the records of the appended slice; None if it appends none.
     """
 
     before: ChainState
@@ -61,17 +61,17 @@ class Draft:
 
 
 class Drafter:
-    """Writes slices and drafts what announces them."""
+    """Writes slices and drafts proposals."""
 
     def __init__(self, blobs: BlobStore, clock: Clock, *, block_version: int, is_signed: bool) -> None:
-        """Write slices into `blobs`; `is_signed` begins datasets with the reference's signed types."""
+        """Write slices into `blobs`; `is_signed`: new datasets get the reference implementation's signed types."""
         self._blobs = blobs
         self._clock = clock
         self._block_version = block_version
         self._is_signed = is_signed
 
     def settings(self, state: ChainState, source: str) -> SourceSettings:
-        """Return the settings of a source; raises `InvalidInput` where they cannot be read."""
+        """Return the settings of a source; raises `InvalidInput` if they cannot be read."""
         return load_settings(self._blobs, state.dataset_id, source)
 
     def merged(
@@ -87,7 +87,7 @@ class Drafter:
         taken = {vocab.offset_column, vocab.system_time_column} & set(records.column_names)
         if taken:
             raise InvalidInput(where=f"column {min(taken)}", text="the name belongs to a system column")
-        # Before merging: what is compared, indexed and retracted are whole records of the dataset as it stores them.
+        # Before merging, because merging compares, indexes and retracts records as the dataset stores them.
         records = _in_stored_types(records)
         if key_columns(prepared.source.merge):
             records = without_dictionaries(records)
@@ -105,9 +105,9 @@ class Drafter:
         position: SourcePosition,
         watermark: Reached,
     ) -> Draft:
-        """Write the slice, durably, and return the proposal; `watermark` is the one that the source has reached.
+        """Write the slice durably and return the proposal; `watermark` is the source's.
 
-        What the chain's rules refuse leaves no slice behind: it is moved into the dataset last.
+        The slice is moved into the dataset last, so a proposal that the chain rules refuse leaves none.
         """
         system_time = Timestamp.from_ms(max(self._clock.now().ms, state.system_time.ms + 1))
         if watermark is None and len(merged.records):
@@ -133,12 +133,12 @@ class Drafter:
         return replace(draft, slice=(data.physical_hash, SliceRecords(records=table, keys=merged.keys)))
 
     def _proposal(self, state: ChainState, events: Sequence[KnownEvent], system_time: Timestamp) -> Draft:
-        """Return a proposal without its slice; raises what the chain's rules refuse."""
+        """Return a proposal without its slice; raises if the chain rules refuse it."""
         _, after = build_blocks(state, events, system_time=system_time, version=self._block_version)
         return Draft(before=state, after=after, events=tuple(events), system_time=system_time)
 
     def _table(self, state: ChainState, merged: Merged, system_time: Timestamp) -> pa.Table:
-        """Return what is written, in the types that it is read back in."""
+        """Return the table to write, in stored types."""
         table = with_system_columns(
             merged.records,
             ops=merged.ops,
@@ -163,7 +163,7 @@ def _slice_of(state: ChainState, table: pa.Table, written: SliceFile) -> DataSli
 
 
 def _in_stored_types(records: pa.Table) -> pa.Table:
-    """Return the records with the values that are read back; times without a zone are taken as UTC."""
+    """Return the records with stored values and types; times without a zone are UTC."""
     try:
         return as_stored(normalize_timestamps(records))
     except pa.ArrowException as error:
@@ -171,14 +171,14 @@ def _in_stored_types(records: pa.Table) -> pa.Table:
 
 
 def _no_records(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
-    """Return no records at all, of event time and data columns."""
+    """Return an empty table of the event time and data columns."""
     stored = stored_schema(schema)
     columns = [stored.field(vocab.event_time_column), *data_columns(stored, vocab)]
     return pa.schema(columns).empty_table()
 
 
 def _schema_change(state: ChainState, table: pa.Table) -> list[SetDataSchema]:
-    """Return the event that announces the table's schema, where it is new."""
+    """Return the event for the table's schema, if that is new."""
     if state.schema is None or check_evolution(schema_of_event(state.schema), table.schema):
         return [schema_to_event(table.schema)]
     return []

@@ -1,1 +1,1 @@
-"""What a person asks about push sources: drain, resume, skip, settings, rejected messages."""
+"""Operations on push sources: drain, resume, skip, settings, rejected messages."""

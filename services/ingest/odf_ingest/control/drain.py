@@ -1,4 +1,4 @@
-"""Waiting until everything that lies in a dataset's push topics now is committed."""
+"""Waits until all messages that are now in a dataset's push topics are committed."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -24,27 +24,27 @@ from odf_ingest.push.assigned_sources import OwnedSources
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.start_position import require_same
 
-LOOK: Final = 0.01  # seconds between two looks at the chain
-TELL: Final = 0.25  # seconds between two words of progress
-PATIENCE: Final = 5.0  # seconds that a source may wait for what is not in the topic yet
-LONG: Final = 60.0  # seconds that it may be tried again
+LOOK: Final = 0.01  # seconds between reads of the chain
+TELL: Final = 0.25  # seconds between progress reports
+PATIENCE: Final = 5.0  # seconds that a source may wait for a message that is not in the topic yet
+LONG: Final = 60.0  # seconds that a source may be retried
 
 Ends = Mapping[tuple[str, int], int]  # by source and partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How many messages wait; when none does, the head that holds them."""
+    """The number of waiting messages; if zero, the head that includes them."""
 
     waiting: int
     head: Multihash | None = None
 
 
 class Drains:
-    """Waits for sources, read here or elsewhere."""
+    """Waits for sources, read by this or another instance."""
 
     def __init__(self, topics: Topics, lanes: Lanes, owned: OwnedSources, reader: PushReader) -> None:
-        """Ask these."""
+        """Use these parts."""
         self.patience = PATIENCE
         self._topics = topics
         self._lanes = lanes
@@ -52,9 +52,9 @@ class Drains:
         self._reader = reader
 
     def wait(self, entry: CatalogEntry) -> Iterator[Progress]:
-        """Yield progress until nothing waits; raises `SourceStopped` if a source stops before.
+        """Yield progress until no message is waiting; raises `SourceStopped` if a source stops.
 
-        Raises `SourceWaits` when one of them has waited for a message that does not lie there.
+        Raises `SourceWaits` if a source keeps waiting for a message that is not in its topic.
         """
         dataset = entry.dataset_id
         state = self._lanes.state(dataset)
@@ -74,7 +74,7 @@ class Drains:
                 found = [stuck[dataset, name] for name in topics if (dataset, name) in stuck]
                 waits = [
                     one for one in found if not isinstance(one, SourceQueries)
-                ]  # those end by themselves
+                ]  # a slow query ends by itself
                 if not waits:
                     moved = time.monotonic()
                 elif time.monotonic() - moved > (
@@ -97,10 +97,10 @@ class Drains:
     def _described(
         self, entry: CatalogEntry, state: ChainState, topics: Mapping[str, str]
     ) -> Mapping[str, TopicInfo]:
-        """Return the topics as they are.
+        """Return the descriptions of the topics.
 
-        Raises `SourceStopped` for one that was removed or replaced since it was read last, `NotFound` or `Unavailable`
-        for another that cannot be described.
+        Raises `SourceStopped` if one was deleted or replaced since it was last read, `NotFound` or `Unavailable` if one
+        cannot be described.
         """
         found = self._topics.describe(topics.values())
         described = {}
@@ -130,14 +130,14 @@ class Drains:
         return 0 if known is None else known.next.get(number, 0)
 
     def _is_reached(self, dataset: DatasetId, name: str, number: int, end: int) -> bool:
-        """Tell whether the partition was read to its end and all of that is committed.
+        """Return whether the partition was read to its end and everything is committed.
 
-        What transactions leave in a topic takes offsets too, so the last message may lie before the end.
+        Transaction markers occupy offsets too, so the last message may be before the end.
         """
         source = self._reader.sources.get((dataset, name))
         if source is None or source.ends.get(number, -1) < end:
             return False
-        # In this order: what failed is stale before it counts as settled.
+        # In this order: a failed source becomes stale before it counts as idle.
         return source.is_idle and not source.is_stale
 
     def _hurry(self, dataset: DatasetId, topics: Mapping[str, str], *, is_hurried: bool) -> None:

@@ -1,7 +1,7 @@
-"""Rejected messages of a dataset: found among the dead letters, published again or dropped, and marked as handled.
+"""Rejected messages of a dataset: found in the dead letters, retried or dropped, and marked as handled.
 
-How many are open is said by the chain and the marks; the letters only hold the messages. They are written before the
-batch is committed, so a kill between the two repeats some, and they are deleted after their topic's retention time.
+The chain and the marks determine how many are open; the letters only contain the messages. Letters are written before
+the batch is committed, so a kill in between duplicates some, and they expire after their topic's retention time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,19 +33,19 @@ from odf_ingest.commit.position import SourcePosition
 
 log = structlog.stdlib.get_logger(__name__)
 
-CHUNK: Final = 1000  # letters that are published again and then marked
+CHUNK: Final = 1000  # letters published again before they are marked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Where a message lay; an empty `source` stands for any."""
+    """The place of a message; an empty `source` matches any."""
 
     source: str
     partition: int
     offset: int
 
     def is_at(self, letter: StoredLetter) -> bool:
-        """Return whether a letter is of this message."""
+        """Return whether a letter has this place."""
         is_source = self.source in ("", letter.source)
         return is_source and (self.partition, self.offset) == (letter.partition, letter.offset)
 
@@ -56,7 +56,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """How many messages were settled, how many could not be published again, and how many are open now."""
+    """The number of settled messages, of truncated ones that could not be retried, and of open ones."""
 
     count: int
     cut: int
@@ -67,21 +67,21 @@ class RejectedMessages:
     """Lists and settles the rejected messages of datasets."""
 
     def __init__(self, *, lanes: Lanes, blobs: BlobStore, letters: DeadLetters, bus: Bus) -> None:
-        """Read `letters`; what is settled is announced over `bus`."""
+        """Read `letters`; announce changes over `bus`."""
         self._lanes = lanes
         self._blobs = blobs
         self._letters = letters
         self._bus = bus
 
     def count(self, dataset: DatasetId) -> int:
-        """Return how many messages wait for a decision."""
+        """Return the number of messages that await a decision."""
         state = self._lanes.state(dataset)
         return open_rejects(self._blobs, state, state.push_sources).count
 
     def open(self, dataset: DatasetId, wanted: Sequence[Wanted] = ()) -> Iterator[StoredLetter]:
-        """Iterate over the letters of open messages, oldest first, each once; of those in `wanted` where any are.
+        """Iterate over the letters of open messages, oldest first, each once; only those in `wanted`, unless empty.
 
-        Raises `NotFound` at the end for a message that was wanted and is not among them.
+        Raises `NotFound` at the end for a wanted message that is not open.
         """
         state = self._lanes.state(dataset)
         handled = self._handled(state)
@@ -102,10 +102,10 @@ class RejectedMessages:
                 yield letter
         if missing:
             first = min(missing, key=lambda one: (one.source, one.partition, one.offset))
-            raise NotFound(what=f"an open rejected message at {first}")
+            raise NotFound(what=f"open rejected message {first}")
 
     def drop(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
-        """Mark messages as handled, all of the dataset's where none is named."""
+        """Mark messages as handled; all of the dataset if `wanted` is empty."""
         if wanted:
             letters = [replace(letter, value=b"") for letter in self.open(dataset, wanted)]
             self._mark(dataset, letters)
@@ -115,14 +115,14 @@ class RejectedMessages:
         return self._settled(dataset, before)
 
     def retry(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
-        """Publish messages again and mark them as handled, all of the dataset's where none is named.
+        """Publish messages again and mark them as handled; all of the dataset if `wanted` is empty.
 
-        A kill between the two publishes up to `CHUNK` of them once more at the next retry.
+        After a kill between the two, the next retry publishes up to `CHUNK` of them again.
         """
         state = self._lanes.state(dataset)
         before = self.count(dataset)
         count = cut = 0
-        # What is rejected again is another message, behind all of these.
+        # A message rejected again is a new message, after all of these.
         letters = self.open(dataset, wanted)
         while chunk := list(islice(letters, CHUNK)):
             whole = [letter for letter in chunk if letter.is_whole]
@@ -135,7 +135,7 @@ class RejectedMessages:
         return replace(self._settled(dataset, count), cut=cut)
 
     def _mark(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
-        """Note, durably, that these messages were handled."""
+        """Record durably that these messages were handled."""
         with self._lanes.lane(dataset).lock, self._blobs.noting(dataset):
             handled = self._handled(self._lanes.state(dataset))
             for source in {letter.source for letter in letters}:
@@ -144,7 +144,7 @@ class RejectedMessages:
             save_handled(self._blobs, dataset, handled)
 
     def _mark_all(self, dataset: DatasetId, state: ChainState) -> None:
-        """Note, durably, that all messages were handled that are rejected as of a state of the chain."""
+        """Record durably that all messages rejected up to a state of the chain were handled."""
         with self._lanes.lane(dataset).lock, self._blobs.noting(dataset):
             handled = self._handled(state)
             for source, passed in rejected_by_source(state, state.push_sources).items():
@@ -152,14 +152,14 @@ class RejectedMessages:
             save_handled(self._blobs, dataset, handled)
 
     def _handled(self, state: ChainState) -> Handled:
-        """Return what was handled and still holds as of a state of the chain."""
+        """Return the handled messages that still count in a state of the chain."""
         handled = load_handled(self._blobs, state.dataset_id)
         for source, passed in rejected_by_source(state, state.push_sources).items():
             handled = handled.as_of(source, passed)
         return handled
 
     def _settled(self, dataset: DatasetId, count: int) -> Settled:
-        """Return what was settled, after telling everyone what is open now."""
+        """Announce what is open now, and return the result."""
         self._renew_reasons(dataset)
         state = self._lanes.state(dataset)
         left = open_rejects(self._blobs, state, state.push_sources)
@@ -168,11 +168,11 @@ class RejectedMessages:
             self._bus.send(NOTIFICATIONS, envelope(dataset, progress, may_ignore=True))
             self._bus.flush()
         except Unavailable as error:
-            log.warning("progress not told", why=str(error))
+            log.warning("cannot send progress", why=str(error))
         return Settled(count=count, cut=0, open=left.count)
 
     def _renew_reasons(self, dataset: DatasetId) -> None:
-        """Keep for each source the reason of its first message that is still open, as far as there are letters."""
+        """Store for each source the reason of its first open message, if its letter still exists."""
         state = self._lanes.state(dataset)
         left = {source for source in state.push_sources if open_rejects(self._blobs, state, (source,)).count}
         first: dict[str, str] = {}
@@ -187,12 +187,12 @@ class RejectedMessages:
 
 
 def place_of(letter: StoredLetter) -> Place:
-    """Return where a letter's message lay."""
+    """Return the place of a letter's message."""
     return Place(topic_id=letter.topic_id, partition=letter.partition, offset=letter.offset)
 
 
 def _with_topic_id(letter: StoredLetter, position: SourcePosition) -> StoredLetter:
-    """Return a letter with its topic's id, which letters of earlier versions do not have."""
+    """Return a letter with its topic's id, which letters of earlier versions lack."""
     topic = position.topics.get(letter.topic)
     if letter.topic_id or topic is None:
         return letter
@@ -200,8 +200,8 @@ def _with_topic_id(letter: StoredLetter, position: SourcePosition) -> StoredLett
 
 
 def _is_passed(position: SourcePosition, letter: StoredLetter) -> bool:
-    """Return whether the source has passed the message: until then it may still be read in another way."""
+    """Return whether the source's position is past the message: before that it may still be read differently."""
     topic = position.topics.get(letter.topic)
     if topic is None or letter.topic_id != topic.topic_id:
-        return True  # of a topic that came before
+        return True  # of an earlier topic with this name
     return letter.offset < topic.next.get(letter.partition, 0)

@@ -1,7 +1,7 @@
-"""Commands of a person for a push source, carried out by the instance of ingest that reads it.
+"""User commands for a push source, executed by the instance of ingest that reads it.
 
-Another instance asks that one over the bus, by the dataset's partition of the ingest commands, and is answered by
-correlation.
+Another instance sends the command over the bus, to the dataset's partition of the ingest commands; the reply is matched
+by correlation id.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,14 +21,12 @@ from odf_ingest.control.source_control import PATIENCE, SourceControl
 from odf_ingest.prepare.batch import MessagePosition
 from odf_ingest.push.assigned_sources import OwnedSources
 
-WAIT: Final = (
-    20.0  # seconds for the answer of another instance; its search for a message comes on top of that
-)
+WAIT: Final = 20.0  # seconds for another instance's reply, plus its search for a message to skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continues:
-    """A source continues; `head` records a new position, `skipped` is where a message was left out."""
+    """A resumed source; `head` is the block with a new position, `skipped` the place of a skipped message."""
 
     source: str
     head: Multihash | None = None
@@ -37,29 +35,29 @@ class Continues:
 
 
 class SourceCommands:
-    """Resumes sources and leaves messages out, whoever reads the source."""
+    """Resumes sources and skips messages, whichever instance reads the source."""
 
     def __init__(
         self, *, control: SourceControl, owned: OwnedSources, catalog: Catalog, replies: Replies
     ) -> None:
-        """Use `control` for what is read here, and ask others through `replies`."""
+        """Use `control` for sources read here, and `replies` to ask other instances."""
         self.control = control
         self.owned = owned
         self._catalog = catalog
         self._replies = replies
 
     def resume(self, entry: CatalogEntry, name: str, start: str) -> Continues:
-        """Continue with a stopped source; see `SourceControl.resume`."""
+        """Resume a stopped source; see `SourceControl.resume`."""
         return self._done(entry, bus.SourceCommand(source_name=name, start=start))
 
     def skip(self, entry: CatalogEntry, name: str) -> Continues:
-        """Leave out the message that holds a source up; see `SourceControl.skip`."""
+        """Skip the message that blocks a source; see `SourceControl.skip`."""
         return self._done(entry, bus.SourceCommand(source_name=name, skips=True))
 
     def handle(self, message: Envelope) -> Iterable[Outgoing]:
-        """Carry out what another instance asks for; returns the answer."""
+        """Execute a command of another instance and return the reply."""
         if message.WhichOneof("body") != "source_command":
-            raise InvalidInput(text=f"ingest takes no {message.WhichOneof('body')} command")
+            raise InvalidInput(text=f"unknown command {message.WhichOneof('body')}")
         answer: bus.SourceContinues | bus.Refused
         try:
             entry = self._catalog.by_id(DatasetId.parse(message.dataset_id))
@@ -84,7 +82,7 @@ class SourceCommands:
                 raise Refused(reason=code, text=text)
             case _:
                 raise Unavailable(
-                    what="the instance of ingest that reads the source", why=f"no answer in {wait:g} s"
+                    what="the instance of ingest that reads the source", why=f"no reply within {wait:g} s"
                 )
 
     def _here(self, entry: CatalogEntry, command: bus.SourceCommand) -> Continues:

@@ -1,4 +1,4 @@
-"""What a person does about push sources: look at them, resume them, leave a message out, change their settings."""
+"""User operations on push sources: show, resume, skip a message, change settings."""
 
 import re
 import threading
@@ -26,17 +26,17 @@ from odf_ingest.push.source_record import Key, SourceRecord
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
 
-PATIENCE: Final = 60.0  # seconds for finding the message beyond help
-SOON: Final = 5.0  # seconds in which the reader's thread does what it is asked for
+PATIENCE: Final = 60.0  # seconds to find the message to skip
+SOON: Final = 5.0  # seconds for the reader's thread to execute an action
 OFFSET: Final = r"[0-9]{1,18}"
 OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
-NO_TOPIC: Final = "no-topic"  # the state of a source of a dataset that was made elsewhere and not pulled yet
-ELSEWHERE: Final = "elsewhere"  # the state of a source that another instance reads
+NO_TOPIC: Final = "no-topic"  # state of a source whose dataset came from another node and was not pulled yet
+ELSEWHERE: Final = "elsewhere"  # state of a source that another instance reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """How a push source stands; `waiting` is None while its topic cannot be described."""
+    """The state of a push source; `waiting` is None while its topic cannot be described."""
 
     name: str
     topic: str
@@ -50,7 +50,7 @@ class SourceView:
 
 
 class SourceControl:
-    """Carries out commands; `request` has an action done on the reader's thread."""
+    """Executes commands; `request` runs an action on the reader's thread."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class SourceControl:
     def resume(
         self, entry: CatalogEntry, name: str, start: str
     ) -> tuple[str, Multihash | None, Mapping[int, int]]:
-        """Continue with a stopped source; return its name, the head that records a new position, and the position.
+        """Resume a stopped source; return its name, the block with the new position, if any, and the position.
 
-        Raises `InvalidInput` for a `start` that the topic does not have, `Refused` for a source that is not stopped.
+        Raises `InvalidInput` for a `start` outside of the topic, `Refused` for a source that is not stopped.
         """
         state = self._lanes.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
@@ -110,9 +110,9 @@ class SourceControl:
         return source, head, {} if known is None else known.next
 
     def skip(self, entry: CatalogEntry, name: str) -> tuple[str, MessagePosition | None]:
-        """Leave out the message that holds a source up; return the source's name, and where the message was.
+        """Skip the message that blocks a source; return the source's name, and the message's place.
 
-        Raises `SourceStopped` when the source stops for another reason, `Refused` where no message holds it up.
+        Raises `SourceStopped` if the source stops for another reason, `Refused` if no message blocks it.
         """
         source = chosen_source(self._lanes.state(entry.dataset_id), name).source_name
         key = (entry.dataset_id, source)
@@ -120,17 +120,21 @@ class SourceControl:
         search = None if record is None else record.skips
         if search is None:
             why = self._owned.stuck().get(key)
-            held = f"push source {source} is not stopped here" if why is None else f"{why}. {why.advice()}"
-            raise Refused(reason="NoMessageToSkip", text=f"no message holds it up: {held}")
+            held = (
+                f"push source {source} is not stopped on this instance"
+                if why is None
+                else f"{why}. {why.advice()}"
+            )
+            raise Refused(reason="NoMessageToSkip", text=f"no message blocks it: {held}")
         self._resumed(key, search)
         try:
             return source, search.found.result(PATIENCE)
         except TimeoutError:
-            text = f"push source {source} still looks for the message; see `odf source show {entry.alias}`"
+            text = f"push source {source} is still searching for the message; see `odf source show {entry.alias}`"
             raise Refused(reason="StillSearching", text=text) from None
 
     def change(self, entry: CatalogEntry, name: str, changes: Mapping[str, str]) -> str:
-        """Keep changed settings of a source, which hold from its next batch on; return its name."""
+        """Store changed settings of a source, which apply from its next batch; return its name."""
         source = chosen_source(self._lanes.state(entry.dataset_id), name).source_name
         settings = load_settings(self._blobs, entry.dataset_id, source).changed(changes)
         save_settings(self._blobs, entry.dataset_id, source, settings)
@@ -140,7 +144,7 @@ class SourceControl:
         record = self._owned.record(key)
         if record is None:
             if not start:
-                text = f"push source {key[1]} is not read yet; `odf status` tells if anything is in its way"
+                text = f"push source {key[1]} is not read yet; `odf status` shows whether it has a problem"
                 raise Refused(reason="SourceNotRead", text=text)
         elif record.phase not in {Phase.STOPPED, Phase.RETRYING}:
             raise Refused(
@@ -149,7 +153,7 @@ class SourceControl:
             )
 
     def _resumed(self, key: Key, search: Search | None = None) -> None:
-        """Return when the source is being opened: who looks at it then does not find it stopped for the old reason."""
+        """Resume the source and wait until it is being opened, so that the old reason is no longer shown."""
         done = threading.Event()
 
         def resume() -> None:
@@ -162,7 +166,7 @@ class SourceControl:
     def _described(self, topic: str) -> TopicInfo:
         found = self._topics.describe([topic])[topic]
         if isinstance(found, NotFound):
-            # It was deleted; who resumes the source wants to send to it again.
+            # It was deleted; resuming the source means that it is needed again.
             self._topics.create_push_topic(topic)
             found = self._topics.describe([topic])[topic]
         if isinstance(found, OdfError):
@@ -172,7 +176,7 @@ class SourceControl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionMove:
-    """Port `Batch` for a position that a person has chosen in the topic as it is `now`; it brings no records."""
+    """Port `Batch` for a position chosen by the user in the topic as it is `now`; without records."""
 
     source: str
     topic: str
@@ -181,7 +185,7 @@ class PositionMove:
     may_be_empty: bool = True
 
     def check(self, position: SourcePosition) -> None:
-        """Raise `AlreadyCommitted` if the source stands there already."""
+        """Raise `AlreadyCommitted` if the source is at that position."""
         if position.topics.get(self.topic) == self._moved(position):
             raise AlreadyCommitted
 
@@ -199,7 +203,7 @@ class PositionMove:
         return position.with_topic(self.topic, self._moved(position)), HELD
 
     def before_proposal(self) -> None:
-        """Do nothing: a command is not cancelled."""
+        """Do nothing: a command cannot be canceled."""
 
     def _moved(self, position: SourcePosition) -> TopicPosition:
         known = position.topics.get(self.topic, TopicPosition(topic_id=self.now.topic_id))
@@ -207,7 +211,7 @@ class PositionMove:
         for number, at in next_.items():
             low, high = self.now.low[number], self.now.high[number]
             if not low <= at <= high:
-                text = f"partition {number} has the offsets {low} to {high}, not {at}"
+                text = f"partition {number} has offsets {low} to {high}, not {at}"
                 raise InvalidInput(where=f"topic {self.topic}", text=text)
         greatest = {number: moment for number, moment in known.greatest.items() if number in self.now.low}
         return TopicPosition(topic_id=self.now.topic_id, next=next_, greatest=greatest)
@@ -231,12 +235,12 @@ class PositionMove:
     def _of_each(self, pairs: Sequence[Sequence[str]]) -> dict[int, int]:
         chosen = {int(number): int(offset) for number, offset in pairs}
         if len(chosen) < len(pairs) or chosen.keys() != self.now.low.keys():
-            text = f"name each partition of topic {self.topic} once, {self._example()}"
+            text = f"give an offset for each partition of topic {self.topic}, {self._example()}"
             raise InvalidInput(where="--from", text=text)
         return chosen
 
     def _example(self) -> str:
-        """Return how offsets are written for this topic."""
+        """Return an example of offsets for this topic."""
         numbers = sorted(self.now.low)
         return "such as " + (
             "1200" if len(numbers) == 1 else ",".join(f"{number}:1200" for number in numbers)

@@ -1,1 +1,1 @@
-"""What a dataset holds, as merging asks for it: keys, current rows, equality of values, one order of columns."""
+"""A dataset's content as needed for merging: keys, current rows, equality of values, column alignment."""

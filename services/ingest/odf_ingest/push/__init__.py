@@ -1,1 +1,1 @@
-"""Push sources: their Kafka topics are read here, from the position in the chain to the batch that is committed."""
+"""Push sources: reading their Kafka topics, from the position in the chain to the committed batch."""

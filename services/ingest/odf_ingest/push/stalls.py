@@ -1,4 +1,4 @@
-"""What is said of sources that do not get on: stopped, waiting or tried again, since when, and what to do."""
+"""Status of stalled sources: stopped, waiting or retrying, since when, and what to do."""
 
 import time
 from typing import Final
@@ -7,8 +7,8 @@ from odf_common.errors import Refused
 from odf_ingest.errors import SourceQueries, SourceRetries, SourceWaits
 from odf_ingest.push.source_record import SourceRecord, Trouble
 
-PATIENCE: Final = 2.0  # seconds for which something may be tried again before it is told
-LONG: Final = 10.0  # seconds after which a query or a commit counts as one that does not get on
+PATIENCE: Final = 2.0  # seconds of retries before they are reported
+LONG: Final = 10.0  # seconds after which a query or a commit counts as stalled
 
 
 def of_dataset(trouble: Trouble) -> Refused:
@@ -18,12 +18,12 @@ def of_dataset(trouble: Trouble) -> Refused:
         reason="DatasetUnreadable",
         text=trouble.why,
         remedy=trouble.advice
-        or "Restore the dataset's folder, or delete the dataset; it is tried again until then.",
+        or "Restore the dataset's folder, or delete the dataset; it is retried until then.",
     )
 
 
 def of_source(record: SourceRecord) -> Refused | None:
-    """Return why a source does not get on, None if it does."""
+    """Return why a source is stalled; None if it is not."""
     if record.stop is not None:
         return record.stop.why
     name, source = record.key[1], record.source
@@ -44,7 +44,7 @@ def of_source(record: SourceRecord) -> Refused | None:
 
 
 def since_of(record: SourceRecord) -> float:
-    """Return since when a source does not get on, or else is in its phase (seconds since the epoch)."""
+    """Return since when a source is stalled, or else in its phase (seconds since the epoch)."""
     if record.trouble is not None:
         return record.trouble.since
     source = record.source
@@ -53,7 +53,7 @@ def since_of(record: SourceRecord) -> float:
 
 
 def _long(since: float | None) -> float | None:
-    """Return since when something is under way if that is long ago."""
+    """Return `since` if it is longer ago than `LONG`."""
     return since if since is not None and time.time() - since > LONG else None
 
 

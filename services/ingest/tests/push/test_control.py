@@ -101,7 +101,7 @@ def test_messages_that_were_lost_are_accepted(make_bench: Any, broker: Broker) -
     broker.low[TOPIC, 0] = 4
     with running(bench, broker) as node:
         assert stop(node).reason == "RecordsLost"
-        with pytest.raises(InvalidInput, match="has the offsets 4 to 6, not 3"):
+        with pytest.raises(InvalidInput, match="has offsets 4 to 6, not 3"):
             resume(node, "keep")
         resume(node, "earliest")
         node.drain()
@@ -320,7 +320,7 @@ def test_a_start_may_be_given_for_each_partition(make_bench: Any, broker: Broker
         broker.logs[TOPIC, 1] += [message(number) for number in (10, 11, 12)]
         stop(node)
         for wrong in ("1", "0:1", "0:1,0:2", "0:1,1:2,2:0", "0:1,1:4"):
-            with pytest.raises(InvalidInput, match=r"0:1200,1:1200|has the offsets 0 to 3, not 4"):
+            with pytest.raises(InvalidInput, match=r"0:1200,1:1200|has offsets 0 to 3, not 4"):
                 resume(node, wrong)
         resume(node, start)
         node.drain()
@@ -418,5 +418,5 @@ def test_an_instance_that_does_not_answer_is_said_to_be_out_of_reach(
         assert owner is not None
         with pytest.raises(Unavailable, match="the instance of ingest that reads the source"):
             asked.resume(entry, "", "")
-        with pytest.raises(InvalidInput, match="ingest takes no propose command"):
+        with pytest.raises(InvalidInput, match="unknown command propose"):
             owner.handle(envelope(entry.dataset_id, Propose()))

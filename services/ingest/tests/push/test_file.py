@@ -107,7 +107,7 @@ def test_a_key_is_refused_for_other_content_than_it_was_used_for(make_bench: Any
     bench = make_bench()
     push(bench, tmp_path, line(1), "a")
     push(bench, tmp_path, line(2), "b")
-    with pytest.raises(KeyReused, match="none of this file is"):
+    with pytest.raises(KeyReused, match="nothing of this file was committed"):
         push(bench, tmp_path, line(3), "a")
     assert not push(bench, tmp_path, line(1), "a").is_new
     assert bench.values("id") == [(1,), (2,)]
