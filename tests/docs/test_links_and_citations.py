@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from odf_verifier.report import Damage
+
 ROOT = Path(__file__).parents[2]
 WIRE_FACTS = (ROOT / "docs" / "spec" / "wire-facts.md").read_text("utf-8")
 SECTIONS = set(re.findall(r"^#{2,3} ([\d.]+) ", WIRE_FACTS, re.MULTILINE))
@@ -80,3 +82,8 @@ def test_every_document_that_the_code_names_exists() -> None:
     }
     assert named
     assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+def test_every_kind_of_damage_is_explained() -> None:
+    guide = (ROOT / "docs" / "guide" / "verify.md").read_text("utf-8")
+    assert [kind.value for kind in Damage if f"`{kind.value}`" not in guide] == []
