@@ -26,6 +26,11 @@ class EncodedBlock:
     block: MetadataBlock
 
 
+def next_system_time(past: ChainState, now: Timestamp) -> Timestamp:
+    """Return the system time of the next block: `now`, but at least 1 ms after the last block."""
+    return max(now, Timestamp.from_ms(past.system_time.ms + 1))
+
+
 def build_blocks(
     past: ChainState | None, events: Sequence[KnownEvent], *, system_time: Timestamp, version: int
 ) -> tuple[tuple[EncodedBlock, ...], ChainState]:

@@ -11,12 +11,14 @@ from odf_testing.builders import (
 )
 
 from odf_common.chain.add_data import add_data_event
+from odf_common.chain.build_blocks import next_system_time
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.metadata.events import (
     AddData,
     DisablePushSource,
 )
+from odf_common.metadata.scalars import Timestamp
 
 
 def test_add_data_keeps_the_later_watermark_and_carries_offsets() -> None:
@@ -25,6 +27,14 @@ def test_add_data_keeps_the_later_watermark_and_carries_offsets() -> None:
     assert event is not None
     assert (event.prev_offset, event.new_watermark) == (9, a_time(9))
     assert admitted(state, event).last_offset == 19
+
+
+def test_the_next_block_is_later_than_the_last_whatever_the_clock_shows() -> None:
+    state = a_chain().state
+    last = state.system_time
+    assert next_system_time(state, Timestamp.from_ms(last.ms + 5)) == Timestamp.from_ms(last.ms + 5)
+    for behind in (last, Timestamp(0)):
+        assert next_system_time(state, behind) == Timestamp.from_ms(last.ms + 1)
 
 
 def test_add_data_that_changes_nothing_is_not_made() -> None:

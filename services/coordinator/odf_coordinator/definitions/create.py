@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from odf_common.chain.build_blocks import next_system_time
 from odf_common.errors import AlreadyExists
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, KnownEvent
-from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry
@@ -93,7 +93,7 @@ class Adding:
         before anything is created, and `InvalidQuery` if the state cannot be migrated.
         """
         self.committer.require_owned(known.id)
-        time = max(self.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
+        time = next_system_time(known.state, self.clock.now())
         events = Migrating(datasets=self.datasets, engine=self.engine).carried(known, events, time)
         entry = self.give_topics(known, events) if known.ref == HEAD else known.entry
         with inputs_kept(self.datasets, known.entry, events, are_here=True):

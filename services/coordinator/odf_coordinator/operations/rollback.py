@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from odf_common.chain.build_blocks import next_system_time
 from odf_common.chain.dependency_order import in_order
 from odf_common.chain.input_divergence import Agreement, Line, agreement
 from odf_common.chain.state import ChainState
@@ -12,7 +13,6 @@ from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent
-from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.catalog.ownership import KeyFolder
 from odf_coordinator.catalog.registry import Datasets, Known
 from odf_coordinator.commit.outcomes import require_committed
@@ -92,7 +92,7 @@ class Diverged:
         state = self.datasets.states.aside(known.id, one.agreement.block)
         said = _last_of_each(state, one.agreement.lost)
         if said:
-            time = max(self.adding.clock.now(), Timestamp.from_ms(known.state.system_time.ms + 1))
+            time = next_system_time(known.state, self.adding.clock.now())
             before = replace(known, state=state)
             migrating = Migrating(datasets=self.datasets, engine=self.adding.engine)
             events = migrating.carried(before, said, time)

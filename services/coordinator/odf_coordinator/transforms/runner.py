@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from odf_common.adapters.local.faults import guarded
+from odf_common.chain.build_blocks import next_system_time
 from odf_common.chain.input_divergence import Line
 from odf_common.chain.state import ChainState, InputProgress
 from odf_common.chain.transform_inputs import (
@@ -32,7 +33,6 @@ from odf_common.metadata.events import (
     ExecuteTransformInput,
     KnownEvent,
 )
-from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobStore
@@ -130,7 +130,7 @@ class Transformer:
 
     def _perform(self, known: Known, plan: Plan, scratch: Path) -> Step | None:
         state = known.state
-        system_time = max(self.clock.now(), Timestamp.from_ms(state.system_time.ms + 1))
+        system_time = next_system_time(state, self.clock.now())
         files = request_files(self.blobs, state, scratch)
         sources = {
             dataset: input_source(self.blobs, one.alias, one.state, scratch)

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from odf_common.chain.build_blocks import build_blocks
+from odf_common.chain.build_blocks import build_blocks, next_system_time
 from odf_common.chain.state import ChainState
 from odf_common.data.columns import normalize_timestamps, with_system_columns
 from odf_common.data.schema_alignment import continued
@@ -109,7 +109,7 @@ class Drafter:
 
         The slice is moved into the dataset last, so a proposal that the chain rules refuse leaves none.
         """
-        system_time = Timestamp.from_ms(max(self._clock.now().ms, state.system_time.ms + 1))
+        system_time = next_system_time(state, self._clock.now())
         if watermark is None and len(merged.records):
             watermark = greatest(merged.records, state.vocabulary.event_time_column)
         added = AddData(
