@@ -202,7 +202,6 @@ class Pair:
         )
         reached = Timestamp.from_ms(watermark(self.blocks))
         event = add_data_event(state, new_data=data, watermark=reached, source_state=None)
-        assert event is not None
         return [event] if state.schema is not None else [schema_to_event(schema), event]
 
 

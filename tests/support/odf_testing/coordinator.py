@@ -277,7 +277,6 @@ class Coordinator:
         event = add_data_event(
             state, new_data=data, watermark=Timestamp.from_ms(minute * 60_000), source_state=None
         )
-        assert event is not None
         is_known = state.schema is not None and not check_evolution(schema_of_event(state.schema), schema)
         return (event,) if is_known else (schema_to_event(schema), event)
 

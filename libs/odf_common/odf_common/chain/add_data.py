@@ -16,23 +16,17 @@ def add_data_event(
     new_data: DataSlice | None,
     watermark: Timestamp | None,
     source_state: SourceState | None,
-) -> AddData | None:
-    """Return the event that brings these on top of `state`, None when they change nothing.
+) -> AddData:
+    """Return the event that brings these on top of `state`.
 
     The watermark is the later of the known and the new one. With no `source_state` the one of the event before is
     carried, since other nodes look no further back.
     """
-    new_watermark = later(state.watermark, watermark)
-    is_read_further = (
-        source_state is not None and state.source_states.get(source_state.source_name) != source_state
-    )
-    if new_data is None and new_watermark == state.watermark and not is_read_further:
-        return None
     return AddData(
         prev_checkpoint=checkpoint_hash(state),
         prev_offset=state.last_offset,
         new_data=new_data,
-        new_watermark=new_watermark,
+        new_watermark=later(state.watermark, watermark),
         new_source_state=source_state or _carried(state),
     )
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
@@ -59,20 +58,23 @@ class Definitions:
     disabled_sources: frozenset[str] = frozenset()
     has_opaque_source: bool = False
 
-    def in_force(self, kind: str) -> KnownEvent | None:
-        """Return the event of a kind that is in force; raises `InvalidInput` for kinds of which there may be many."""
-        events: dict[str, KnownEvent | None] = {
-            SetAttachments.__name__: self.attachments,
-            SetDataSchema.__name__: self.schema,
-            SetInfo.__name__: self.info,
-            SetLicense.__name__: self.license,
-            SetPollingSource.__name__: self.polling_source,
-            SetTransform.__name__: self.transform,
-            SetVocab.__name__: self.vocab,
+    def by_kind(self) -> Mapping[type[KnownEvent], KnownEvent | None]:
+        """Return the current event of each kind of which a dataset has at most one."""
+        return {
+            SetAttachments: self.attachments,
+            SetDataSchema: self.schema,
+            SetInfo: self.info,
+            SetLicense: self.license,
+            SetPollingSource: self.polling_source,
+            SetTransform: self.transform,
+            SetVocab: self.vocab,
         }
-        if kind not in events:
-            raise InvalidInput(text=f"expected one of {', '.join(events)}, got {kind!r}")
-        return events[kind]
+
+    def replaced_by(self, event: KnownEvent) -> KnownEvent | None:
+        """Return the current event that `event` would replace; None if there is none."""
+        if isinstance(event, AddPushSource):
+            return self.push_sources.get(event.source_name)
+        return self.by_kind().get(type(event))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,14 @@ class ChainState:
     def next_offset(self) -> int:
         """Return the offset of the next record."""
         return 0 if self.last_offset is None else self.last_offset + 1
+
+    @property
+    def inputs(self) -> tuple[DatasetId, ...]:
+        """Return the datasets that the transform reads, in its order; none for a root."""
+        transform = self.transform
+        return (
+            () if transform is None else tuple(DatasetId.parse(one.dataset_ref) for one in transform.inputs)
+        )
 
     def progress_of(self, dataset: DatasetId) -> InputProgress:
         """Return how far an input was processed; an empty progress for one never seen."""

@@ -21,7 +21,6 @@ from odf_common.metadata.events import (
     ExecuteTransformInput,
     OffsetInterval,
     SetDataSchema,
-    SetTransform,
     SetVocab,
 )
 
@@ -52,16 +51,6 @@ class InputSlices:
     is_redefined: bool = False
 
 
-def input_ids(transform: SetTransform) -> tuple[DatasetId, ...]:
-    """Return the inputs of an admitted transform in its order."""
-    return tuple(DatasetId.parse(one.dataset_ref) for one in transform.inputs)
-
-
-def last_block(step: ExecuteTransformInput) -> Multihash | None:
-    """Return the block of the input up to which it is processed after this step."""
-    return step.prev_block_hash if step.new_block_hash is None else step.new_block_hash
-
-
 def plan_inputs(
     state: ChainState, heads: Mapping[DatasetId, ChainState]
 ) -> tuple[ExecuteTransformInput, ...] | None:
@@ -74,7 +63,7 @@ def plan_inputs(
     if state.transform is None:
         return None
     steps = []
-    for dataset in input_ids(state.transform):
+    for dataset in state.inputs:
         head = heads.get(dataset)
         if head is None or head.schema is None:
             return None
@@ -182,9 +171,7 @@ def has_work(state: ChainState, inputs: Iterable[InputSlices]) -> bool:
 
 def standing(state: ChainState) -> tuple[ExecuteTransformInput, ...]:
     """Return the inputs of a step that sees nothing new of any, in SetTransform order."""
-    if state.transform is None:
-        return ()
-    done = (state.progress_of(dataset) for dataset in input_ids(state.transform))
+    done = (state.progress_of(dataset) for dataset in state.inputs)
     return tuple(
         ExecuteTransformInput(
             dataset_id=one.dataset_id, prev_block_hash=one.last_block, prev_offset=one.last_offset

@@ -15,6 +15,7 @@ from odf_testing.builders import (
     a_transform,
 )
 
+from odf_common.chain.fold import progress_after
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import (
     InputMismatch,
@@ -22,7 +23,6 @@ from odf_common.chain.transform_inputs import (
     has_work,
     input_of,
     input_until_change,
-    last_block,
     plan_inputs,
 )
 from odf_common.chain.transform_request import InputSource, RequestFiles, build_request, is_no_op, next_event
@@ -53,7 +53,7 @@ def an_input() -> AChain:
 
 def read(chain: AChain, step: ExecuteTransformInput) -> InputSlices:
     """What the coordinator does with a planned step, and the verifier with a stored one."""
-    end = last_block(step)
+    end = progress_after(step).last_block
     assert end is not None
     blocks = blocks_between(chain.read, end, step.prev_block_hash)
     return input_of(step, (decoded.block for _, decoded, _ in blocks))
@@ -97,7 +97,7 @@ def test_the_next_transform_sees_what_is_new() -> None:
 
 def until_change(chain: AChain, step: ExecuteTransformInput) -> InputSlices:
     """What the coordinator does with a planned step."""
-    end = last_block(step)
+    end = progress_after(step).last_block
     assert end is not None
     blocks = blocks_between(chain.read, end, step.prev_block_hash)
     return input_until_change(step, ((name, decoded.block) for name, decoded, _ in blocks))

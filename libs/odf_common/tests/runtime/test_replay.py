@@ -22,8 +22,8 @@ from odf_testing.builders import (
 )
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.chain.fold import progress_after
 from odf_common.chain.state import ChainState
-from odf_common.chain.transform_inputs import last_block
 from odf_common.chain.walk import fold
 from odf_common.dataset.migration_request import migrate_request
 from odf_common.dataset.replay import Replaying, Stored, StoredBlock, request_files
@@ -268,6 +268,6 @@ def test_what_an_input_was_ends_where_the_step_ends(world: World, tmp_path: Path
 
     (stored,) = world.replay(tmp_path)
 
-    assert [last_block(step) for step in stored.event.query_inputs] == [before]
+    assert [progress_after(step).last_block for step in stored.event.query_inputs] == [before]
     assert world.engine.columns == [["city"]]
     assert DatasetId.parse(str(world.engine.requests[0].query_inputs[0].dataset_id)) == A

@@ -99,7 +99,10 @@ class Servicer(CoordinatorServicer):
     ) -> wire.LastEventReply:
         """Return the current event of a kind."""
         known = self._parts.datasets.find_at(request.ref)
-        event = known.state.definitions.in_force(request.kind)
+        events = {kind.__name__: event for kind, event in known.state.definitions.by_kind().items()}
+        if request.kind not in events:
+            raise InvalidInput(text=f"expected one of {', '.join(events)}, got {request.kind!r}")
+        event = events[request.kind]
         return wire.LastEventReply(
             event=b"" if event is None else encode_event(event),
             alias=known.alias,

@@ -1,12 +1,13 @@
 """This node's datasets: from a reference to the catalog entry, chain state and blocks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Protocol
 
 import structlog
 
+from odf_common.chain.dependency_order import in_order
 from odf_common.chain.state import ChainState
 from odf_common.errors import NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
@@ -93,7 +94,7 @@ class Known:
 
     def inputs(self) -> tuple[DatasetId, ...]:
         """Return the datasets that its transform reads, each once."""
-        return inputs_of(self.state)
+        return self.state.inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,8 +251,7 @@ class Datasets:
         return lambda name: self.blobs.read(dataset, ObjectKind.BLOCK, name)
 
 
-def inputs_of(state: ChainState) -> tuple[DatasetId, ...]:
-    """Return the datasets that the transform of a chain reads, in its order; none for a root."""
-    if state.transform is None:
-        return ()
-    return tuple(DatasetId.parse(one.dataset_ref) for one in state.transform.inputs)
+def inputs_first(chosen: Mapping[DatasetId, Known]) -> Iterator[Known]:
+    """Iterate over the datasets, inputs before their readers."""
+    graph = {dataset: [one for one in known.inputs() if one in chosen] for dataset, known in chosen.items()}
+    return (chosen[dataset] for dataset in in_order(graph))

@@ -14,10 +14,7 @@ from odf_common.metadata.events import (
     DatasetKind,
     KnownEvent,
     Seed,
-    SetAttachments,
     SetDataSchema,
-    SetInfo,
-    SetLicense,
     SetPollingSource,
     SetTransform,
     SetVocab,
@@ -25,35 +22,11 @@ from odf_common.metadata.events import (
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.metadata.steps import MergeStrategySnapshot
-from odf_coordinator.catalog.registry import inputs_of
 from odf_coordinator.definitions.declared_columns import require_pollable, require_possible
 from odf_coordinator.definitions.declared_schemas import vocabulary_of_events
 from odf_coordinator.definitions.schema_evolution import require_continuing
 
 ADVICE = "delete the dataset and add it again, or add it under another name"
-
-
-def in_force(state: ChainState, event: KnownEvent) -> KnownEvent | None:
-    """Return the event of a chain that `event` would replace; None if there is none."""
-    match event:
-        case SetVocab():
-            return state.vocab
-        case SetInfo():
-            return state.info
-        case SetLicense():
-            return state.license
-        case SetAttachments():
-            return state.attachments
-        case SetDataSchema():
-            return state.schema
-        case SetTransform():
-            return state.transform
-        case SetPollingSource():
-            return state.polling_source
-        case AddPushSource():
-            return state.push_sources.get(event.source_name)
-        case _:
-            return None
 
 
 def standing(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
@@ -70,7 +43,7 @@ def standing(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEven
 
 def changes(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
     """Return the events that would change the dataset."""
-    return tuple(event for event in events if in_force(state, event) != event)
+    return tuple(event for event in events if state.definitions.replaced_by(event) != event)
 
 
 @contextmanager
@@ -187,11 +160,11 @@ def require_settable(state: ChainState, event: KnownEvent) -> None:
         case SetVocab() if state.last_offset is not None or state.schema is not None:
             raise InvalidInput(text=f"the vocabulary cannot change once there is data; {ADVICE}")
         case AddPushSource() | SetPollingSource() if state.schema is not None:
-            before = in_force(state, event)
+            before = state.definitions.replaced_by(event)
             assert before is None or isinstance(before, AddPushSource | SetPollingSource)
             require_continuing(schema_of_event(state.schema), event, before, state.vocabulary)
         case SetTransform() if state.input_progress:
-            old = inputs_of(state)
+            old = state.inputs
             new = tuple(one.dataset_ref for one in event.inputs)
             if new != tuple(str(dataset) for dataset in old):
                 raise InvalidInput(text=f"inputs cannot change once they have been read; {ADVICE}")

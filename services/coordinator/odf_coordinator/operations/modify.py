@@ -39,7 +39,7 @@ from odf_coordinator.commit.retry_on_conflict import again_when_overtaken
 from odf_coordinator.definitions.create import Adding
 from odf_coordinator.definitions.declared_columns import require_pollable, require_possible
 from odf_coordinator.definitions.declared_schemas import sources_of
-from odf_coordinator.definitions.diff import in_force, require_settable
+from odf_coordinator.definitions.diff import require_settable
 from odf_coordinator.definitions.drafts import resolve
 from odf_coordinator.definitions.query_validation import Validation
 
@@ -144,7 +144,7 @@ class Changing:
     def _commit_event(self, known: Known, event: KnownEvent) -> Known:
         self.committer.require_owned(known.id)
         fitting = self._fitting(known, event)
-        if in_force(known.state, fitting) == fitting:
+        if known.state.definitions.replaced_by(fitting) == fitting:
             return known
         require_pollable(fitting)
         require_settable(known.state, fitting)
@@ -156,11 +156,13 @@ class Changing:
         if known.is_derivative:
             text = f"{known.alias} is a derivative: its watermark follows from its inputs"
             raise Refused(reason="DerivativeWatermark", text=text)
+        if watermark == state.watermark:
+            return known
         if state.watermark is not None and watermark < state.watermark:
             text = f"the watermark of {known.alias} is {state.watermark} and cannot be lowered to {watermark}"
             raise Refused(reason="WatermarkDecreased", text=text)
         event = add_data_event(state, new_data=None, watermark=watermark, source_state=None)
-        return known if event is None else self.adding.amend(known, (event,))
+        return self.adding.amend(known, (event,))
 
     def _require_unread(self, known: Known, place: int) -> None:
         """Raise `Refused` if a derivative has read blocks after `place`."""

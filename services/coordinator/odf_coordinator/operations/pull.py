@@ -7,7 +7,6 @@ from typing import Final, Protocol
 
 import structlog
 
-from odf_common.chain.dependency_order import in_order
 from odf_common.dataset.rejects import Rejects
 from odf_common.errors import OdfError, Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -16,7 +15,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
 from odf_coordinator.catalog.ownership import KeyFolder
-from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.registry import Datasets, Known, inputs_first
 from odf_coordinator.catalog.rejects import rejects_of
 from odf_coordinator.commit.retry_on_conflict import again_when_overtaken
 from odf_coordinator.operations.modify import Changing
@@ -222,9 +221,3 @@ class Pulling:
                     found[dataset] = known
                     pending.append(known)
         return found
-
-
-def inputs_first(chosen: Mapping[DatasetId, Known]) -> Iterator[Known]:
-    """Iterate over the datasets, inputs before their readers."""
-    graph = {dataset: [one for one in known.inputs() if one in chosen] for dataset, known in chosen.items()}
-    return (chosen[dataset] for dataset in in_order(graph))

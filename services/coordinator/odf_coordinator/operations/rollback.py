@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import structlog
 
 from odf_common.chain.build_blocks import next_system_time
-from odf_common.chain.dependency_order import in_order
 from odf_common.chain.input_divergence import Agreement, Line, agreement
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
@@ -14,10 +13,9 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent
 from odf_coordinator.catalog.ownership import KeyFolder
-from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.registry import Datasets, Known, inputs_first
 from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.definitions.create import Adding
-from odf_coordinator.definitions.diff import in_force
 from odf_coordinator.transforms.migration import Migrating
 
 log = structlog.get_logger(__name__)
@@ -41,10 +39,10 @@ class Diverged:
         """Return the datasets and everything derived from them, directly or not, inputs first."""
         found = {known.id: known for known in chosen}
         everything = {known.id: known for known in self.datasets.all()} | found
-        for known in _inputs_first(everything):
+        for known in inputs_first(everything):
             if any(one in found for one in known.inputs()):
                 found.setdefault(known.id, known)
-        return tuple(_inputs_first(found))
+        return tuple(inputs_first(found))
 
     def take_back(self, chosen: Iterable[Known]) -> Iterator[Known]:
         """Roll back the owned derivatives that have diverged, and yield them, readers before their inputs.
@@ -107,12 +105,7 @@ class Diverged:
         return replace(known, state=state)
 
 
-def _inputs_first(datasets: Mapping[DatasetId, Known]) -> Iterator[Known]:
-    graph = {one: [each for each in known.inputs() if each in datasets] for one, known in datasets.items()}
-    return (datasets[dataset] for dataset in in_order(graph))
-
-
 def _last_of_each(state: ChainState, events: Iterable[KnownEvent]) -> tuple[KnownEvent, ...]:
     """Return the last event of each kind, in order, that changes `state`."""
     last: Mapping[type, KnownEvent] = {type(event): event for event in events}
-    return tuple(event for event in last.values() if in_force(state, event) != event)
+    return tuple(event for event in last.values() if state.definitions.replaced_by(event) != event)

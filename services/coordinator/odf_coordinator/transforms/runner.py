@@ -13,15 +13,14 @@ import structlog
 
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.build_blocks import next_system_time
+from odf_common.chain.fold import progress_after
 from odf_common.chain.input_divergence import Line
 from odf_common.chain.state import ChainState, InputProgress
 from odf_common.chain.transform_inputs import (
     InputSlices,
     has_work,
-    input_ids,
     input_of,
     input_until_change,
-    last_block,
     plan_inputs,
 )
 from odf_common.chain.transform_request import build_request, is_no_op, next_event
@@ -96,7 +95,7 @@ class Transformer:
         """
         if known.state.transform is None:
             return None
-        sources = {dataset: self._input(dataset) for dataset in input_ids(known.state.transform)}
+        sources = {dataset: self._input(dataset) for dataset in known.state.inputs}
         for dataset, source in sources.items():
             _require_still_defined(known, source, known.state.progress_of(dataset))
         steps = plan_inputs(known.state, {dataset: one.state for dataset, one in sources.items()})
@@ -196,7 +195,7 @@ class Transformer:
 
     def _where(self, known: Known, step: ExecuteTransformInput) -> Known:
         """Return an input at the end of its step."""
-        end = last_block(step)
+        end = progress_after(step).last_block
         if end is None or end == known.state.head:
             return known
         return replace(known, state=self.datasets.states.aside(known.id, end))

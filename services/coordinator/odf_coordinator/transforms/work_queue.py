@@ -14,7 +14,6 @@ from typing import Final
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
-from odf_coordinator.catalog.registry import inputs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class Dependants:
 
     def note(self, state: ChainState) -> bool:
         """Record a dataset's inputs; return whether they changed."""
-        inputs = frozenset(inputs_of(state))
+        inputs = frozenset(state.inputs)
         if self._inputs.get(state.dataset_id, frozenset()) == inputs:
             return False
         self.forget(state.dataset_id)

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from odf_common.chain.add_data import add_data_event
 from odf_common.chain.build_blocks import build_blocks, next_system_time
 from odf_common.chain.state import ChainState
 from odf_common.data.columns import normalize_timestamps, with_system_columns
@@ -17,7 +18,6 @@ from odf_common.data.stored_types import as_stored, stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import (
-    AddData,
     DataSlice,
     KnownEvent,
     OffsetInterval,
@@ -112,11 +112,11 @@ class Drafter:
         system_time = next_system_time(state, self._clock.now())
         if watermark is None and len(merged.records):
             watermark = greatest(merged.records, state.vocabulary.event_time_column)
-        added = AddData(
-            prev_checkpoint=None if state.checkpoint is None else state.checkpoint.physical_hash,
-            prev_offset=state.last_offset,
-            new_watermark=state.watermark if watermark == HELD else _latest(state.watermark, watermark),
-            new_source_state=SourceState(source_name=source, kind=KIND, value=position.text()),
+        added = add_data_event(
+            state,
+            new_data=None,
+            watermark=None if watermark is None or watermark == HELD else Timestamp.from_ms(watermark),
+            source_state=SourceState(source_name=source, kind=KIND, value=position.text()),
         )
         if not len(merged.records):
             return self._proposal(state, (added,), system_time)
@@ -182,10 +182,3 @@ def _schema_change(state: ChainState, table: pa.Table) -> list[SetDataSchema]:
     if state.schema is None or check_evolution(schema_of_event(state.schema), table.schema):
         return [schema_to_event(table.schema)]
     return []
-
-
-def _latest(before: Timestamp | None, reached: int | None) -> Timestamp | None:
-    if reached is None:
-        return before
-    new = Timestamp.from_ms(reached)
-    return new if before is None or new > before else before
