@@ -75,7 +75,7 @@ def test_a_slice_that_is_as_declared_is_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "values", "why"),
     [
-        ("op", pa.array([0, 2], pa.uint8()), "a -C without its"),
+        ("op", pa.array([0, 2], pa.uint8()), "a -C without a"),
         ("op", pa.array([0, 9], pa.uint8()), "operations from 0 to 9"),
         ("offset", pa.array([0, 5], pa.uint64()), "record 2 has 5"),
         ("city", pa.array([1, 2]), "column city int64"),

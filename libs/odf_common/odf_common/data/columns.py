@@ -37,7 +37,7 @@ def check_corrections(operations: pa.Array | pa.ChunkedArray) -> None:
     halves = np.flatnonzero(lacks_to | lacks_from)
     if len(halves):
         row = int(halves[0])
-        text = "a -C without its +C behind it" if is_from[row] else "a +C without its -C before it"
+        text = "a -C without a +C after it" if is_from[row] else "a +C without a -C before it"
         raise InvalidInput(where=f"record {row + 1}", text=text)
 
 

@@ -66,7 +66,7 @@ def _check_fields(old: Sequence[pa.Field], new: Sequence[pa.Field], parent: str)
     after = {column.name: column for column in new}
     for column in new if len(after) < len(new) else ():
         if sum(other.name == column.name for other in new) > 1:
-            raise InvalidInput(text="is there twice", where=f"column {parent}{column.name}")
+            raise InvalidInput(text="is duplicated", where=f"column {parent}{column.name}")
     for name, column in before.items():
         if name not in after:
             raise InvalidInput(text="cannot be removed from the schema", where=f"column {parent}{name}")

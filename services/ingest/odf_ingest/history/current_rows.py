@@ -1,7 +1,7 @@
-"""The last record of each key of a dataset, kept so that a batch costs what it touches and not what there is.
+"""The last record of each key of a dataset, indexed so that a batch costs in proportion to itself, not to the dataset.
 
-Like `KeyIndex`, it keeps runs sorted by key, each at least twice as long as the next; the newest run that has a key
-says what became of it. Adding n records one batch at a time copies each about log2(n) times.
+Like `KeyIndex`, it keeps runs sorted by key, each at least twice as long as the next; the newest run with a key has
+its current record. Adding n records one batch at a time copies each about log2(n) times.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from odf_common.data.columns import Operation
 from odf_common.metadata.steps import Strings
 from odf_ingest.history.key_index import Keys, key_array, with_keys
 
-_LARGEST: Final = 1 << 30  # bytes of a run that is still merged with others: Arrow's strings end at 2 GiB
+_LARGEST: Final = 1 << 30  # maximum bytes of a merged run: Arrow's strings are limited to 2 GiB
 _GONE: Final = (Operation.RETRACT, Operation.CORRECT_FROM)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Distinct keys, ascending, and the last record of each; where `is_there` is False it was taken away."""
+    """Distinct keys, ascending, and the last record of each; `is_there` is False if it was retracted."""
 
     keys: Keys
     is_there: npt.NDArray[np.bool_]
@@ -29,15 +29,15 @@ class _Run:
 
 
 class CurrentRows:
-    """The last record of each value of the key columns; records that lack one are left out."""
+    """The last record of each key; records with a null key column are left out."""
 
     def __init__(self, key: Strings) -> None:
-        """Begin empty."""
+        """Start empty."""
         self._key = key
         self._runs: list[_Run] = []
 
     def add(self, records: pa.Table, operation: str) -> None:
-        """Take in records in the order of their offsets; `operation` is the column that has their operations."""
+        """Add records in offset order; `operation` is the column with their operations."""
         records = with_keys(records, self._key)
         if len(records) == 0:
             return
@@ -50,9 +50,9 @@ class CurrentRows:
             self._merge_last()
 
     def current(self, keys: Keys | None = None) -> pa.Table:
-        """Return the last record of each key, or of those among `keys`, unless it was taken away; by no order.
+        """Return the last record of each key, or of `keys`, unless it was retracted; unordered.
 
-        `keys` are distinct and ascending. Without any records there are no columns.
+        `keys` are distinct and ascending. Without records the table has no columns.
         """
         if keys is None:
             return self._all()
@@ -83,7 +83,7 @@ class CurrentRows:
         last, before = self._runs.pop(), self._runs.pop()
         kept = np.flatnonzero(~_is_in(before.keys, last.keys))
         if not self._runs:
-            # Nothing older is left that a key which was taken away would have to hide.
+            # The oldest run: no older record is left that a retracted key would have to hide.
             kept = kept[before.is_there[kept]]
             last = _only(last, np.flatnonzero(last.is_there))
         old_keys = before.keys[kept]
@@ -117,5 +117,5 @@ def _is_in(keys: Keys, others: Keys) -> npt.NDArray[np.bool_]:
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Return the records of all tables; columns that some lack are null there."""
+    """Return the records of all tables; missing columns are null."""
     return pa.concat_tables(tables, promote_options="permissive").combine_chunks()

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 Mask = npt.NDArray[np.bool_]
-# Per width in bits: the integer of that width, and the bits of infinity; NaNs are above it.
+# By width in bits: the integer type of that width, and the bits of infinity, above which are NaNs.
 _FLOATS: Final = {
     16: (pa.int16(), 0x7C00),
     32: (pa.int32(), 0x7F80_0000),
@@ -24,7 +24,7 @@ _FLOATS: Final = {
 
 
 def comparable(values: pa.Array) -> pa.Array:
-    """Return flat values in a form that Arrow and numpy compare and sort as this module says; nulls stay null.
+    """Return flat values in a form that Arrow and numpy compare and sort as this module defines; nulls stay null.
 
     Floating-point numbers become integers in the same order, -0.0 before 0.0 and NaN last. A UUID becomes the bytes
     that are stored. Values of other types are returned as they are.
@@ -37,7 +37,7 @@ def comparable(values: pa.Array) -> pa.Array:
     bits = values.view(integer).fill_null(0).to_numpy()
     greatest = bits.dtype.type(np.iinfo(bits.dtype).max)
     is_nan = (bits & greatest) > infinity
-    # Negative numbers grow with their magnitude as bits: turn their order around.
+    # As bits, negative numbers grow with their magnitude: reverse their order.
     ordered = np.where(is_nan, greatest, bits ^ np.where(bits < 0, greatest, bits.dtype.type(0)))
     return pa.array(ordered, integer, mask=values.is_null().to_numpy(zero_copy_only=False))
 

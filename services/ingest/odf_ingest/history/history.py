@@ -1,9 +1,9 @@
-"""What a dataset holds, as merging asks for it: indexes in memory, each brought forward by the slices that it lacks.
+"""A dataset's content for merging: in-memory indexes, each updated from the slices after its block.
 
-There is one way forward: the slices between the block that an index stands at and the head, whoever wrote them. The
-slice that was written last is kept in memory so that it need not be read. Nothing is brought forward when a batch is
-committed, but when the next one asks: after a head has moved nothing here can fail. With everything lost, as after a
-restart, the next batch is slower and nothing is wrong.
+There is only one way to update: read the slices between an index's block and the head, whichever process wrote them.
+The last written slice is kept in memory so that it need not be read. Indexes are updated not when a batch is committed
+but when the next one needs them, so nothing here can fail after a head has moved. If everything is lost, as after a
+restart, the next batch is only slower.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from odf_ingest.history.key_index import KeyIndex, Keys, key_array, with_keys
 log = structlog.stdlib.get_logger(__name__)
 
 MANY: Final = 1000  # slices; reading that many takes seconds, which the log should explain
-RUN: Final = 1 << 17  # records that are taken in at once while many slices are read
+RUN: Final = 1 << 17  # records per update while many slices are read
 
 ReadBlock = Callable[[Multihash], bytes]
 SlicePath = Callable[[Multihash], Path]
@@ -37,7 +37,7 @@ Index = TypeVar("Index")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRecords:
-    """Records of one slice or several, in stored types; `keys` are as in `Merged`."""
+    """Records of one or more slices, in stored types; `keys` as in `Merged`."""
 
     records: pa.Table
     keys: Mapping[Strings, Keys] = field(default_factory=dict)
@@ -45,21 +45,21 @@ class SliceRecords:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What is kept of a slice: the records of it, those of `columns` only; None: of all."""
+    """The cached records of a slice, with `columns` only (None: all)."""
 
     name: Multihash
     slice: SliceRecords
     columns: frozenset[str] | None
 
     def has(self, slices: Sequence[Multihash], columns: Sequence[str] | None) -> bool:
-        """Return whether this is all that has to be read."""
+        """Return whether this covers all that has to be read."""
         is_enough = self.columns is None or (columns is not None and self.columns.issuperset(columns))
         return is_enough and slices == [self.name]
 
 
 @dataclass(frozen=True, slots=True)
 class _At(Generic[Index]):
-    """An index, and the block that it stands at."""
+    """An index, and the block up to which it is current."""
 
     value: Index
     head: Multihash
@@ -67,7 +67,7 @@ class _At(Generic[Index]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind(Generic[Index]):
-    """How an index is built: what it begins as, of which columns (None: all), and how records are added."""
+    """How an index is built: its initial value, its columns (None: all), and how records are added."""
 
     begin: Callable[[], Index]
     columns: Strings | None
@@ -75,10 +75,10 @@ class _Kind(Generic[Index]):
 
 
 class DatasetHistory:
-    """What one dataset holds; used by one thread at a time."""
+    """The content of one dataset; used by one thread at a time."""
 
     def __init__(self, read_block: ReadBlock, slice_path: SlicePath) -> None:
-        """Begin with nothing known; blocks and slices are read as they are needed."""
+        """Start without indexes; blocks and slices are read on demand."""
         self._read_block = read_block
         self._slice_path = slice_path
         self._seen: dict[Strings, _At[KeyIndex]] = {}
@@ -86,11 +86,11 @@ class DatasetHistory:
         self._kept: _Kept | None = None
 
     def at(self, state: ChainState) -> "HistoryAt":
-        """Return what the dataset holds as of a state of its chain."""
+        """Return the dataset's content at a state of its chain."""
         return HistoryAt(self, state)
 
     def written(self, name: Multihash, written: SliceRecords) -> None:
-        """Keep in memory what the next batch would have to read of a slice that was just written."""
+        """Cache the part of a just written slice that the next batch needs."""
         if self._rows:
             records = without_dictionaries(written.records)
             self._kept = _Kept(name, replace(written, records=records), None)
@@ -124,8 +124,8 @@ class DatasetHistory:
     def _brought(
         self, known: dict[Strings, _At[Index]], state: ChainState, key: Strings, kind: _Kind[Index]
     ) -> Index:
-        """Return an index at a state of the chain: brought forward, or built where its block is not in the chain."""
-        # Not kept while it is half brought forward: should reading fail, it is built again.
+        """Return an index at a state of the chain: updated, or rebuilt if its block is not in the chain."""
+        # Removed while it is being updated: if reading fails, it is rebuilt next time.
         before = known.pop(key, None)
         is_passed, slices = self._slices(state.head, None if before is None else before.head)
         if len(slices) >= MANY:
@@ -137,7 +137,7 @@ class DatasetHistory:
         return index
 
     def _slices(self, head: Multihash, since: Multihash | None) -> tuple[bool, list[Multihash]]:
-        """Return whether the block `since` is in the chain, and the slices after it or else all, oldest first."""
+        """Return whether the block `since` is in the chain, and the slices after it, else all, oldest first."""
         found: list[Multihash] = []
         if head == since:
             return True, found
@@ -150,7 +150,7 @@ class DatasetHistory:
         return False, found[::-1]
 
     def _read(self, slices: Sequence[Multihash], columns: Sequence[str] | None) -> Iterator[SliceRecords]:
-        """Yield the records of all slices in order, few slices of many records at a time or many of few."""
+        """Yield the records of all slices in order, small slices combined."""
         if self._kept is not None and self._kept.has(slices, columns):
             yield self._kept.slice
             return
@@ -170,7 +170,7 @@ class HistoryAt:
     """Port `History` for one state of the chain."""
 
     def __init__(self, history: DatasetHistory, state: ChainState) -> None:
-        """Look into `history` as of `state`."""
+        """Use `history` at `state`."""
         self._history = history
         self._state = state
 

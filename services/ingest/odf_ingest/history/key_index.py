@@ -19,15 +19,15 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_ingest.history.equality import comparable
 
-INLINE: Final = 64  # bytes of a key that is kept as it is
+INLINE: Final = 64  # maximum bytes of a key that is stored without hashing
 Keys = npt.NDArray[np.generic]
-_END: Final = 1  # closes each key, since numpy does not see trailing zero bytes
+_END: Final = 1  # ends each key, since numpy ignores trailing zero bytes
 _RAW: Final = 1
 _DIGEST: Final = 2
 
 
 def key_array(table: pa.Table, columns: Sequence[str]) -> Keys:
-    """Return one key a record; equal exactly where all key columns are.
+    """Return one key per record; keys are equal exactly if all key columns are.
 
     Raises `InvalidInput` for a missing column or null.
     """
@@ -44,7 +44,7 @@ def key_array(table: pa.Table, columns: Sequence[str]) -> Keys:
 
 
 def with_keys(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return the records that have a value in every key column; none where a column is missing."""
+    """Return the records with a value in every key column; none if a column is missing."""
     if any(name not in table.column_names for name in columns):
         return table.slice(0, 0)
     for name in columns:
@@ -54,7 +54,7 @@ def with_keys(table: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def _whole_numbers(column: pa.Array) -> Keys | None:
-    """Return a column of whole numbers or moments as such, None for any other."""
+    """Return a column of integers or times as integers; None for other types."""
     type_ = column.type
     if kind.is_integer(type_):
         column = column.cast(pa.uint64() if kind.is_uint64(type_) else pa.int64())
@@ -71,7 +71,7 @@ def _whole_numbers(column: pa.Array) -> Keys | None:
 
 
 def _as_bytes(key: Mapping[str, pa.Array]) -> pa.Array:
-    """Return the concatenation of each column's bytes, variable ones led by their length."""
+    """Return the concatenated bytes of all columns, variable-length ones prefixed with their length."""
     parts = []
     for name, column in key.items():
         numbers = _whole_numbers(column)
@@ -137,15 +137,15 @@ class KeyIndex:
     """A set of keys as sorted runs, each at least twice as long as the next."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self._runs: list[Keys] = []
 
     def __len__(self) -> int:
-        """Return how many keys are in it."""
+        """Return the number of keys."""
         return sum(map(len, self._runs))
 
     def holds(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Tell for each key whether it is in the set; quickest when they are sorted."""
+        """Return for each key whether it is in the set; fastest for sorted keys."""
         found = np.zeros(len(keys), dtype=np.bool_)
         for run in self._runs:
             places = np.searchsorted(run, keys)
@@ -154,17 +154,17 @@ class KeyIndex:
         return found
 
     def add(self, keys: Keys) -> None:
-        """Take in sorted keys, each once, none of them in the set."""
+        """Add sorted, distinct keys, none of which is in the set."""
         if len(keys) == 0:
             return
         self._runs.append(keys)
         while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
             last, before = self._runs.pop(), self._runs.pop()
-            # A stable sort finds the two runs and merges them.
+            # A stable sort detects the two sorted runs and merges them.
             self._runs.append(np.sort(np.concatenate((before, last)), kind="stable"))
 
     def fresh(self, keys: Keys) -> tuple[npt.NDArray[np.int64], Keys]:
-        """Return places of the first record of each key that is not in the set, ascending; and those keys, sorted."""
+        """Return the index of the first record of each key not in the set, ascending; and those keys, sorted."""
         distinct, first = np.unique(keys, return_index=True)
         is_new = ~self.holds(distinct)
         return np.sort(first[is_new]), distinct[is_new]

@@ -1,4 +1,4 @@
-"""Merging: new records and what is known → records to append (spec: Merge Strategies; wire-facts §5.3).
+"""Merge strategies: new records and a dataset's content → records to append (spec: Merge Strategies; wire-facts §5.3).
 
 One module per strategy.
 """

@@ -1,8 +1,8 @@
 """ChangelogStream: records carry their own operation; ordered by key, within a key as they arrived.
 
-A +C moves up to directly follow its -C (RFC-015): the first +C of a key belongs to its first -C, and so on. A batch
-ends only where every correction is complete, so neither the sequence of a key's operations nor what it ends as
-depends on where batches were cut.
+A +C is moved to directly follow its -C (RFC-015): the first +C of a key belongs to its first -C, and so on. A batch
+ends only where every correction is complete, so neither the order of a key's operations nor its final value depends on
+where batches are cut.
 """
 
 from collections import deque
@@ -59,7 +59,7 @@ def _check_halves(records: pa.Table, ops: pa.Array, key: Strings) -> None:
     distinct, keys = np.unique(key_array(records.take(pa.array(rows)), key), return_inverse=True)
     steps = np.where(plain[rows] == Operation.CORRECT_FROM, 1, -1)
     by_key = np.argsort(keys, kind="stable")
-    # How many -C wait for their +C: none must be left where a key ends, and never less than none.
+    # The number of open -C: it must be zero at the end of each key, and never negative.
     waiting = np.cumsum(steps[by_key])
     ends = np.cumsum(np.bincount(keys, minlength=len(distinct))) - 1
     if waiting.min() >= 0 and not waiting[ends].any():
@@ -67,16 +67,16 @@ def _check_halves(records: pa.Table, ops: pa.Array, key: Strings) -> None:
     half = _first_half(keys, steps)
     raise HalfCorrection(
         where=f"record {rows[half.place] + 1}",
-        text="a -C without its +C behind it" if steps[half.place] > 0 else "a +C without its -C before it",
+        text="a -C without a +C after it" if steps[half.place] > 0 else "a +C without a -C before it",
         whole=int(rows[half.whole]),
         may_come=half.may_come,
     )
 
 
 class _Half(NamedTuple):
-    """The first half of a correction that has no other half, by its place among all halves.
+    """The first incomplete correction, as an index among all -C and +C.
 
-    The first `whole` halves make complete corrections; `may_come` tells whether only +C are missing.
+    The first `whole` of them are complete corrections; `may_come`: only +C are missing.
     """
 
     place: int
@@ -91,7 +91,7 @@ def _first_half(keys: Places, steps: Places) -> _Half:
         if step > 0:
             waiting.setdefault(key, deque()).append(place)
         elif key not in waiting:
-            # A -C before it may lack its +C too.
+            # An earlier -C may lack its +C too.
             lacking = [places[0] for one, places in waiting.items() if steps[keys == one].sum() > 0]
             return _Half(min([place, *lacking]), whole, may_come=False)
         else:
@@ -104,11 +104,11 @@ def _first_half(keys: Places, steps: Places) -> _Half:
 
 
 def _paired(ops: npt.NDArray[np.uint8]) -> Places:
-    """Return the places of operations that are ordered by key, each +C moved up to follow its -C."""
+    """Return the order of operations, already grouped by key, with each +C moved after its -C."""
     froms = np.flatnonzero(ops == Operation.CORRECT_FROM)
     tos = np.flatnonzero(ops == Operation.CORRECT_TO)
     rank = 2 * np.arange(len(ops))
-    # Every key has as many of both, so that the nth of all -C and the nth of all +C belong together.
+    # Each key has equally many of both, so the nth -C and the nth +C overall belong together.
     rank[tos] = 2 * froms + 1
     return np.argsort(rank, kind="stable")
 
@@ -131,7 +131,7 @@ def _faults(
 def _fault(name: str, found: int | None) -> str:
     if found is None:
         return f"has no operation in {name}"
-    return f"column {name}: {found} is no operation; 0 is +A, 1 is -R, 2 is -C, 3 is +C"
+    return f"column {name}: {found} is not an operation; 0 is +A, 1 is -R, 2 is -C, 3 is +C"
 
 
 def operations(table: pa.Table, name: str) -> pa.Array:
@@ -139,7 +139,7 @@ def operations(table: pa.Table, name: str) -> pa.Array:
     try:
         ops = table.column(name).combine_chunks().cast(pa.uint8())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidInput(where=f"column {name}", text=f"is no operation: {error}") from error
+        raise InvalidInput(where=f"column {name}", text=f"is not an operation: {error}") from error
     highest = pc.max(ops).as_py()
     if ops.null_count or (highest is not None and highest > max(Operation)):
         raise InvalidInput(where=f"column {name}", text="has operations other than 0, 1, 2 and 3")

@@ -1,4 +1,4 @@
-"""What turns one state of a keyed table into another: append, retract, correct from and to."""
+"""The operations that turn one state of a keyed table into another: append, retract, correct from and to."""
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,10 @@ def difference(
     event_time: str,
     retracts_missing: bool,
 ) -> Merged:
-    """Return what makes `new` of `known`: by key, then operation.
+    """Return the operations that turn `known` into `new`, by key, then operation.
 
-    Keys are unique in both; `InvalidInput` is raised if those of `new` are not. Compared are the columns named, or
-    all that are no key; a null new event time alone is no change. Retractions repeat the old values.
+    Keys are unique in both; raises `InvalidInput` if those of `new` are not. `compared`: columns to compare; None: all
+    except the key. A null new event time alone is not a change. Retractions repeat the old values.
     """
     known = alike(known, new.schema)
     old_keys, new_keys = key_array(known, key), key_array(new, key)
@@ -54,7 +54,7 @@ def difference(
 
 
 def alike(known: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return records with the columns and types of a schema; columns that they lack are null."""
+    """Return records with the columns and types of a schema; missing columns are null."""
     if known.num_columns == 0:
         return schema.empty_table()
     columns = [
@@ -67,7 +67,7 @@ def alike(known: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _matched(old: Keys, new: Keys) -> tuple[Places, Places]:
-    """Return places of equal keys in both."""
+    """Return the indices of equal keys in both."""
     if len(old) == 0 or len(new) == 0:
         none: Places = np.empty(0, dtype=np.int64)
         return none, none
@@ -83,7 +83,7 @@ def _changed(old: pa.Table, new: pa.Table, columns: list[str], event_time: str) 
     changed = np.zeros(len(new), dtype=np.bool_)
     for name in columns:
         if name not in new.column_names:
-            raise InvalidInput(where=f"column {name}", text="is compared and is missing")
+            raise InvalidInput(where=f"column {name}", text="is to be compared, but is missing")
         differs = ~equal(old.column(name).combine_chunks(), new.column(name).combine_chunks())
         if name == event_time:
             differs &= new.column(name).is_valid().to_numpy()

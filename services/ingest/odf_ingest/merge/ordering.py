@@ -10,7 +10,7 @@ from odf_ingest.history.equality import comparable
 
 
 def by_event_time(records: pa.Table, column: str) -> pa.Table:
-    """Return the records by event time, nulls first, equal ones in their order; as they are when already so."""
+    """Return the records ordered by event time, nulls first, stably; unchanged if already ordered."""
     moments = records.column(column).combine_chunks()
     if moments.null_count == 0:
         width = pa.int32() if moments.type == pa.date32() else pa.int64()
@@ -23,13 +23,13 @@ def by_event_time(records: pa.Table, column: str) -> pa.Table:
 
 
 def by_key(records: pa.Table, ops: pa.Array, key: Sequence[str]) -> tuple[pa.Table, pa.Array]:
-    """Return records and operations by key, then operation, equal ones in their order."""
+    """Return records and operations ordered by key, then operation, stably."""
     order = key_order(records, key, ops)
     return records.take(order), ops.take(order)
 
 
 def key_order(records: pa.Table, key: Sequence[str], *last: pa.Array) -> pa.Array:
-    """Return the places of records by key, then by the columns `last`, equal ones in their order."""
+    """Return the indices of records ordered by key, then by the columns `last`, stably."""
     columns = [*(comparable(records.column(name).combine_chunks()) for name in key), *last]
     names = [str(number) for number in range(len(columns))]
     table = pa.Table.from_arrays(columns, names=names)

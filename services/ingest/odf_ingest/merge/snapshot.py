@@ -1,4 +1,4 @@
-"""Snapshot: each batch is the whole state of the source; what differs from the last one is recorded."""
+"""Snapshot: each batch is the whole state of the source; the difference from the last one is recorded."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +38,7 @@ def _(
             text="the snapshot has no records, which this source refuses (emptySnapshot: refuse)"
         )
     if len(new) == 0 and len(known) == 0:
-        return Merged(records=new)  # the dataset may not even have the key's columns yet
+        return Merged(records=new)  # the dataset may not have the key's columns yet
     merged = difference(
         known,
         new,

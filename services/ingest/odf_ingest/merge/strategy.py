@@ -1,4 +1,4 @@
-"""What a merge strategy is: functions of its step, one variant per module (spec: Merge Strategies; wire-facts §5.3)."""
+"""The interface of merge strategies: functions of the step, one variant per module (spec: Merge Strategies)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ DEFAULT: Final = SourceSettings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """Records in the order of their offsets; `ops` has one operation each, None: all are appended.
+    """Records in offset order; `ops` has one operation per record, None: all are appends.
 
-    `keys` has the keys of all records, sorted, each once, by the key columns that the strategy has looked at.
+    `keys`: the sorted, distinct keys of all records, by key columns, as far as the strategy computed them.
     """
 
     records: pa.Table
@@ -29,7 +29,7 @@ class Merged:
 
 
 class History(Protocol):
-    """What the dataset holds before the merge. Records without a value in some key column are left out."""
+    """The dataset's content before the merge. Records with a null key column are left out."""
 
     def seen(self, key: Strings) -> KeyIndex:
         """Return all keys that were ever appended."""
@@ -37,7 +37,7 @@ class History(Protocol):
     def current(self, key: Strings, keys: Keys | None = None) -> pa.Table:
         """Return the last record of each key, or of those among `keys` (sorted, distinct), unless it was retracted.
 
-        The columns are event time and data; a table without any columns has no records.
+        The columns are event time and data; without records the table has no columns.
         """
 
 
@@ -49,9 +49,9 @@ def merge(
     vocab: DatasetVocabulary,
     settings: SourceSettings = DEFAULT,
 ) -> Merged:
-    """Return what has to be appended so that the dataset reflects `new`, which has an event time column.
+    """Return the records to append so that the dataset reflects `new`, which has an event time column.
 
-    `settings` limit what one snapshot may retract. Columns have the types that are stored, as in the history.
+    `settings` limit what one snapshot may retract. Columns have stored types, as in the history.
     """
     raise UnsupportedStep(step=type(strategy).__name__)
 
@@ -64,11 +64,11 @@ def key_columns(strategy: MergeStrategy) -> Strings:
 
 @singledispatch
 def takes_whole_batches(strategy: MergeStrategy) -> bool:
-    """Tell whether each batch is the whole state of the source."""
+    """Return whether each batch is the whole state of the source."""
     return False
 
 
 @singledispatch
 def operation_faults(strategy: MergeStrategy, new: pa.Table, vocab: DatasetVocabulary) -> Mapping[int, str]:
-    """Return which rows carry no operation where the strategy takes it from them, and why."""
+    """Return which rows lack a valid operation, if the strategy needs one, and why."""
     return {}

@@ -1,4 +1,4 @@
-"""UpsertStream: the last record of a key in a batch wins; an operation 1 takes the key away."""
+"""UpsertStream: the last record of a key in a batch wins; operation 1 retracts the key."""
 
 import numpy as np
 import pyarrow as pa
@@ -53,7 +53,7 @@ def _upserted(known: pa.Table, last: pa.Table, key: Strings, vocab: DatasetVocab
 
 
 def _retracted(known: pa.Table, gone: pa.Table, key: Strings, upserts: Merged) -> pa.Table:
-    """Return what is known of keys that go; those that were never there are passed over."""
+    """Return the current records of retracted keys; unknown keys are ignored."""
     if known.num_columns == 0 or len(gone) == 0:
         return upserts.records.slice(0, 0)
     leaving = np.isin(key_array(known, key), key_array(gone, key))

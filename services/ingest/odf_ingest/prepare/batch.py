@@ -1,4 +1,4 @@
-"""What is brought in at once: messages of a topic, or a file."""
+"""The units of ingestion: a batch of messages of a topic, or a file."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,10 +15,10 @@ MessagePosition = tuple[int, int]  # partition and offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Someone wants the message left out at which the source stopped because of `why`; it lies before `until`.
+    """A search for the message to skip, at which the source stopped because of `why`; it is before `until`.
 
-    Batches have at most `count` messages, fewer each time, until one message fails alone. A half of a correction
-    whose other half has not come fails only in the partition `half_in`: elsewhere the other half may follow.
+    Batches have at most `count` messages, fewer each time, until one message fails alone. Half of a correction whose
+    other half is missing fails only in the partition `half_in`: in others the other half may follow.
     """
 
     count: int
@@ -26,18 +26,18 @@ class Search:
     why: str
     half_in: int | None = None
     found: "Future[MessagePosition | None]" = field(default_factory=Future, compare=False)
-    """Where the message was that has been left out; None when none failed this time."""
+    """The place of the skipped message; None if none failed this time."""
 
     def narrowed(self, count: int) -> Self:
-        """Return the search after a batch of so many messages that has failed."""
+        """Return the search after a failed batch of `count` messages."""
         return replace(self, count=max(count // 2, 1))
 
     def is_over(self, position: Mapping[int, int]) -> bool:
-        """Return whether nothing is left to be searched at a position."""
+        """Return whether the search is complete at a position."""
         return all(at >= self.until.get(number, 0) for number, at in position.items())
 
     def ended(self, found: MessagePosition | Exception | None) -> None:
-        """Tell who waits for it how the search has ended; the first word counts."""
+        """Set the result for the waiting command; only the first one counts."""
         if self.found.done():
             return
         if isinstance(found, Exception):
@@ -46,13 +46,13 @@ class Search:
             self.found.set_result(found)
 
     def widened(self, count: int) -> Self:
-        """Return the search after a batch of so many messages that was too short to be judged."""
+        """Return the search after a batch of `count` messages that was too short to decide."""
         return replace(self, count=count * 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Messages of one partition in order; `timestamps` has their Kafka times in ms since the epoch, if asked for."""
+    """Messages of one partition in order; `timestamps`: their Kafka times in ms since the epoch, if needed."""
 
     partition: int
     values: Values
@@ -60,7 +60,7 @@ class Part:
     timestamps: Places | None
 
     def between(self, start: int, stop: int) -> "Part":
-        """Return the messages from the place `start` up to `stop`."""
+        """Return the messages with indices from `start` up to `stop`."""
         if start == 0 and stop == len(self.values):
             return self
         return Part(
@@ -73,40 +73,43 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageBatch:
-    """Messages of one topic from position `start` up to `end`, both by partition.
-
-    `beginning` has the offsets at which partitions begin that the chain does not know yet.
-    `unread` are the partitions that were not seen to have been read to their ends.
-    `begun` is when the first of them came (seconds, monotonic), `size` their bytes, `partitions` how many the
-    topic has. `tries` counts the batches from the same position that were too short to be committed, `may_grow`
-    tells whether a longer one may be tried. With a `search` it is one of those that look for a message to be left
-    out; `is_skipped` says that it is that message.
-    """
+    """Messages of one topic."""
 
     topic: str
     topic_id: str
     partitions: int
+    """Number of partitions of the topic."""
     parts: tuple[Part, ...]
     start: Mapping[int, int]
+    """First offset by partition."""
     end: Mapping[int, int]
+    """Offset after the last message by partition."""
     beginning: Mapping[int, int]
+    """First offset of each partition of the topic, for those that the chain does not know yet."""
     begun: float
+    """When the first message arrived (seconds, monotonic)."""
     size: int
+    """Bytes of all messages."""
     unread: frozenset[int] = frozenset()
+    """Partitions that may have more messages."""
     tries: int = 0
+    """Number of batches from the same position that were too short to be committed."""
     may_grow: bool = True
+    """Whether a longer batch may be tried."""
     search: Search | None = None
+    """The search for a message to skip that this batch is part of."""
     is_skipped: bool = False
+    """Whether this is the message to skip."""
 
     @property
     def count(self) -> int:
-        """Return how many messages there are."""
+        """Return the number of messages."""
         return sum(len(part.values) for part in self.parts)
 
     def before(self, record: int, bad: AbstractSet[tuple[int, int]]) -> "MessageBatch | None":
-        """Return the messages before that of a record, partition by partition; None when there are none.
+        """Return the messages before a record's, partition by partition; None if there are none.
 
-        `record` counts messages from 0, but for those in `bad` (partition and offset).
+        `record` is the index among messages that are not in `bad` (partition and offset).
         """
         stops: list[int] = []
         for part in self.parts:
@@ -118,7 +121,7 @@ class MessageBatch:
         return self._until(stops)
 
     def before_bad(self, bad: AbstractSet[tuple[int, int]]) -> "MessageBatch | None":
-        """Return each partition's messages before its first in `bad` (partition and offset); None for no messages."""
+        """Return each partition's messages before its first in `bad` (partition and offset); None if there are none."""
         return self._until(
             [
                 next(
@@ -130,7 +133,7 @@ class MessageBatch:
         )
 
     def _until(self, stops: Sequence[int]) -> "MessageBatch | None":
-        """Return the messages before a place in each part; nothing of parts after the last place given."""
+        """Return the messages before an index in each part; parts beyond `stops` are left out."""
         parts: list[Part] = []
         end = dict(self.start)
         for part, stop in zip(self.parts, stops, strict=False):
@@ -146,18 +149,18 @@ class MessageBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBatch:
-    """One file; `event_time` is for records that have none, `key` identifies a repeat."""
+    """One file; `event_time` is for records without one, `key` identifies a repeat."""
 
     file: Path
     event_time: Timestamp
     key: str
     is_key_generated: bool = False
-    """No client will come back with the key."""
+    """Whether the key is generated, so that no client can repeat it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRecord:
-    """A message that is no record of the source, and why."""
+    """A message that is not a record of the source, and why."""
 
     partition: int
     offset: int

@@ -1,4 +1,4 @@
-"""The event time of records: what the data says, or when it came (spec: Event time; wire-facts §5.1)."""
+"""The event time of records: from the data, or the arrival time (spec: Event time; wire-facts §5.1)."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,9 @@ DAY_MS = 86_400_000
 def with_event_time(
     records: pa.Table, name: str, moments: Sequence[int] | npt.NDArray[np.int64] | None
 ) -> pa.Table:
-    """Return the records with a column of event times, in ms: `moments` (one a record) where there is none, or nulls.
+    """Return the records with event times in ms; missing ones are `moments` (one per record), or null.
 
-    Raises `InvalidInput` for one that is neither moment nor date.
+    Raises `InvalidInput` for a column that is neither a timestamp nor a date.
     """
     if name in records.column_names:
         column = records.column(name)
@@ -44,7 +44,7 @@ def _as_column(moments: Sequence[int] | npt.NDArray[np.int64]) -> pa.Array:
 def _completed(
     records: pa.Table, name: str, moments: Sequence[int] | npt.NDArray[np.int64] | None
 ) -> pa.Table:
-    """Fill event times that are null, where there are others for them."""
+    """Fill null event times from `moments`, if given."""
     column = records.column(name)
     if moments is None or column.null_count == 0:
         return records
@@ -53,7 +53,7 @@ def _completed(
 
 
 def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:
-    """Cut event times to what is kept of them, before they are compared with those that were."""
+    """Truncate event times to their stored precision, before they are compared with stored ones."""
     column = records.column(name)
     if column.type == TIMESTAMP:
         return records
@@ -61,7 +61,7 @@ def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:
 
 
 def filled(records: pa.Table, name: str, moment: Timestamp) -> pa.Table:
-    """Return the records with `moment` as event time where they have none."""
+    """Return the records with `moment` in place of null event times."""
     column = records.column(name)
     if column.null_count == 0:
         return records
@@ -71,7 +71,7 @@ def filled(records: pa.Table, name: str, moment: Timestamp) -> pa.Table:
 
 
 def greatest(records: pa.Table, name: str) -> int | None:
-    """Return the greatest event time in ms since the epoch, None when there is none; dates count as midnight UTC."""
+    """Return the greatest event time in ms since the epoch; None if there is none; dates are midnight UTC."""
     column = records.column(name)
     highest = pc.max(column)
     if not highest.is_valid:

@@ -1,4 +1,4 @@
-"""Which of the columns that were inferred from data a dataset can have; records with others are rejected."""
+"""Which inferred columns a dataset can have; records with values in others are rejected."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -18,7 +18,7 @@ from odf_ingest.read.type_names import type_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The columns that records are read with; why a record must not have a value in those that are `refused`."""
+    """The columns to read records with; `refused` has columns without allowed values, and why."""
 
     schema: pa.Schema | None
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -35,9 +35,9 @@ class Columns:
 
 
 def inferred_columns(found: pa.Schema | None, source: AddPushSource, vocab: DatasetVocabulary) -> Columns:
-    """Return how to read records in columns that were inferred; event times are TIMESTAMP, operations small integers.
+    """Return how to read records with inferred columns; event times are TIMESTAMP, operations small integers.
 
-    What a source's own SQL makes of its columns is not looked at here.
+    With preprocessing SQL the columns are not checked here, only its output later.
     """
     if found is None or source.preprocess is not None:
         return Columns(schema=found)
@@ -68,7 +68,7 @@ def _refused(columns: pa.Schema, vocab: DatasetVocabulary, *, carries: bool) -> 
     for name, column in zip(columns.names, columns, strict=True):
         lower = name.lower()
         if not name.strip():
-            refused[name] = "it has no name"
+            refused[name] = "its name is empty"
         elif lower in taken and name not in own:
             refused[name] = (
                 f"the name belongs to system column {taken[lower]}; declare a schema, or rename that by SetVocab"

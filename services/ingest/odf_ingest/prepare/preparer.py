@@ -1,6 +1,6 @@
-"""From a batch to records: read, preprocess, event time (spec: phases of ingestion). The dataset's past is not asked.
+"""From a batch to records: read, preprocess, event time (spec: phases of ingestion); independent of earlier records.
 
-Messages that are not records are set aside here; a file is taken as a whole or refused as a whole.
+Messages that are not records are separated here; a file is accepted as a whole or refused as a whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,11 +45,11 @@ from odf_ingest.read.years import with_known_years
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a source's batches are read: the source, the names of columns, and the schema that it declares.
+    """How a source's batches are read: the source, the vocabulary, and its declared schema.
 
-    A source that declares none continues with the columns `known` in the dataset, and may add to them.
-    `also_required` are columns that the dataset requires and the source does not. What the source's query gives is
-    needed while `is_wanted` holds.
+    A source without a schema continues with the columns `known` in the dataset, and may add to them.
+    `also_required`: columns that the dataset requires and the source does not. The source's query is canceled once
+    `is_wanted` returns False.
     """
 
     source: AddPushSource
@@ -61,12 +61,12 @@ class Plan:
 
     @property
     def takes_whole_batches(self) -> bool:
-        """Tell whether one message is one batch."""
+        """Return whether each message is a whole batch."""
         return takes_whole_batches(self.source.merge) or isinstance(self.source.read, ReadStepParquet)
 
     @property
     def needs_timestamps(self) -> bool:
-        """Tell whether a record's event time may have to be its message's."""
+        """Return whether a record's event time may be its message's timestamp."""
         has_event_time = self.schema is not None and self.vocab.event_time_column in self.schema.names
         return self.takes_whole_batches or self.source.preprocess is not None or not has_event_time
 
@@ -80,9 +80,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Records of a batch with an event time column, in order; None when there are none.
+    """Records of a batch with an event time column, in order; None if there are none.
 
-    `greatest` has the greatest event time (ms) of each partition's records, `moment` fills event times that are null.
+    `greatest`: the greatest event time (ms) by partition; `moment` replaces null event times.
     """
 
     source: AddPushSource
@@ -91,11 +91,11 @@ class Prepared:
     bad: tuple[BadRecord, ...] = ()
     greatest: Mapping[int, int]
     is_state: bool = False
-    """The records are the whole state of the source; without any it is empty."""
+    """Whether the records are the source's whole state, so that no records mean an empty state."""
 
 
 def plan_of(state: ChainState, source: AddPushSource) -> Plan:
-    """Return how batches of the source are read. Without a declared schema the dataset's own columns are kept to."""
+    """Return how batches of the source are read. Without a declared schema, the dataset's columns are used."""
     plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read))
     if state.schema is None:
         return plan
@@ -110,14 +110,14 @@ def plan_of(state: ChainState, source: AddPushSource) -> Plan:
 
 
 class Preparer:
-    """Reads batches; safe to use from many threads."""
+    """Reads batches; thread-safe."""
 
     def __init__(self, preprocessor: Preprocessor) -> None:
-        """Use the engine where a source has SQL of its own."""
+        """Use `preprocessor` for sources with SQL."""
         self._preprocessor = preprocessor
 
     def messages(self, plan: Plan, batch: MessageBatch) -> Prepared:
-        """Read messages; for a source that takes whole batches there is one. Raises faults of the source itself."""
+        """Read messages; exactly one if the source takes whole batches. Raises errors of the source's definition."""
         tables: list[pa.Table] = []
         bad: list[BadRecord] = []
         highest: dict[int, int] = {}
@@ -144,7 +144,7 @@ class Preparer:
         )
 
     def file(self, plan: Plan, batch: FileBatch) -> Prepared:
-        """Read a file; raises `InvalidInput` for the first fault."""
+        """Read a file; raises `InvalidInput` for the first error."""
         step = plan.source.read
         if plan.schema is None:
             columns = _inferred(plan, infer_batch(step, batch.file.read_bytes(), plan.known))
@@ -160,7 +160,7 @@ class Preparer:
         )
 
     def _columns(self, plan: Plan, batch: MessageBatch) -> Columns:
-        """Return the columns to read messages with; those of a whole batch are inferred from it alone."""
+        """Return the columns to read messages with; for whole batches they are inferred per batch."""
         if plan.schema is not None or plan.takes_whole_batches:
             return Columns(schema=plan.schema)
         values = [value for part in batch.parts for value in part.values if value is not None]
@@ -197,7 +197,7 @@ class Preparer:
         return _as_kept(with_event_time(records, plan.vocab.event_time_column, None))
 
     def _records(self, plan: Plan, columns: Columns, part: Part) -> tuple[pa.Table | None, Mapping[int, str]]:
-        """Return the records of a partition's messages, and why others are none."""
+        """Return the records of a partition's messages, and why other messages are not records."""
         step, schema = plan.source.read, columns.schema
         read = read_records if plan.schema is not None else read_inferred
         sifted = sift(
@@ -212,7 +212,7 @@ class Preparer:
             table, kept, bad = _without(table, sifted.kept, faults, sifted.bad)
             return self._queried(plan, part, _without_empty_event_time(plan, table), kept, bad)
         name = plan.vocab.event_time_column
-        # A column that the source declares has to have a value; without one it is the time of the message.
+        # A declared event time column must have a value; otherwise a missing one is the message's timestamp.
         is_declared = plan.schema is not None and name in plan.schema.names
         table = with_event_time(table, name, None if is_declared else _moments(part)[sifted.kept])
         required = (name, *plan.required)
@@ -232,7 +232,7 @@ class Preparer:
         kept: npt.NDArray[np.int64],
         bad: Mapping[int, str],
     ) -> tuple[pa.Table | None, Mapping[int, str]]:
-        """Return the output of the source's SQL; messages that it fails on are bad, if it works at all."""
+        """Return the output of the source's SQL; messages for which it fails are bad, unless it always fails."""
         moment = int(_moments(part).max())
 
         def query(rows: Sequence[int]) -> pa.Table:
@@ -249,7 +249,7 @@ class Preparer:
         try:
             return query(rows), bad
         except InvalidInput:
-            # A query that fails without any record is the source's fault, and is raised.
+            # A query that fails even without records is an error of the source: raise it.
             self._preprocessed(plan, table.slice(0, 0))
         sifted = sift(rows, query, lambda _: {}, chunk=len(table))
         failed = {int(kept[row]): reason for row, reason in sifted.bad.items()}
@@ -269,7 +269,7 @@ def _inferred(plan: Plan, found: pa.Schema | None) -> Columns:
 def _without(
     table: pa.Table, kept: npt.NDArray[np.int64], faults: Mapping[int, str], bad: Mapping[int, str]
 ) -> tuple[pa.Table, npt.NDArray[np.int64], Mapping[int, str]]:
-    """Return the records without faults, their places in the input, and all that is bad by its place."""
+    """Return the good records, their indices in the input, and all bad messages by index."""
     if not faults:
         return table, kept, bad
     good = np.setdiff1d(np.arange(len(table)), list(faults))
@@ -278,12 +278,12 @@ def _without(
 
 
 def _as_kept(table: pa.Table) -> pa.Table:
-    """Return the records in the types that are stored, so that keys in memory equal those that are read back."""
+    """Return the records in stored types, so that keys in memory equal those that are read back."""
     return as_stored(normalize_timestamps(table))
 
 
 def _missing(table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
-    """Return rows without a value where one is required; no record has one of a column that was not found."""
+    """Return rows that lack a required value; all rows if the column was not found."""
     for name in columns:
         if name not in table.column_names:
             return dict.fromkeys(range(len(table)), f"has no {name}")
@@ -291,7 +291,7 @@ def _missing(table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
 
 
 def _without_empty_event_time(plan: Plan, table: pa.Table) -> pa.Table:
-    """Drop an event time column that nobody declared and that has no value."""
+    """Drop an event time column that is not declared and has no values."""
     name = plan.vocab.event_time_column
     if name not in table.column_names or table.column(name).null_count < len(table):
         return table
@@ -299,11 +299,11 @@ def _without_empty_event_time(plan: Plan, table: pa.Table) -> pa.Table:
 
 
 def _nulls(table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
-    """Return rows without a value where one is required."""
+    """Return rows that lack a required value."""
     faults: dict[int, str] = {}
     for name in columns:
         if name not in table.column_names:
-            raise InvalidInput(where=f"column {name}", text="is required and is not there")
+            raise InvalidInput(where=f"column {name}", text="is required and is missing")
         column = table.column(name)
         if column.null_count:
             rows = np.flatnonzero(pc.is_null(column).to_numpy())

@@ -1,4 +1,4 @@
-"""Preprocessing: the source's SQL over what was read, run by the engine (spec: preprocess; wire-facts §7.3)."""
+"""Preprocessing: the source's SQL over the records read, run by the engine (spec: preprocess; wire-facts §7.3)."""
 
 import shutil
 from collections.abc import Callable
@@ -25,12 +25,12 @@ class Preprocessor:
     """Runs a source's SQL."""
 
     def __init__(self, engine: Engine, scratch: Callable[[], Path]) -> None:
-        """Use the engine; files lie in folders that `scratch` makes."""
+        """Use the engine; exchange files in folders from `scratch`."""
         self._engine = engine
         self._scratch = scratch
 
     def run(self, transform: Transform, records: pa.Table, is_wanted: IsWanted) -> pa.Table | None:
-        """Return the query's output, None when it has no records. Raises what the engine raises."""
+        """Return the query's output; None without records. Raises what the engine raises."""
         folder = self._scratch()
         try:
             return self._run(transform, records, folder, is_wanted)
@@ -44,14 +44,14 @@ class Preprocessor:
         try:
             pq.write_table(records, before, compression="snappy", store_schema=False)
         except (pa.ArrowException, NotImplementedError) as error:
-            raise InvalidInput(text=f"the records cannot be handed to the engine: {error}") from error
+            raise InvalidInput(text=f"the records cannot be passed to the engine: {error}") from error
         request = RawQueryRequest(
             input_data_paths=(str(before),), transform=transform, output_data_path=str(after)
         )
         if self._engine.execute_raw_query(request, is_wanted).num_records == 0:
             return None
         try:
-            # Read whole: the file goes with its folder.
+            # Read into memory, because the file is removed with its folder.
             return pq.read_table(after, memory_map=False).replace_schema_metadata(None)
         except (pa.ArrowException, OSError) as error:
             raise EngineOutputUnreadable(why=str(error)) from error

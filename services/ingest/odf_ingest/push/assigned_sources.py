@@ -1,7 +1,7 @@
-"""Which sources are read here: those of datasets whose partition of the ingest commands is this instance's.
+"""Which sources this instance reads: those of datasets in its assigned partitions of the ingest command topic.
 
-New ones are noticed by notifications and by looking through the catalog; looking is done in the background, every
-change on the reader's thread. One that fails holds up no other: it is tried again, and `stuck` names it.
+New sources are found by notifications and catalog scans. Inspection runs in the background, every change on the
+reader's thread. A failing source does not block others: it is retried, and `stuck` reports it.
 """
 
 import heapq
@@ -34,29 +34,29 @@ from odf_ingest.push.state_machine import Event, Phase
 
 log = structlog.stdlib.get_logger(__name__)
 
-RESCAN: Final = 15.0  # seconds between two looks through the catalog
-PATROL: Final = 1.0  # seconds between two looks at some datasets, in turn
-MOST: Final = 20  # datasets looked at in one patrol
-BUSY: Final = 0.5  # seconds until a dataset with batches in flight is looked at again
+RESCAN: Final = 15.0  # seconds between catalog scans
+PATROL: Final = 1.0  # seconds between inspections of a few datasets, in turn
+MOST: Final = 20  # datasets inspected per patrol
+BUSY: Final = 0.5  # seconds until a dataset with batches in flight is inspected again
 PartitionOf = Callable[[DatasetId], int]
 
 
 class Reading(Protocol):
-    """The reader, as seen from here."""
+    """The part of the reader needed here."""
 
     def open(self, sources: Sequence[PushSource]) -> None:
-        """Begin to read sources; raises `Unavailable`, and then none of them is read."""
+        """Start reading sources; raises `Unavailable`, and then none of them is read."""
 
     def close(self, source: PushSource) -> None:
-        """Read a source no longer, and drop what has come of it."""
+        """Stop reading a source, and drop its buffered messages."""
 
     def request(self, action: Callable[[], None]) -> None:
-        """Have the action done on the reader's thread, soon."""
+        """Execute the action on the reader's thread, soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Dataset:
-    """A dataset that is owned here: its name, its sources that have a record, and why it cannot be read, if so."""
+    """An assigned dataset: its entry, the sources with a record, and why it cannot be read, if so."""
 
     entry: CatalogEntry | None = None
     sources: frozenset[str] = frozenset()
@@ -64,7 +64,7 @@ class _Dataset:
 
 
 class OwnedSources:
-    """Opens and closes sources; used by the reader's thread, but for `record`, `reason` and `stuck`."""
+    """Opens and closes sources; used by the reader's thread, except `record`, `reason` and `stuck`."""
 
     def __init__(  # noqa: PLR0913 - all by name
         self,
@@ -77,7 +77,7 @@ class OwnedSources:
         partition_of: PartitionOf,
         pool: Executor,
     ) -> None:
-        """Own nothing yet; look at datasets on `pool`."""
+        """Nothing is assigned yet; datasets are inspected on `pool`."""
         self._reading = reading
         self._lanes = lanes
         self._catalog = catalog
@@ -87,9 +87,9 @@ class OwnedSources:
         self._partitions: frozenset[int] = frozenset()
         self._records: dict[Key, SourceRecord] = {}
         self._datasets: dict[DatasetId, _Dataset] = {}
-        self._later: list[tuple[float, str, DatasetId]] = []  # a heap: when, and by id
-        self._planned: dict[DatasetId, float] = {}  # of each dataset the one look in the heap that counts
-        self._unchecked: set[DatasetId] = set()  # changed while they had batches in flight
+        self._later: list[tuple[float, str, DatasetId]] = []  # a heap by time, then id
+        self._planned: dict[DatasetId, float] = {}  # the one valid heap entry of each dataset
+        self._unchecked: set[DatasetId] = set()  # changed, and not inspected since
         self._round: list[DatasetId] = []
         self._scan_due = self._patrol_due = math.inf
         self._inspector = Inspector(
@@ -101,11 +101,11 @@ class OwnedSources:
         )
 
     def is_owned(self, dataset: DatasetId) -> bool:
-        """Return whether a dataset's sources are read here."""
+        """Return whether this instance reads a dataset's sources."""
         return self._partition_of(dataset) in self._partitions
 
     def own(self, partitions: frozenset[int]) -> None:
-        """Read what belongs to these partitions, and nothing else."""
+        """Read the sources of these partitions, and no others."""
         self._partitions = partitions
         for dataset in [one for one in self._datasets if not self.is_owned(one)]:
             self._drop(dataset)
@@ -113,7 +113,7 @@ class OwnedSources:
         self._patrol_due = time.monotonic() + PATROL
 
     def look_again(self) -> None:
-        """Look at datasets whose time has come, and now and then at all."""
+        """Inspect datasets that are due, and all of them periodically."""
         now = time.monotonic()
         due = set()
         while self._later and self._later[0][0] <= now:
@@ -129,23 +129,23 @@ class OwnedSources:
             self._patrol(now)
 
     def look(self, dataset: DatasetId, alias: str | None = None) -> None:
-        """Open, close or mend the sources of a dataset that has changed, if it is owned here."""
+        """Open, close or update the sources of a changed dataset, if it is assigned here."""
         if self.is_owned(dataset):
             self._unchecked.add(dataset)
             self._inspector.ask((dataset,), alias)
 
     def removed(self, dataset: DatasetId) -> None:
-        """Forget a dataset that is gone."""
+        """Drop a removed dataset."""
         self._drop(dataset)
         self._lanes.forget(dataset)
 
     def reopen(self, source: PushSource, wait: Wait | None = None, search: Search | None = None) -> None:
-        """Read a source again from where the chain stands; with a `wait`, into a longer batch."""
+        """Read a source again from the chain's position; with a `wait`, into a longer batch."""
         record = self._records.get(source.key)
         if record is None or record.source is not source:
             return
         log.info(
-            "source is opened again",
+            "reopening source",
             dataset=source.alias,
             source=source.name,
             why=wait.why if wait else None,
@@ -155,68 +155,68 @@ class OwnedSources:
         self._inspector.ask((source.dataset,))
 
     def resume(self, key: Key, search: Search | None = None) -> None:
-        """Open a source again that is held up; with a `search`, one message is left out."""
+        """Reopen a stalled source; with a `search`, to skip one message."""
         record = self._records.get(key)
         if record is not None and record.phase is Phase.RETRYING:
             self._inspector.ask((key[0],))
         if record is not None and record.phase is Phase.WAITING and record.source is not None:
             self.reopen(record.source, search=search)
         if record is not None and record.phase is Phase.STOPPED:
-            log.info("source is resumed", dataset=record.alias, source=key[1])
+            log.info("source resumed", dataset=record.alias, source=key[1])
             metrics.STOPPED.labels(record.alias, key[1]).set(0)
             self._records[key] = record.moved(Event.RESUME, search=search)
             self._inspector.ask((key[0],))
 
     def failed(self, source: PushSource, error: OdfError, search: Search | None = None) -> None:
-        """Try a source again later whose topic cannot be read, or whose dataset's files cannot be used."""
+        """Retry a source later whose topic cannot be read, or whose dataset's files cannot be used."""
         record = self._records.get(source.key)
         if record is not None and record.source is source:
             self._reading.close(source)
             last = record.last_trouble
             if last is not None and last.is_recent:
-                record = replace(record, trouble=last)  # although messages have come meanwhile
+                record = replace(record, trouble=last)  # although messages have arrived in the meantime
             self._fail(record if search is None else replace(record, search=search), error)
 
     def stopped(self, source: PushSource, error: Exception, chain: object, batch: Span | None = None) -> None:
-        """Stop a source, whose batch cannot be committed."""
+        """Stop a source whose batch cannot be committed."""
         record = self._records.get(source.key)
         if record is not None and record.source is source:
             self._reading.close(source)
             self._stop(record, error, chain, batch)
 
     def note(self, source: PushSource, event: Event) -> None:
-        """Apply an event to a source whose messages are taken."""
+        """Apply an event to a source that is being read."""
         record = self._records[source.key]
         self._records[source.key] = record.moved(event)
 
     def phase(self, key: Key) -> Phase:
-        """Return what is done with a source."""
+        """Return the phase of a source."""
         record = self._records.get(key)
         return Phase.CLOSED if record is None else record.phase
 
     def readable(self, key: Key) -> None:
-        """Note that a source's topic can be read."""
+        """Record that a source's topic can be read."""
         record = self._records.get(key)
         if record is not None and record.trouble is not None and not record.trouble.is_of_storage:
             self._records[key] = replace(record, trouble=None)
 
     def committed(self, key: Key) -> None:
-        """Note that a source gets on: what came of it is committed."""
+        """Record that a source makes progress: its messages are committed."""
         record = self._records.get(key)
         if record is not None and record.trouble is not None:
             self._records[key] = replace(record, trouble=None)
 
     def record(self, key: Key) -> SourceRecord | None:
-        """Return what is known of a source, None if it is not owned here."""
+        """Return the record of a source; None if it is not assigned here."""
         return self._records.get(key)
 
     def reason(self, dataset: DatasetId, source: str) -> SourceStopped | None:
-        """Return why a source is stopped, None if it is not."""
+        """Return why a source is stopped; None if it is not."""
         record = self._records.get((dataset, source))
         return None if record is None or record.stop is None else record.stop.why
 
     def stuck(self) -> Mapping[Key, Refused]:
-        """Return why sources are stopped, or what they wait for; with an empty name, why a dataset cannot be read."""
+        """Return why sources are stalled; with an empty name, why a dataset cannot be read."""
         found: dict[Key, Refused] = {}
         for dataset, known in list(self._datasets.items()):
             if known.trouble is not None:
@@ -228,7 +228,7 @@ class OwnedSources:
         return found
 
     def stuck_since(self, key: Key) -> int | None:
-        """Return since when a dataset (with an empty name) or source does not get on, in ns; None if not known."""
+        """Return since when a source, or a dataset (empty name), is stalled, in ns since the epoch; None if unknown."""
         known, record = self._datasets.get(key[0]), self._records.get(key)
         if record is None:
             since = known.trouble.since if known is not None and known.trouble is not None else None
@@ -237,14 +237,14 @@ class OwnedSources:
         return None if since is None else int(since * 1e9)
 
     def found(self, inspections: Iterable[Inspection]) -> None:
-        """Apply what was found of datasets."""
+        """Apply the results of inspections."""
         ready: list[PushSource] = []
         for one in inspections:
             try:
                 ready += self._applied(one)
-            except Exception as error:  # such as a source state that cannot be read: this dataset only
+            except Exception as error:  # for example an invalid source state: only this dataset fails
                 if not isinstance(error, OdfError):
-                    log.exception("a bug keeps a dataset from being read", dataset=str(one.dataset))
+                    log.exception("cannot read a dataset because of a bug", dataset=str(one.dataset))
                     error = Unavailable(what=f"dataset {one.dataset}", why=f"a bug in the node: {error!r}")
                 self._unreadable(one.dataset, self._datasets.get(one.dataset, _Dataset()), error)
         if not ready:
@@ -261,7 +261,7 @@ class OwnedSources:
             self._records[source.key] = record.moved(event, source=source)
 
     def _scan(self) -> None:
-        """Look for datasets that are new, have other topics or are gone; reading the catalog is done elsewhere."""
+        """Scan the catalog, in the background, for new, changed and removed datasets."""
         self._scan_due = math.inf
         known = {dataset: one.entry for dataset, one in self._datasets.items()}
 
@@ -271,8 +271,8 @@ class OwnedSources:
                 changed = {dataset for dataset, one in entries.items() if known.get(dataset) != one}
                 self._reading.request(lambda: self._scanned(changed | (known.keys() - entries.keys())))
             except Exception as error:
-                # Whatever is wrong with the catalog, it is looked at again.
-                log.exception("the catalog cannot be read", why=str(error))
+                # Any error: the catalog is scanned again later.
+                log.exception("cannot read the catalog", why=str(error))
                 self._reading.request(lambda: self._scanned(()))
 
         self._pool.submit(scan)
@@ -284,7 +284,7 @@ class OwnedSources:
             self._inspector.ask(owned)
 
     def _patrol(self, now: float) -> None:
-        """Look at some datasets in turn: a notification may have been lost, a topic replaced."""
+        """Inspect a few datasets in turn: a notification may have been lost, a topic replaced."""
         self._patrol_due = now + PATROL
         if not self._round:
             self._round = list(self._datasets)
@@ -294,14 +294,14 @@ class OwnedSources:
             self._inspector.ask(some)
 
     def _look_later(self, dataset: DatasetId, delay: float) -> None:
-        """Plan a look, unless an earlier one is planned: each plans the next, so two would go on for ever."""
+        """Schedule an inspection unless an earlier one is: each schedules the next, so two would never merge."""
         at = time.monotonic() + delay
         if self._planned.get(dataset, math.inf) > at:
             self._planned[dataset] = at
             heapq.heappush(self._later, (at, str(dataset), dataset))
 
     def _applied(self, one: Inspection) -> Iterable[PushSource]:
-        """Bring a dataset's records in line with what was found, and return the sources to be opened."""
+        """Update a dataset's records after an inspection, and yield the sources to open."""
         dataset = one.dataset
         if not self.is_owned(dataset):
             return
@@ -313,7 +313,7 @@ class OwnedSources:
             if dataset in self._datasets:
                 self.removed(dataset)
             elif one.entry is None and dataset in self._unchecked:
-                # Blocks come before the name: it may follow at once.
+                # Blocks are written before the name, which may follow at once.
                 self._look_later(dataset, FIRST)
             self._unchecked.discard(dataset)
             return
@@ -338,7 +338,7 @@ class OwnedSources:
         *,
         is_changed: bool,
     ) -> PushSource | None:
-        """Return a source that has to be opened where the chain stands, None where nothing has to be done."""
+        """Return a source to open at the chain's position; None if nothing has to be done."""
         key = (entry.dataset_id, declared.source_name)
         record = self._records.get(key) or SourceRecord(key=key, alias=entry.alias)
         self._records[key] = record = self._renamed(record, entry.alias)
@@ -346,7 +346,7 @@ class OwnedSources:
         if source is not None:
             is_mended = source.querying_since is not None and source.plan.source != declared
             if not (source.is_idle or source.is_waiting or is_mended):
-                # Its batches are checked against the chain; a change that none of them meets is looked at later.
+                # Batches in flight check the chain themselves; inspect again later for changes that they do not notice.
                 if is_changed:
                     self._unchecked.add(key[0])
                     self._look_later(key[0], BUSY)
@@ -389,7 +389,7 @@ class OwnedSources:
         state: ChainState,
         described: TopicInfo | OdfError,
     ) -> bool:
-        """Return whether the chain, the source or its topic is another than the one that is being read."""
+        """Return whether the chain's position, the source or its topic differs from what is being read."""
         if (
             source.plan.source != state.push_sources[source.name]
             or entry.push_topics.get(source.name) != source.topic
@@ -404,7 +404,7 @@ class OwnedSources:
             return False
         if record.suspect == source.position:
             return True
-        # What was found may be from before its last commit: look once more before it is read again.
+        # The inspection may be older than the source's last commit: confirm it before reopening.
         self._records[source.key] = replace(record, suspect=dict(source.position))
         self._inspector.ask((source.dataset,))
         return False
@@ -418,10 +418,10 @@ class OwnedSources:
         return replace(record, alias=alias)
 
     def _unreadable(self, dataset: DatasetId, known: _Dataset, error: OdfError) -> None:
-        """Try a dataset again later; its sources that are being read go on as long as they can."""
+        """Retry a dataset later; its open sources continue as long as they can."""
         trouble = Trouble.of(error, known.trouble)
         if trouble.tries == 1:
-            log.error("dataset cannot be read", dataset=str(dataset), why=trouble.why)
+            log.error("cannot read dataset", dataset=str(dataset), why=trouble.why)
         self._datasets[dataset] = replace(known, trouble=trouble)
         self._look_later(dataset, trouble.delay)
 
@@ -463,7 +463,7 @@ class OwnedSources:
 
 
 def _is_elsewhere(source: PushSource, state: ChainState) -> bool:
-    """Return whether an idle or waiting source is at another position than the chain: a reset, or another writer."""
+    """Return whether an idle or waiting source differs from the chain's position: a reset, or another writer."""
     known = position_of(state, source.name).topics.get(source.topic)
     at = {} if known is None else known.next
     return any(at.get(number, source.beginning[number]) != next_ for number, next_ in source.position.items())

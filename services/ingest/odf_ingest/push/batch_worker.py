@@ -1,4 +1,4 @@
-"""One batch of messages on its way through: read, committed in its lane, told about."""
+"""Processes a batch of messages: read, commit in its dataset's lane, report."""
 
 import threading
 import time
@@ -43,7 +43,7 @@ Failed = Callable[[PushSource, Exception, MessageBatch], None]
 
 
 class Work:
-    """Takes batches through; `failed` is called with what did not work."""
+    """Processes batches; `failed` is called for those that fail."""
 
     def __init__(  # noqa: PLR0913 - all by name
         self,
@@ -56,7 +56,7 @@ class Work:
         readers: Executor,
         failed: Failed,
     ) -> None:
-        """Read batches on `readers`, each dataset's ahead of what is being committed."""
+        """Read batches on `readers`, one ahead of the commit of each dataset."""
         self._lanes = lanes
         self._preparer = preparer
         self._topics = topics
@@ -68,14 +68,14 @@ class Work:
         self.settled = threading.Event()
 
     def begin(self, source: PushSource, batch: MessageBatch) -> None:
-        """Take a batch through in the background; `settled` is set when it is done with."""
+        """Process a batch in the background; `settled` is set when it is done."""
         source.begun += 1
         lane = self._lanes.lane(source.dataset)
         if source.plan.source.preprocess is None:
             reading = self._readers.submit(self._read, source, source.plan, batch)
             lane.tasks.submit(lambda: self._settle(source, batch, reading))
         else:
-            # The engine may take its time: nothing else waits for it, and no thread does.
+            # The engine may take long: no other dataset and no lane's thread waits for it.
             source.querying_since = source.querying_since or time.time()
             reading = lane.queries.submit(lambda: self._query(source, batch))
             reading.add_done_callback(
@@ -83,11 +83,11 @@ class Work:
             )
 
     def end(self) -> None:
-        """Begin no more tries."""
+        """Start no more retries."""
         self._stop.set()
 
     def chain_of(self, source: PushSource) -> object:
-        """Return what the chain says of a source now, None if it cannot be read."""
+        """Return the chain's current definition and state of a source; None if it cannot be read."""
         try:
             return as_of(self._lanes.state(source.dataset), source.name)
         except OdfError:
@@ -103,13 +103,13 @@ class Work:
             source.querying_since = None
 
     def _read(self, source: PushSource, plan: Plan, batch: MessageBatch) -> Prepared:
-        """Return the records, if they are of the topic that they are taken for."""
+        """Return the records, after checking that the topic was not replaced."""
         try:
             actual = self._topics.topic_id(batch.topic)
         except NotFound as error:
             raise TopicGone(topic=batch.topic) from error
         if actual != batch.topic_id:
-            # Created again while it was being read; its offsets do not show that.
+            # It was re-created while being read, which its offsets do not show.
             raise TopicReplaced(topic=batch.topic, expected=batch.topic_id, actual=actual)
         return self._preparer.messages(replace(plan, is_wanted=lambda: not source.is_stale), batch)
 
@@ -119,8 +119,8 @@ class Work:
                 source.committing_since = time.time()
                 self._commit(source, batch, self._work(source, batch, reading, partial(self._read, source)))
         except Exception as error:
-            # Nobody asks what became of the task: without this the error would be lost.
-            log.exception("a bug stops this source", dataset=str(source.dataset), source=source.name)
+            # Nothing reads the task's result: without this the error would be lost.
+            log.exception("source stopped by a bug", dataset=str(source.dataset), source=source.name)
             source.is_stale = True
             self._fail(source, batch, error)
         finally:
@@ -137,16 +137,16 @@ class Work:
 
     def _commit(self, source: PushSource, batch: MessageBatch, work: KafkaBatch) -> None:
         try:
-            # A fault of the dataset's files holds no thread: the source is opened again later.
+            # A storage error must not block this thread: the source is reopened later.
             outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=StorageUnavailable)
         except OdfError as error:
             self._give_up(source, batch, error)
         except Exception as error:
-            log.exception("a bug stops this source", dataset=str(source.dataset), source=source.name)
+            log.exception("source stopped by a bug", dataset=str(source.dataset), source=source.name)
             self._give_up(source, batch, error)
         else:
             if work.batch is not batch:
-                # The rest of it is read again.
+                # The rest is read again.
                 source.is_stale = True
                 self._failed(source, PositionMoved(source=source.name), batch)
             if outcome is not None:
@@ -164,7 +164,7 @@ class Work:
         self._failed(source, error, batch)
 
     def _skip(self, source: PushSource, batch: MessageBatch, why: Exception) -> None:
-        """Commit the position behind a message that someone wants left out; it becomes a dead letter."""
+        """Commit the position after a message that a user wants to skip; it becomes a dead letter."""
         (part,) = batch.parts
         bad = BadRecord(
             partition=part.partition,
@@ -193,7 +193,7 @@ class Work:
         self._failed(source, PositionMoved(source=source.name), alone)
 
     def _fail(self, source: PushSource, batch: MessageBatch, error: Exception) -> None:
-        """Stop the source; whoever wants the message left out is told why."""
+        """Stop the source; a waiting skip command gets the error."""
         source.search = batch.search
         self._failed(source, error, replace(batch, search=None))
 
@@ -247,11 +247,11 @@ class Work:
             self._bus.send(NOTIFICATIONS, envelope(source.dataset, progress, may_ignore=True))
             self._bus.flush()
         except Unavailable as error:
-            log.warning("progress not told", why=str(error))
+            log.warning("cannot send progress", why=str(error))
 
 
 def _is_to_be_skipped(batch: MessageBatch, error: Exception) -> bool:
-    """Return whether this is the message that someone wants left out: it fails alone, whatever comes beside it."""
+    """Return whether this is the message that a user wants to skip: it fails alone, in a batch of its own."""
     search = batch.search
     if (
         search is None

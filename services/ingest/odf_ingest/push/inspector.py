@@ -1,4 +1,4 @@
-"""Looking at datasets away from the reader's thread: their names, their chains and their topics, many at once."""
+"""Inspects datasets off the reader's thread, in batches: their names, chains and topics."""
 
 import threading
 import time
@@ -17,14 +17,14 @@ from odf_common.ports.store import Catalog, CatalogEntry
 
 log = structlog.stdlib.get_logger(__name__)
 
-AT_ONCE: Final = 250  # datasets whose topics are described by one request
-GATHER: Final = 0.2  # seconds after which those found so far are described, rather than waiting for slow ones
+AT_ONCE: Final = 250  # datasets per inspection, whose topics are described together
+GATHER: Final = 0.2  # seconds after which a batch is delivered, instead of waiting for slow datasets
 Described = Mapping[str, TopicInfo | OdfError]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What a look at a dataset found: `error` when it cannot be read, `state` None when it has no blocks."""
+    """The result for a dataset: `error` if it cannot be read; `state` is None if it has no blocks."""
 
     dataset: DatasetId
     entry: CatalogEntry | None = None
@@ -35,7 +35,7 @@ class Inspection:
 
 
 class Inspector:
-    """Inspects each dataset that was asked for, and delivers what it found; one that fails holds up no other."""
+    """Inspects requested datasets and delivers the results; a failing one does not block others."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Inspector:
         self._topics = topics
         self._pool = pool
         self._deliver = deliver
-        self._wanted: dict[DatasetId, str | None] = {}  # with the alias it is expected to have, if one is
+        self._wanted: dict[DatasetId, str | None] = {}  # with its expected alias, if known
         self._busy: set[DatasetId] = set()
         self._lock = threading.Lock()
 
     def ask(self, datasets: Iterable[DatasetId], alias: str | None = None) -> None:
-        """Inspect datasets soon, as they are from now on."""
+        """Inspect datasets in the background; the results reflect their state after this call."""
         with self._lock:
             for dataset in datasets:
                 self._wanted[dataset] = alias or self._wanted.get(dataset)
@@ -68,8 +68,8 @@ class Inspector:
             try:
                 self._deliver(self._inspected(some))
             except Exception:
-                # The patrol asks for them again.
-                log.exception("datasets cannot be inspected", count=len(some))
+                # The periodic patrol will request them again.
+                log.exception("cannot inspect datasets", count=len(some))
             finally:
                 with self._lock:
                     self._busy.difference_update(some)
@@ -108,8 +108,8 @@ class Inspector:
         except OdfError as error:
             return Inspection(dataset=dataset, error=error)
         except Exception as error:
-            # Whatever is wrong with one dataset, the others are read.
-            log.exception("a dataset cannot be inspected", dataset=str(dataset))
+            # Any error concerns this dataset only.
+            log.exception("cannot inspect a dataset", dataset=str(dataset))
             return Inspection(dataset=dataset, error=Unavailable(what=f"dataset {dataset}", why=repr(error)))
         return Inspection(dataset=dataset, entry=entry, state=state)
 

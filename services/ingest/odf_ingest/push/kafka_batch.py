@@ -1,4 +1,4 @@
-"""A batch of messages as something to commit: where it belongs in the topic, and how its bad records leave."""
+"""A batch of Kafka messages to commit: its position in the topic, and its bad records."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -24,7 +24,7 @@ Read = Callable[[Plan, MessageBatch], Prepared]
 
 
 class KafkaBatch:
-    """Port `Batch` for messages of one topic; `reading` is the batch being read already, by `plan`."""
+    """Port `Batch` for messages of one topic; `reading` is the future of the first read, with `plan`."""
 
     may_be_empty = True
 
@@ -38,9 +38,9 @@ class KafkaBatch:
         read: Read,
         rejecting: Rejecting,
     ) -> None:
-        """Read again with `read` if that has failed for now, or the source has changed meanwhile."""
+        """Read again with `read` if that failed transiently, or the source has changed since."""
         self.source = source
-        self.batch = batch  # shorter than at first where only its beginning can be committed
+        self.batch = batch  # shortened if only its beginning can be committed
         self._whole_batch = batch
         self._left_out = 1
         self._plan = plan
@@ -50,10 +50,10 @@ class KafkaBatch:
         self._taken: tuple[Plan, Prepared] | None = None
         self._buried: set[tuple[int, int]] = set()
         self._dataset: DatasetId | None = None
-        self.rejected: tuple[BadRecord, ...] = ()  # of what was committed
+        self.rejected: tuple[BadRecord, ...] = ()  # of the committed messages
 
     def check(self, position: SourcePosition) -> None:
-        """Raise unless the chain stands where the batch begins."""
+        """Raise unless the chain's position is the batch's start."""
         batch = self.batch
         known = position.topics.get(batch.topic)
         if known is not None and known.topic_id != batch.topic_id:
@@ -75,16 +75,16 @@ class KafkaBatch:
             self._taken = plan, self._allowed(plan, self._first_reading())
         elif self._taken is None or self._taken[0] != plan:
             if plan.needs_timestamps and not self._plan.needs_timestamps:
-                # They were not kept: the messages have to be taken again.
+                # They were not kept, so the messages have to be polled again.
                 raise PositionMoved(source=self.source)
             self._taken = plan, self._allowed(plan, self._read(plan, self.batch))
         return self._taken[1]
 
     def left_of(self, error: InvalidInput) -> Prepared:
-        """Return nothing for a message that is a batch which contradicts itself: it is a dead letter then.
+        """Reject a message that is an invalid batch of its own: it becomes a dead letter.
 
-        Of other batches return what comes before the first correction that is not whole. Where that is nothing,
-        raises `HalfMissing` as long as the other half may come, and then the error.
+        Shorten other batches to what precedes the first incomplete correction. If that is nothing, raises `HalfMissing`
+        while the other half may still arrive, else the error.
         """
         assert self._taken is not None
         plan, prepared = self._taken
@@ -102,7 +102,7 @@ class KafkaBatch:
             bad = {(one.partition, one.offset) for one in prepared.bad}
             shorter = self.batch.before(error.whole, bad)
         else:
-            # Which messages the output of a query comes from is not known: leave one, then two, four and so on.
+            # The query's output rows cannot be traced to messages: drop 1, 2, 4, … messages from the end.
             shorter = self.batch.before(max(self.batch.count - self._left_out, 0), frozenset())
             self._left_out *= 2
         if shorter is not None:
@@ -122,7 +122,7 @@ class KafkaBatch:
         return Prepared(source=prepared.source, records=None, moment=prepared.moment, bad=(bad,), greatest={})
 
     def _allowed(self, plan: Plan, prepared: Prepared) -> Prepared:
-        """Return what the source's settings allow to commit; that is the batch from then on."""
+        """Reduce the batch to what the source's settings allow to commit."""
         assert self._dataset is not None
         shorter = self._rejecting.allowed(self._dataset, self.source, self.batch, prepared.bad)
         if shorter is self.batch:
@@ -131,7 +131,7 @@ class KafkaBatch:
         return self._read(plan, shorter)
 
     def _bury(self, bad: Sequence[BadRecord], position: SourcePosition) -> None:
-        """Write the dead letters that are not written yet: a batch that is drafted again has most of the same."""
+        """Write missing dead letters; most are already written if the batch is drafted again."""
         assert self._dataset is not None
         fresh = [one for one in bad if (one.partition, one.offset) not in self._buried]
         self._rejecting.bury(self._dataset, self.source, self.batch, fresh, position)
@@ -145,10 +145,10 @@ class KafkaBatch:
             return self._read(self._plan, self.batch)
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
-        """Return the position behind the last message, and for several partitions the least of their greatest times.
+        """Return the position after the batch, and, for several partitions, the minimum of their greatest event times.
 
-        A partition that has records nobody has looked at yet holds the watermark: they may be older than all others.
-        Bad records are dead letters then, durably.
+        A partition with unread messages holds the watermark back, since they may be older than all others. Bad records
+        are durable dead letters on return.
         """
         batch = self.batch
         self._bury(prepared.bad, position)
@@ -163,4 +163,4 @@ class KafkaBatch:
         return position.with_topic(batch.topic, topic).with_rejected(len(prepared.bad)), reached
 
     def before_proposal(self) -> None:
-        """Do nothing: nobody cancels messages."""
+        """Do nothing: a batch of messages cannot be canceled."""

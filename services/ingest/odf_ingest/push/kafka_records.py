@@ -1,4 +1,4 @@
-"""What the reader needs of Kafka."""
+"""The part of the Kafka adapter that the reader needs."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -8,25 +8,25 @@ from odf_common.adapters.kafka.records import Taken
 
 
 class Records(Protocol):
-    """Many messages of assigned partitions at a time; used by one thread."""
+    """Batches of messages from assigned partitions; used by one thread."""
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets on, beside those that are read already."""
+        """Also read these partitions, starting at these offsets."""
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
-        """Read these partitions no longer; nothing of them comes after this."""
+        """Stop reading these partitions; none of their messages is returned after this."""
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Let partitions rest."""
+        """Pause partitions."""
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Go on with partitions that rest, where they stood."""
+        """Continue paused partitions where they were paused."""
 
     def take(self, count: int, timeout: float) -> Taken:
-        """Return up to `count` messages, waiting `timeout` seconds at most for that many."""
+        """Return up to `count` messages, waiting at most `timeout` seconds for that many."""
 
     def high(self, partition: Partition) -> int | None:
-        """Return the offset of the next message to come as of the last fetch, None when none was made."""
+        """Return the partition's end as of the last fetch; None before the first."""
 
     def close(self) -> None:
-        """Let go."""
+        """Close the client."""

@@ -1,6 +1,6 @@
-"""Reading push topics: one thread takes messages for all sources that are owned here, others take them through.
+"""Reads push topics: one thread polls messages for all sources of this instance, other threads process them.
 
-Positions come from the chain alone. A source that cannot continue stops alone; the others continue.
+Positions come only from the chain. A source that cannot continue stops alone; the others continue.
 """
 
 import threading
@@ -26,32 +26,32 @@ from odf_ingest.push.state_machine import Event, Phase
 
 log = structlog.stdlib.get_logger(__name__)
 
-COUNT: Final = 500  # messages taken at once; with more, each falls out of the cache before its turn
-IDLE: Final = 0.05  # seconds to wait for a message, so that requests are heard
-HURRY: Final = 0.005  # the same, when a batch should be cut
+COUNT: Final = 500  # messages per poll; with more, each would leave the CPU cache before it is used
+IDLE: Final = 0.05  # seconds to wait for a message; short, so that requests are executed soon
+HURRY: Final = 0.005  # the same, when a batch is due
 Request = Callable[[], None]
 
 
 class PushReader:
-    """Reads what is owned here; requests of other threads are met between two takes."""
+    """Reads the sources of this instance; executes requests of other threads between polls."""
 
     def __init__(self, records: Records, slice_max_bytes: int) -> None:
-        """Take messages from `records`; `bind` gives it the rest."""
+        """Poll messages from `records`; `bind` must be called before use."""
         self._records = records
         self._slice_max_bytes = slice_max_bytes
         self._requests: SimpleQueue[Request] = SimpleQueue()
         self._by_partition: dict[Partition, PushSource] = {}
         self._mean_size = 1024.0  # bytes of a message
-        self._active: dict[Key, PushSource] = {}  # those that something came of which is not committed yet
+        self._active: dict[Key, PushSource] = {}  # sources with uncommitted messages
         self.sources: dict[Key, PushSource] = {}
 
     def bind(self, owned: OwnedSources, work: Work) -> None:
-        """Ask `owned` what to read, and hand batches to `work`."""
+        """Read the sources that `owned` opens, and pass batches to `work`."""
         self._owned = owned
         self._work = work
 
     def request(self, action: Request) -> None:
-        """Have the action done on the reader's thread, soon."""
+        """Execute the action on the reader's thread, soon."""
         self._requests.put(action)
 
     def run(self, stop: threading.Event) -> None:
@@ -64,7 +64,7 @@ class PushReader:
             self._records.close()
 
     def step(self, stop: threading.Event) -> None:
-        """Meet requests, take messages, and hand on the batches that are full."""
+        """Execute requests, poll messages, and start full batches."""
         self._meet_requests()
         taken = keep_trying(self._take, stop)
         if taken is not None:
@@ -72,7 +72,7 @@ class PushReader:
         keep_trying(self._advance, stop)
 
     def open(self, sources: Sequence[PushSource]) -> None:
-        """Begin to read sources; raises `Unavailable`, and then none of them is read."""
+        """Start reading sources; raises `Unavailable`, and then none of them is read."""
         self._records.assign({(one.topic, number): at for one in sources for number, at in one.next.items()})
         for source in sources:
             self.sources[source.key] = source
@@ -86,7 +86,7 @@ class PushReader:
             )
 
     def close(self, source: PushSource) -> None:
-        """Read a source no longer, and drop what has come of it."""
+        """Stop reading a source, and drop its buffered messages."""
         source.is_stale = True
         for partition in source.partitions:
             if self._by_partition.get(partition) is source:
@@ -97,11 +97,13 @@ class PushReader:
         try:
             self._records.unassign(source.partitions)
         except Unavailable as error:
-            # Its messages are passed over until it is assigned again.
-            log.warning("partitions stay assigned", dataset=source.alias, source=source.name, why=str(error))
+            # Its messages are ignored until it is assigned again.
+            log.warning(
+                "cannot unassign partitions", dataset=source.alias, source=source.name, why=str(error)
+            )
 
     def failed(self, source: PushSource, error: Exception, batch: MessageBatch) -> None:
-        """Note, from any thread, that a source's batch could not be committed."""
+        """Handle a failed batch of a source; called from any thread."""
         search, first = batch.search, batch.parts[0].partition
         is_the_half = search is not None and search.half_in == first
         if isinstance(error, PositionMoved):
@@ -135,7 +137,7 @@ class PushReader:
             and len(self._active) == len(self.sources)
             and all(source.ready for source in self._active.values())
         ):
-            # No source could take more: what waits in the client's own queue stays there.
+            # No source can take more: leave messages in the client's own queue.
             self._work.settled.wait(IDLE)
             self._work.settled.clear()
             return None
@@ -177,7 +179,7 @@ class PushReader:
         now = time.monotonic()
         for source in list(self._active.values()):
             due = source.due
-            # While there is no room for it, a batch had better grow.
+            # While another batch is in flight, let the batch grow.
             if due is not None and due <= now and source.at_work < LIMIT:
                 source.cut()
             while source.ready and source.at_work < LIMIT:
@@ -189,7 +191,7 @@ class PushReader:
                 del self._active[source.key]
 
     def _pause(self, source: PushSource) -> None:
-        """Take no more messages of a source that is ahead of its commits, while there are others."""
+        """Pause a source that is ahead of its commits, if there are other sources."""
         phase = self._owned.phase(source.key)
         is_ahead = len(source.ready) > 0
         if is_ahead and phase is Phase.READING and len(self.sources) > 1:

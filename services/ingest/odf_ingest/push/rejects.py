@@ -1,4 +1,4 @@
-"""What becomes of messages that are not records: dead letters, or a stop, as the source's settings say."""
+"""Rejects messages that are not records: dead letters or a stop, according to the source's settings."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -26,23 +26,23 @@ from odf_ingest.source_settings import BadRecords, load_settings
 
 log = structlog.stdlib.get_logger(__name__)
 
-FLUSH: Final = 1000  # letters
+FLUSH: Final = 1000  # dead letters per flush
 
 
 class Rejecting:
-    """Decides about bad messages of batches, and writes their dead letters."""
+    """Applies the source's settings to bad messages, and writes their dead letters."""
 
     def __init__(self, bus: Bus, blobs: BlobStore) -> None:
-        """Send dead letters over `bus`; settings and first reasons are notes in `blobs`."""
+        """Send dead letters over `bus`; settings and first reasons are stored as notes in `blobs`."""
         self._bus = bus
         self._blobs = blobs
 
     def allowed(
         self, dataset: DatasetId, source: str, batch: MessageBatch, bad: Sequence[BadRecord]
     ) -> MessageBatch:
-        """Return the messages that may be committed: the whole batch, or what comes before the first bad message.
+        """Return the messages to commit: the whole batch, or those before the first bad message.
 
-        Raises `TooManyRejected` above the source's limit, and `RecordRejected` where it stops at the first message.
+        Raises `TooManyRejected` above the source's limit, `RecordRejected` if the source stops at the first message.
         """
         if not bad or batch.is_skipped:
             return batch
@@ -66,7 +66,7 @@ class Rejecting:
         return shorter
 
     def add_to(self, progress: IngestProgress, state: ChainState) -> None:
-        """Add how many rejected messages of the dataset wait for a decision; nothing where that cannot be read."""
+        """Add the number of rejected messages that await a decision; nothing if it cannot be read."""
         try:
             waiting = open_rejects(self._blobs, state, state.push_sources)
         except OdfError as error:
@@ -83,9 +83,9 @@ class Rejecting:
         bad: Sequence[BadRecord],
         position: SourcePosition,
     ) -> None:
-        """Write dead letters and keep the first reason; both are durable when this returns. Raises `Unavailable`.
+        """Write dead letters and store the first reason, durably. Raises `Unavailable`.
 
-        `position` is where the source stands before the batch.
+        `position` is the source's position before the batch.
         """
         if not bad:
             return
@@ -112,9 +112,9 @@ class Rejecting:
     def _forget_what_was_reset(
         self, dataset: DatasetId, source: str, batch: MessageBatch, position: SourcePosition
     ) -> None:
-        """Keep only decisions that hold at a position: a message that is rejected again after a reset is open."""
+        """Keep only decisions valid at a position: a message rejected again after a reset is open again."""
         topics = position.topics.values()
-        # A position from before the first batch does not say where the batch begins.
+        # Before the first batch the position has no offsets: use the batch's start.
         ends = {(batch.topic_id, number): at for number, at in batch.start.items()}
         ends |= {(one.topic_id, number): at for one in topics for number, at in one.next.items()}
         with self._blobs.noting(dataset):

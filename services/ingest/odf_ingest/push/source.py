@@ -1,4 +1,4 @@
-"""One push source being read: what has come of it, cut into batches by bytes and by time."""
+"""One push source being read: its buffered messages, cut into batches by size and time."""
 
 import math
 import time
@@ -16,10 +16,10 @@ from odf_ingest.prepare.preparer import Plan
 from odf_ingest.push.source_record import Key, Trouble, Wait
 from odf_ingest.read.message_buffer import Values
 
-LIMIT = 2  # batches at work: one is committed while the next is read
-BEHIND = 5  # times the delay that a batch may take to fill with messages that wait already
-MOST = 64 * 1024 * 1024  # bytes of a batch that grows because what it lacks may lie behind it
-LONGEST = 10.0  # seconds that such a batch waits for more
+LIMIT = 2  # batches in flight: one is committed while the next is read
+BEHIND = 5  # times the delay that a batch may wait for messages that are already in the topic
+MOST = 64 * 1024 * 1024  # maximum bytes of a batch that grows because it lacks a later message
+LONGEST = 10.0  # seconds that such a batch waits for more messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Limits:
         return max(self.size, self.most)
 
     def after(self, tries: int) -> "Limits":
-        """Return the limits of a batch after that many which were too short: twice as much each time."""
+        """Return the limits after `tries` batches that were too short: doubled each time."""
         if tries == 0:
             return self
         times = 2 ** min(tries, 32)
@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(slots=True, kw_only=True)
 class _Buffer:
-    """Messages that wait for more."""
+    """Messages of the next batch."""
 
     start: dict[int, int]
     parts: list[Part] = field(default_factory=list)
@@ -56,16 +56,14 @@ class _Buffer:
 
 
 class PushSource:
-    """A source of a dataset that is owned here. Its buffers belong to the reader's thread.
+    """A source of a dataset assigned to this instance. Its buffers belong to the reader's thread.
 
-    `next` is where each partition continues, `ends` where it was found to end, `high` where it ended when last
-    something came; `begun` and `settled` count batches.
-    `is_stale` says that what is at work is to be dropped, `is_hurried` that a batch is cut as soon as nothing more
-    waits; `last_mean` is the mean size in bytes of the messages that came last. With a `wait` its first batch is
-    not cut before something new has come; with a `search`, batches are cut by count.
-    `querying_since` is when the source's query was begun, or put in line, over a batch (seconds since the epoch),
-    `committing_since` when the batch began that is being committed, and `trouble` why that does not get on; all are
-    written by the batch's thread.
+    `next`: position of each partition; `ends`: its observed end; `high`: its end at the last poll with messages.
+    `begun` and `settled` count batches. `is_stale`: batches in flight are to be dropped. `is_hurried`: cut a batch as
+    soon as no more messages are waiting. `last_mean`: mean size in bytes of the last messages. With a `wait` the first
+    batch is not cut before a new message has arrived; with a `search`, batches are cut by count.
+    Written by the batch's thread: `querying_since`, when the source's query was started or queued (seconds since the
+    epoch); `committing_since`, when the current commit started; `trouble`, why the commit is stalled.
     """
 
     def __init__(  # noqa: PLR0913 - all by name
@@ -82,7 +80,7 @@ class PushSource:
         wait: Wait | None = None,
         search: Search | None = None,
     ) -> None:
-        """Begin to read at `positions`."""
+        """Start at `positions`."""
         self.dataset = dataset
         self.alias = alias
         self.plan = plan
@@ -111,7 +109,7 @@ class PushSource:
 
     @property
     def key(self) -> Key:
-        """Return what tells it from others."""
+        """Return dataset and source name."""
         return self.dataset, self.name
 
     @property
@@ -121,32 +119,32 @@ class PushSource:
 
     @property
     def at_work(self) -> int:
-        """Return how many batches are being read and committed."""
+        """Return the number of batches in flight."""
         return self.begun - self.settled
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether all that came of it is committed."""
+        """Return whether all its messages are committed."""
         return not (self.at_work or self.ready or self._buffer.parts)
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether what has come of it cannot be committed before more comes."""
+        """Return whether its messages cannot be committed before more arrive."""
         return self.wait is not None and not self._has_new(self.wait) and self._has_seen(self.wait)
 
     @property
     def lacks_more(self) -> bool:
-        """Return whether nothing new has come since a batch was too short."""
+        """Return whether no message has arrived since a batch was too short."""
         return self.wait is not None and not self._has_new(self.wait)
 
     @property
     def position(self) -> Mapping[int, int]:
-        """Return where that begins which is not cut yet."""
+        """Return the start of the next batch."""
         return self._buffer.start
 
     @property
     def due(self) -> float | None:
-        """Return when the buffer has to be cut (seconds, monotonic), None while it is empty."""
+        """Return when the buffer has to be cut (seconds, monotonic); None while it is empty or waiting."""
         if not self._buffer.parts or self.is_waiting:
             return None
         if self.wait is not None and not self._has_new(self.wait):
@@ -157,7 +155,7 @@ class PushSource:
 
     @property
     def _is_behind(self) -> bool:
-        """Tell whether what fills the batch waits in the topic already."""
+        """Return whether the topic already has enough messages to fill the batch."""
         waiting = sum(max(self.high.get(number, 0) - at, 0) for number, at in self.next.items())
         return self._buffer.size + waiting * self.last_mean >= self._limits.size
 
@@ -168,11 +166,11 @@ class PushSource:
         return any(at > wait.seen.get(number, 0) for number, at in self.next.items())
 
     def lag(self, committed: Mapping[int, int]) -> int:
-        """Return how many messages wait behind what is committed, as far as is known."""
+        """Return the number of known messages after the committed positions."""
         return sum(max(self.high.get(number, 0) - at, 0) for number, at in committed.items())
 
     def add(self, chunk: Chunk) -> None:
-        """Take in messages; full batches become ready."""
+        """Buffer messages; full batches become ready."""
         whole = self._part(chunk)
         if self.plan.takes_whole_batches:
             self._add_by_count(whole, 1)
@@ -207,7 +205,7 @@ class PushSource:
                 self.cut()
 
     def cut(self) -> None:
-        """Make a batch of what the buffer has."""
+        """Turn the buffer into a batch."""
         buffer = self._buffer
         if not buffer.parts:
             return
@@ -245,7 +243,7 @@ class PushSource:
 
     def _append(self, part: Part, size: int) -> None:
         buffer = self._buffer
-        # What was seen before does not count: the delay is for what comes behind it.
+        # Messages seen before do not count: the delay starts with the first new one.
         if not buffer.parts or (self.wait is not None and not self._has_new(self.wait)):
             buffer.begun = time.monotonic()
         buffer.parts.append(part)

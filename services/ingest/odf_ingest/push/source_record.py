@@ -1,4 +1,4 @@
-"""What is known of a push source while it is owned here: one record, changed only by the machine's events."""
+"""The record of an assigned push source, changed only by events of the state machine."""
 
 import time
 from collections.abc import Mapping
@@ -18,41 +18,41 @@ if TYPE_CHECKING:
 Key = tuple[DatasetId, str]
 FIRST: Final = 0.2  # seconds before the first retry
 LONGEST: Final = 10.0  # seconds between two retries
-SAME_TROUBLE: Final = 30.0  # seconds of work after which a failure begins another trouble
+SAME_TROUBLE: Final = 30.0  # seconds without failure after which the next one counts as a new trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Why a source waits: the batches up to `seen` lacked something, `tries` times, for a message in `first`."""
+    """Why a source waits: `tries` batches up to `seen` lacked a message."""
 
     seen: Mapping[int, int]
     tries: int
     why: str
     first: int = 0
-    """The partition of the batch's first message, which is the one that lacks something."""
+    """The partition of the batch's first message, whose other half is missing."""
 
     @property
     def search(self) -> Search:
-        """Return how to leave that message out."""
+        """Return the search that skips that message."""
         return Search(count=1, until=self.seen, why=self.why, half_in=self.first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Why something cannot be done for now: since when (seconds since the epoch), and how often it was tried."""
+    """Why an operation fails for now: since when (seconds since the epoch), and the number of tries."""
 
     since: float
     why: str
     advice: str = ""
     tries: int = 1
     last: float = field(default_factory=time.monotonic)
-    """When it was tried last (seconds, monotonic)."""
+    """Time of the last try (seconds, monotonic)."""
     is_of_storage: bool = False
-    """Whether it is the dataset's files that cannot be used; then only a commit shows that it is over."""
+    """Whether the dataset's files cannot be used; then only a commit proves that it is over."""
 
     @classmethod
     def of(cls, error: OdfError, before: "Trouble | None") -> Self:
-        """Return the trouble after one more try; it began with the first one."""
+        """Return the trouble after one more try; `since` is that of the first."""
         since, tries = (time.time(), 1) if before is None else (before.since, before.tries + 1)
         return cls(
             since=since,
@@ -64,7 +64,7 @@ class Trouble:
 
     @property
     def delay(self) -> float:
-        """Return the seconds until it should be tried again."""
+        """Return the seconds until the next retry."""
         return min(FIRST * 2.0 ** min(self.tries - 1, 16), LONGEST)
 
     @property
@@ -75,7 +75,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Messages of a topic, by partition: up to `end`, `count` in all; the first one lies in the partition `first`."""
+    """`count` messages of a topic, up to `end` by partition; the first one is in the partition `first`."""
 
     end: Mapping[int, int]
     count: int
@@ -84,7 +84,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Why a source is stopped, what the chain said then, and the batch that could not be committed, if it was one."""
+    """Why a source is stopped, the chain's facts then, and the batch that failed, if any."""
 
     why: SourceStopped
     chain: object
@@ -92,7 +92,7 @@ class Stop:
 
     @property
     def search(self) -> Search | None:
-        """Return how to leave out the message that stops the source, None where it is not one that does."""
+        """Return the search that skips the message that stops the source; None if no message does."""
         batch = self.batch
         if batch is None:
             return None
@@ -103,28 +103,28 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRecord:
-    """A source in one of its phases; `source` is set while its messages are taken."""
+    """A source in one of its phases; `source` is set while it is being read."""
 
     key: Key
     alias: str
     phase: Phase = Phase.OPENING
     since: float = field(default_factory=time.time)
-    """When it came into this phase (seconds since the epoch)."""
+    """When it entered this phase (seconds since the epoch)."""
     source: "PushSource | None" = None
     wait: Wait | None = None
-    """Why the batch that is read next has to be longer than the one before."""
+    """Why the next batch has to be longer than the last one."""
     search: Search | None = None
     stop: Stop | None = None
     trouble: Trouble | None = None
-    """Kept until messages come, or are committed: opening alone does not show that a source gets on."""
+    """Kept until messages arrive or are committed: opening alone is no proof of progress."""
     last_trouble: Trouble | None = None
-    """Kept even then: a source that fails after each few messages is tried less and less often."""
+    """Kept even then, so that the backoff grows for a source that fails after every few messages."""
     suspect: Mapping[int, int] | None = None
-    """Where it was when the chain was found elsewhere; that may have been a moment before its own commit."""
+    """Its position when the chain's was found to differ; the inspection may have preceded its own commit."""
 
     @property
     def skips(self) -> Search | None:
-        """Return how to leave out the message that holds the source up, None where it is not one that does."""
+        """Return the search that skips the message that blocks the source; None if no message does."""
         if self.stop is not None:
             return self.stop.search
         if self.phase is not Phase.WAITING or self.source is None or self.source.wait is None:
@@ -141,7 +141,7 @@ class SourceRecord:
         stop: Stop | None = None,
         trouble: Trouble | None = None,
     ) -> Self:
-        """Return the record after an event, with what still holds in its new phase; raises `IllegalTransition`."""
+        """Return the record after an event, without fields that no longer apply; raises `IllegalTransition`."""
         phase = after(self.phase, event)
         is_to_be_opened = phase in {Phase.OPENING, Phase.RETRYING}
         return type(self)(
@@ -158,5 +158,5 @@ class SourceRecord:
 
 
 def as_of(state: ChainState, source: str) -> object:
-    """Return what the chain says of a source: while that stays the same, so does what stopped it."""
+    """Return the chain's definition and state of a source: while they are unchanged, so is the reason for a stop."""
     return state.push_sources.get(source), state.source_states.get(source)

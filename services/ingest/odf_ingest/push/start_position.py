@@ -1,4 +1,4 @@
-"""Where to begin to read a push source: what the chain says, checked against the topic as it is."""
+"""The start position of a push source: from the chain, checked against the topic."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ def open_source(
     limits: Limits,
     record: SourceRecord,
 ) -> PushSource:
-    """Return the source of a record at the position that the chain tells.
+    """Return the source of a record at the chain's position.
 
-    Raises `NotFound` while there is no topic yet, `Unavailable` while it cannot be described, and `TopicGone`,
-    `TopicReplaced`, `RecordsLost` or `PositionBeyondEnd` where reading on would skip or repeat records.
+    Raises `NotFound` if the topic does not exist yet, `Unavailable` if it cannot be described, and `TopicGone`,
+    `TopicReplaced`, `RecordsLost` or `PositionBeyondEnd` if continuing would skip or repeat records.
     """
     topic = entry.push_topics[source.source_name]
     known = position_of(state, source.source_name).topics.get(topic)
@@ -55,9 +55,9 @@ def open_source(
 
 
 def require_same(topic: str, described: TopicInfo | OdfError, known: TopicPosition | None) -> TopicInfo:
-    """Return a topic's description; raises `TopicGone` or `TopicReplaced` unless it is the one that was read before.
+    """Return a topic's description; raises `TopicGone` or `TopicReplaced` unless it is the topic read before.
 
-    What it was described as is raised if it is an error.
+    If `described` is an error, it is raised.
     """
     if isinstance(described, NotFound) and known is not None:
         raise TopicGone(topic=topic) from described

@@ -1,4 +1,4 @@
-"""The phases of a push source, and which event leads from which to which. Pure: the reader's thread applies it."""
+"""The state machine of a push source: phases, events, transitions. Pure; applied on the reader's thread."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,30 +9,30 @@ from odf_common.errors import OdfError
 
 
 class Phase(StrEnum):
-    """What is done with a source."""
+    """The phase of a source."""
 
-    OPENING = "opening"  # its chain and its topic are being looked at
+    OPENING = "opening"  # its chain and topic are being inspected
     READING = "reading"
     PAUSED = "paused"  # it is ahead of its commits
     WAITING = "waiting"  # for the other half of a correction
-    RETRYING = "retrying"  # it could not be opened or read, and is tried again
-    STOPPED = "stopped"  # until the chain changes, or someone resumes it
-    CLOSED = "closed"  # it is gone, or read by another instance
+    RETRYING = "retrying"  # it could not be opened or read; it is retried
+    STOPPED = "stopped"  # until the chain changes, or a user resumes it
+    CLOSED = "closed"  # removed, or read by another instance
 
 
 class Event(StrEnum):
-    """What happens to a source."""
+    """An event of a source."""
 
-    OPENED = "opened"  # its messages are taken, from where the chain stands
-    OPENED_SHORT = "opened-short"  # the same, after a batch that ended too early
-    AHEAD = "ahead"  # more batches are full than are committed
+    OPENED = "opened"  # it is being read from the chain's position
+    OPENED_SHORT = "opened-short"  # the same, after a batch that was too short
+    AHEAD = "ahead"  # full batches are waiting for commits
     CAUGHT_UP = "caught-up"
-    MORE = "more"  # something new came for a source that waits
-    REOPEN = "reopen"  # it must be read again from where the chain stands
+    MORE = "more"  # a message arrived for a waiting source
+    REOPEN = "reopen"  # it must be read again from the chain's position
     FAIL = "fail"  # it cannot be opened or read for now
     RETRY = "retry"
-    STOP = "stop"  # it cannot continue before someone acts
-    RESUME = "resume"  # someone acted
+    STOP = "stop"  # it cannot continue without a user
+    RESUME = "resume"  # a user or a change of the chain resumes it
     CLOSE = "close"
 
 
@@ -80,14 +80,14 @@ LIVE: Final = frozenset({Phase.READING, Phase.PAUSED, Phase.WAITING})  # its par
 
 @dataclass(eq=False, kw_only=True)
 class IllegalTransition(OdfError):
-    """A push source got an event that its phase does not know."""
+    """A push source got an event that is invalid in its phase."""
 
     phase: Phase
     event: Event
 
 
 def after(phase: Phase, event: Event) -> Phase:
-    """Return the phase that the event leads to; raises `IllegalTransition`."""
+    """Return the next phase; raises `IllegalTransition`."""
     found = TRANSITIONS[phase].get(event)
     if found is None:
         raise IllegalTransition(phase=phase, event=event)

@@ -1,7 +1,7 @@
-"""Reading: bytes in a source's format → a table of its columns (spec: ReadStep). One file per format.
+"""Readers: bytes in a source's format → a table (spec: ReadStep). One module per format.
 
-`schema` has the columns and types that are wanted; None: they are inferred from the data. Faults are `InvalidInput`.
-What becomes of one record depends on that record and the schema alone, never on the records next to it.
+`schema` has the expected columns and types; None: they are inferred from the data. Errors are `InvalidInput`. Whether
+and how a record is read depends only on that record and the schema, never on its neighbours.
 """
 
 from odf_ingest.read import csv, json, ndjson, parquet

@@ -1,4 +1,4 @@
-"""What text formats are parsed as, and how that becomes the types that are wanted."""
+"""The types that text formats are parsed to, and their conversion to the expected types."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,18 +17,18 @@ _PIECE: Final = 32  # rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeFormats:
-    """Formats of moments and dates; None is RFC 3339 and ISO 8601."""
+    """Formats of timestamps and dates; None is RFC 3339 and ISO 8601."""
 
     timestamp: str | None = None
     date: str | None = None
 
 
 def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool = False) -> pa.Schema:
-    """Return the types to parse text into: those wanted, but text where `converted` has to look at it.
+    """Return the types to parse text to: the expected ones, or string if `converted` does the conversion.
 
-    Nothing is required yet: Arrow's parser would refuse structs that are null for what they lack.
+    All columns are optional here: Arrow's parser would refuse null structs for their missing fields.
 
-    `is_lenient` leaves RFC 3339 moments to `converted` too: it takes finer fractions and mixed zones.
+    `is_lenient` leaves RFC 3339 timestamps to `converted` too, which accepts finer fractions and mixed zones.
     """
     return pa.schema(
         [(column.name, _parsed(column.type, formats, is_lenient=is_lenient)) for column in schema]
@@ -49,7 +49,7 @@ def _parsed(wanted: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> p
 
 
 def converted(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> pa.Table:
-    """Return the table in the types of `schema`, whose columns it has in the same order; raises `InvalidInput`."""
+    """Convert the table to the types of `schema`, which has the same columns in order; raises `InvalidInput`."""
     if table.schema.equals(schema):
         return with_known_years(table)
     columns = [
@@ -59,7 +59,7 @@ def converted(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> pa.Ta
 
 
 def unconvertible(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> dict[int, str]:
-    """Return the rows that `converted` refuses by themselves, and why."""
+    """Return the rows that `converted` refuses individually, and why."""
     suspects: set[int] = set()
     for column, field in zip(table.columns, schema, strict=True):
         suspects |= _unconvertible(column, field, formats)
@@ -73,7 +73,7 @@ def unconvertible(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> d
 
 
 def _unconvertible(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeFormats) -> set[int]:
-    """Return the rows of one column that do not convert; only pieces that have some are looked at row by row."""
+    """Return the rows of one column that cannot be converted; only pieces with such rows are checked row by row."""
     if _converts(column, wanted, formats):
         return set()
     found: set[int] = set()
@@ -122,17 +122,17 @@ def _as(values: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array
         return pa.Array.from_buffers(wanted, len(values), buffers, offset=values.offset, children=[items])
     if kind.is_string(values.type):
         values = _of_text(values, wanted, formats)
-    # Fractions finer than declared are cut.
+    # Fractions finer than declared are truncated.
     return values if values.type == wanted else values.cast(wanted, safe=not kind.is_timestamp(wanted))
 
 
 def _require(part: pa.Field, *, has_nulls: bool) -> None:
     if has_nulls and not part.nullable:
-        raise InvalidInput(text=f"its part {part.name} is required and is null")
+        raise InvalidInput(text=f"its field {part.name} is required and is null")
 
 
 def _of_text(texts: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array:
-    """Return values of about the type that is wanted, texts where Arrow makes it of them."""
+    """Return values close to the expected type, or strings if Arrow can convert them."""
     if kind.is_timestamp(wanted):
         return to_moments(texts, formats.timestamp, wanted)
     if kind.is_date(wanted):

@@ -1,6 +1,6 @@
 """Csv: delimiter-separated text with Spark's options (spec: ReadStep.Csv); one message is one record.
 
-With `header` columns go by the names in it, else by their place. A message may carry the header before its record.
+With `header`, columns are matched by name, else by position. A message may have the header before its record.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from odf_ingest.read.format import (
 )
 from odf_ingest.read.lines import read_lines
 
-_Message = tuple[bytes | None, bytes]  # header, if it carries one, and record
+_Message = tuple[bytes | None, bytes]  # header, if any, and record
 
 
 @read_records.register(ReadStepCsv)
@@ -50,7 +50,7 @@ def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Tabl
     text = to_utf8(value, step.encoding)
     if not text or text.isspace():
         if step.header:
-            # What was cut off at its beginning is no empty snapshot.
+            # A truncated file must not count as an empty snapshot.
             raise InvalidInput(text="has no header")
         return (schema or pa.schema([])).empty_table()
     wanted = infer_batch(step, value, None) if schema is None else schema
@@ -92,7 +92,7 @@ def _infer(step: ReadStepCsv, values: Sequence[bytes], known: pa.Schema | None) 
             message = _message(step, grammar, value)
             require_utf8(message[1])
         except InvalidInput:
-            # It is rejected when it is read.
+            # It will be rejected when it is read.
             continue
         messages.append(message)
     if step.header:
@@ -125,7 +125,7 @@ def _infer_batch(step: ReadStepCsv, value: bytes, known: pa.Schema | None) -> pa
 
 
 def _infer_by_name(step: ReadStepCsv, messages: Sequence[_Message], known: pa.Schema | None) -> pa.Schema:
-    """Return the known columns, then those of the headers that the messages carry."""
+    """Return the known columns, then those in the headers of the messages."""
     columns: dict[str, pa.Field] = {} if known is None else {column.name: column for column in known}
     for header, records in _by_header(messages).items():
         if header is None:
@@ -145,7 +145,7 @@ def _infer_by_name(step: ReadStepCsv, messages: Sequence[_Message], known: pa.Sc
 
 
 def _types_of(step: ReadStepCsv, names: Sequence[str], records: Sequence[bytes]) -> pa.Schema:
-    """Return columns of these names, text where nothing else can be inferred from the records."""
+    """Return columns with these names, strings unless another type can be inferred from the records."""
     try:
         return inferred_types(step, names, records)
     except InvalidInput:
@@ -153,7 +153,7 @@ def _types_of(step: ReadStepCsv, names: Sequence[str], records: Sequence[bytes])
 
 
 def _numbered(known: pa.Schema | None) -> list[pa.Field]:
-    """Return the columns f0, f1, … that records without a header have had before."""
+    """Return the existing columns f0, f1, … of records without a header."""
     found: list[pa.Field] = []
     while known is not None and f"f{len(found)}" in known.names:
         found.append(known.field(f"f{len(found)}"))
@@ -161,14 +161,14 @@ def _numbered(known: pa.Schema | None) -> list[pa.Field]:
 
 
 def _read(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema, *, is_open: bool) -> pa.Table:
-    """Return one record for each message; if `is_open`, only a header says what columns there are, all optional."""
+    """Return one record per message; if `is_open`, columns are known only from headers, and optional."""
     grammar = grammar_of(step)
     tables, places = [], []
     for header, numbered in _messages(step, grammar, values).items():
         names = schema.names if header is None else header_names(step, header)
         if header is None and is_open:
             raise InvalidInput(
-                text="carries no header, and the source declares no schema: its columns have no names"
+                text="has no header, and the source declares no schema: its columns have no names"
             )
         records = [record for _, record in numbered]
         if header is None and step.header and grammar.separator.join(names).encode() in records:
@@ -187,7 +187,7 @@ def _read(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema, *, is_o
 def _messages(
     step: ReadStepCsv, grammar: Grammar, values: Sequence[bytes]
 ) -> dict[bytes | None, list[tuple[int, bytes]]]:
-    """Return the places and records of messages by the header that they carry; raises `InvalidInput`."""
+    """Return the indices and records of messages by header; raises `InvalidInput`."""
     texts = [to_utf8(value, step.encoding).rstrip(b"\r\n") for value in values]
     joined = b"\n".join(texts)
     if all(texts) and joined.count(b"\n") == len(texts) - 1 and grammar.is_record_a_line(joined):
@@ -204,7 +204,7 @@ def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _by_header(messages: Sequence[_Message]) -> dict[bytes | None, list[tuple[int, bytes]]]:
-    """Return the places and records of messages by the header that they carry."""
+    """Return the indices and records of messages by header."""
     found: dict[bytes | None, list[tuple[int, bytes]]] = {}
     for number, (header, record) in enumerate(messages):
         found.setdefault(header, []).append((number, record))
@@ -212,7 +212,7 @@ def _by_header(messages: Sequence[_Message]) -> dict[bytes | None, list[tuple[in
 
 
 def _message(step: ReadStepCsv, grammar: Grammar, value: bytes) -> _Message:
-    """Return a message's header, if it carries one, and its record; raises `InvalidInput`."""
+    """Return a message's header, if any, and its record; raises `InvalidInput`."""
     text = value.rstrip(b"\r\n")
     if b"\n" not in text and grammar.is_plain(text):
         records = [text] if text else []
@@ -223,11 +223,11 @@ def _message(step: ReadStepCsv, grammar: Grammar, value: bytes) -> _Message:
     if step.header and len(records) == 2:
         return records[0], records[1]
     count = len(records) - 1 if step.header else len(records)
-    raise InvalidInput(text=f"holds {count} records instead of one" if records else "is empty")
+    raise InvalidInput(text=f"has {count} records instead of one" if records else "is empty")
 
 
 def _header_of(grammar: Grammar, text: bytes) -> tuple[bytes, bytes]:
-    """Return the first record of a text, and what follows on its line."""
+    """Return the first record of a text, and the rest of its line."""
     text = text.lstrip(b"\r\n")
     end = grammar.end(text)
     body = text[end:]
@@ -235,9 +235,9 @@ def _header_of(grammar: Grammar, text: bytes) -> tuple[bytes, bytes]:
 
 
 def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int) -> pa.Table:
-    """Return the records read in small groups; raises `InvalidInput` naming the line of the first that is none.
+    """Return the records, read in small groups; raises `InvalidInput` with the line of the first bad one.
 
-    `skipped` lines were before the text.
+    `skipped`: number of lines before the text.
     """
     try:
         found = grammar_of(step).split(body)

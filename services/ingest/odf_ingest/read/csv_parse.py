@@ -1,4 +1,4 @@
-"""Records of one shape, as pyarrow's C++ reads them from Csv; numbers that it cannot read exactly are read as text."""
+"""Csv records with equal columns, parsed by pyarrow; numbers that it cannot parse exactly are parsed as strings."""
 
 import re
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from odf_ingest.read.numbers import require_finite, to_whole_numbers
 
 _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error to (.+?): )?(.*)", re.DOTALL)
 _WIDTH: Final = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
-# An integer of so many digits that a double may not hold it.
+# An integer with so many digits that a double may not represent it.
 _LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")
 _INTEGER: Final = r"^\s*[+-]?\d{16,}\s*$"
 
 
 def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
-    """Return the records of a text without header, whose values are those of `columns` in this order.
+    """Return the records of a text without header, with values for `columns` in order.
 
     Raises `InvalidInput` naming the column.
     """
@@ -53,9 +53,9 @@ def header_names(step: ReadStepCsv, header: bytes) -> list[str]:
 
 
 def in_order_of(names: Sequence[str], schema: pa.Schema, *, is_open: bool) -> pa.Schema:
-    """Return the columns of the schema as a header names them; if `is_open`, it may lack some.
+    """Return the columns of the schema in a header's order; if `is_open`, some may be missing.
 
-    Raises `InvalidInput` for names that are there twice, unknown or missing.
+    Raises `InvalidInput` for duplicate, unknown or missing names.
     """
     if list(names) == schema.names:
         return schema
@@ -70,16 +70,16 @@ def in_order_of(names: Sequence[str], schema: pa.Schema, *, is_open: bool) -> pa
 
 
 def require_distinct(names: Sequence[str]) -> None:
-    """Raise `InvalidInput` for names of a header that are there twice."""
+    """Raise `InvalidInput` for duplicate names in a header."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InvalidInput(text=f"the header has columns twice: {', '.join(map(repr, twice))}")
+        raise InvalidInput(text=f"the header has duplicate columns: {', '.join(map(repr, twice))}")
 
 
 def inferred_types(step: ReadStepCsv, names: Sequence[str], texts: Sequence[bytes]) -> pa.Schema:
-    """Return columns of these names: text, or if the step says so what their values look like; raises `InvalidInput`.
+    """Return columns with these names: strings, or inferred types if the step asks for them; raises `InvalidInput`.
 
-    Where values look different, or like numbers that no number type holds exactly, the column is text.
+    A column with mixed values, or with numbers that no type represents exactly, is a string.
     """
     strings = pa.schema([(name, pa.string()) for name in names])
     require_distinct(names)
@@ -103,11 +103,11 @@ def _exact_type(step: ReadStepCsv, text: bytes, strings: pa.Schema, column: pa.F
 
 
 class _NotWhole(InvalidInput):
-    """A value of a column of integers is not spelled as one."""
+    """A value of an integer column is not written as an integer."""
 
 
 def _readable(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with text where Arrow reads no such numbers from Csv."""
+    """Return the schema with strings for number types that Arrow cannot parse from Csv."""
     return pa.schema(
         [column.with_type(pa.string()) if kind.is_decimal256(column.type) else column for column in schema]
     )
@@ -133,7 +133,7 @@ def _with_whole_numbers(table: pa.Table, wanted: pa.Schema) -> pa.Table:
 
 
 def _require_finite(step: ReadStepCsv, text: bytes, table: pa.Table) -> None:
-    """Raise `InvalidInput` for a number that became infinite because it is too large for its column."""
+    """Raise `InvalidInput` for a number that became infinite because it is too large for its type."""
     for column in table.schema:
         if (
             kind.is_floating(column.type)
@@ -156,10 +156,10 @@ def _read(
 ) -> pa.Table:
     grammar = grammar_of(step)
     names = names if schema is None else schema.names
-    # At the very end of a text Arrow takes an empty value after a quoted one for quoted too.
+    # At the end of a text, Arrow treats an empty value after a quoted one as quoted too.
     text = text if text.endswith(b"\n") else text + b"\n"
     if text.startswith(BOM):
-        # The mark of the message is gone already: another is part of its first value, which Arrow would cut.
+        # The message's BOM is already removed: another one belongs to its first value, and Arrow would strip it.
         text = b"\n" + text
     try:
         return pcsv.read_csv(
@@ -192,7 +192,7 @@ def _converting(step: ReadStepCsv, schema: pa.Schema | None, only: Sequence[str]
 
 
 def _explained(text: str, names: Sequence[str], schema: pa.Schema | None) -> InvalidInput:
-    """Return Arrow's complaint with the name of the column that it counts from 0."""
+    """Return Arrow's error with the column's name instead of its number."""
     of_column = _IN_COLUMN.search(text)
     if of_column is not None:
         number, type_, what = of_column.groups()

@@ -1,4 +1,4 @@
-"""Csv text cut into records, each of them whole: a quote that is opened is closed in the same record."""
+"""Splits Csv text into complete records: a quote is closed in the record in which it is opened."""
 
 import re
 from collections import Counter
@@ -16,17 +16,17 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r|\Z")
 
 @dataclass(eq=False, kw_only=True)
 class UnclosedQuote(InvalidInput):
-    """A record does not end, from `line` on (from 1)."""
+    """A record, starting at `line` (from 1), does not end."""
 
     line: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """What separates and quotes values; `escape` is None where a quote is doubled inside quotes.
+    """Separators and quotes; `escape` is None if quotes are doubled inside quotes.
 
-    `record` matches one record up to its line end, `records` a whole text of them, `lines` one in which each line is
-    a record; `special` are the characters without which each line is one.
+    `record` matches one record up to its line end, `records` a whole text of them, `lines` a text with one record per
+    line; `special`: characters without which each line is a record.
     """
 
     separator: str
@@ -38,9 +38,9 @@ class Grammar:
     special: tuple[bytes, ...]
 
     def split(self, text: bytes) -> list[tuple[int, bytes]]:
-        """Return the records with the lines (from 1) they begin on, blank lines left out.
+        """Return the records with their first lines (from 1), without blank lines.
 
-        Raises `UnclosedQuote` naming the line of a quote that is never closed.
+        Raises `UnclosedQuote` with the line of a quote that is never closed.
         """
         records = []
         at, line = 0, 1
@@ -55,31 +55,32 @@ class Grammar:
         return records
 
     def require_closed(self, text: bytes) -> None:
-        """Raise `InvalidInput` naming the line of a quote that is never closed."""
+        """Raise `InvalidInput` with the line of a quote that is never closed."""
         if not self.is_plain(text) and self.records.fullmatch(text) is None:
             self.split(text)
 
     def end(self, text: bytes, at: int = 0) -> int:
-        """Return where the record ends that begins at `at`; raises `UnclosedQuote` for one that does not end."""
+        """Return the end of the record that starts at `at`; raises `UnclosedQuote` if it does not end."""
         found = self.record.match(text, at)
         end = at if found is None else found.end()
         if _LINE_END.match(text, end) is None:
             begin = shown(text[end : end + 40].decode(errors="replace").removeprefix(self.separator))
             raise UnclosedQuote(
-                line=text.count(b"\n", 0, end) + 1, text=f"a quote or escape is never closed, from {begin} on"
+                line=text.count(b"\n", 0, end) + 1,
+                text=f"a quote or escape is never closed, starting at {begin}",
             )
         return end
 
     def is_plain(self, text: bytes) -> bool:
-        """Return whether the text has nothing in which a separator or line feed can hide."""
+        """Return whether the text has no quotes or escapes that could contain a separator or newline."""
         return not any(one in text for one in self.special)
 
     def is_record_a_line(self, text: bytes) -> bool:
-        """Return whether each line of the text is one record for certain."""
+        """Return whether each line of the text is certainly one record."""
         return self.is_plain(text) or self.lines.fullmatch(text) is not None
 
     def width(self, record: bytes) -> int:
-        """Return how many values a record has."""
+        """Return the number of values of a record."""
         separator = self.separator.encode()
         if self.is_plain(record):
             return record.count(separator) + 1
@@ -87,7 +88,7 @@ class Grammar:
 
 
 def grammar_of(step: ReadStepCsv) -> Grammar:
-    """Return the grammar of the step's options; raises `InvalidInput` for those that are not one ASCII character."""
+    """Return the grammar of the step's options; raises `InvalidInput` unless each is one ASCII character."""
     given = {"separator": step.separator, "quote": step.quote, "escape": step.escape}
     for name, value in given.items():
         if value and (len(value) != 1 or not value.isascii() or value in "\r\n"):
@@ -118,9 +119,9 @@ def _values(separator: str, quote: str, escape: str | None) -> "re.Pattern[bytes
 
 
 def _value_pattern(separator: str, quote: str, escape: str | None, never: bytes) -> bytes:
-    """Return what one value looks like: quoted or not; only at its beginning does a quote open.
+    """Return the pattern of one value, quoted or not; a quote opens only at its beginning.
 
-    Inside quotes there is nothing of `never`.
+    Quoted values contain no characters of `never`.
     """
     quoted, split = re.escape(quote.encode()), re.escape(separator.encode())
     escaped = re.escape(escape.encode()) if escape else b""
@@ -134,6 +135,6 @@ def _value_pattern(separator: str, quote: str, escape: str | None, never: bytes)
 
 
 def usual_width(grammar: Grammar, records: Sequence[bytes]) -> int:
-    """Return how many values most records have."""
+    """Return the most frequent number of values."""
     ((width, _),) = Counter(map(grammar.width, records)).most_common(1)
     return width

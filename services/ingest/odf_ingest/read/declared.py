@@ -1,4 +1,4 @@
-"""Which columns a read step declares."""
+"""The columns that a read step declares."""
 
 import pyarrow as pa
 import pyarrow.types as kind
@@ -11,7 +11,7 @@ from odf_common.metadata.steps import ReadStep, ReadStepCsv
 
 
 def declared_schema(step: ReadStep) -> pa.Schema | None:
-    """Return the columns of the step's schema, None when it has none; raises `InvalidInput`."""
+    """Return the step's schema; None if it has none; raises `InvalidInput`."""
     if step.schema is not None:
         schema = schema_of_event(SetDataSchema(schema=step.schema))
     elif step.ddl_schema:
@@ -26,5 +26,5 @@ def declared_schema(step: ReadStep) -> pa.Schema | None:
 def _check_flat(schema: pa.Schema) -> None:
     for column in schema:
         if kind.is_nested(column.type):
-            text = f"Csv has no values of type {column.type}: declare STRING, and take it apart by preprocess"
+            text = f"Csv has no values of type {column.type}: declare STRING, and parse it in preprocess"
             raise InvalidInput(text=text, where=f"column {column.name}")

@@ -1,4 +1,4 @@
-"""Texts in other encodings than UTF-8, and checks of those that should be."""
+"""Converts text from other encodings to UTF-8, and checks UTF-8."""
 
 import codecs
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def to_utf8(raw: bytes, encoding: str | None) -> bytes:
 
 
 def decodable(values: Sequence[bytes], encoding: str | None) -> Sequence[bytes]:
-    """Return the values in UTF-8 that can be read in the encoding."""
+    """Return the values that can be decoded, in UTF-8."""
     if encoding is None:
         return values
     found = []
@@ -50,7 +50,7 @@ def require_utf8(raw: bytes | pa.Buffer) -> None:
 
 
 def require_utf8_lines(text: bytes) -> None:
-    """Raise `InvalidInput` naming the first line that is not UTF-8."""
+    """Raise `InvalidInput` with the first line that is not UTF-8."""
     try:
         require_utf8(text)
     except InvalidInput as error:

@@ -1,8 +1,8 @@
-"""Columns of JSON objects for which no schema is declared: inferred from all records of a batch.
+"""Infers columns of JSON objects without a declared schema from all records of a batch.
 
-pyarrow infers them where the records agree. Where they do not, each record has a vote for the kind of value of each
-column, the first kind winning a tie; numbers are BIGINT unless one of them has a fraction or an exponent. What a column
-is called or has become in the dataset stays as it is; columns may be added, also inside structs.
+pyarrow infers them if the records agree. If not, the records vote on the kind of value of each column, and the first
+kind wins a tie; numbers are BIGINT unless one has a fraction or an exponent. Existing columns of the dataset keep their
+names and types; columns may be added, also inside structs.
 """
 
 import json
@@ -23,18 +23,18 @@ from odf_ingest.read.json_exact import decode_object
 from odf_ingest.read.message_buffer import Values
 from odf_ingest.read.type_names import Quoted, shown
 
-# An integer of so many digits that a double may not hold it.
+# An integer with so many digits that a double may not represent it.
 _LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")
 HALF_PAIR: Final = re.compile(
     rb"\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]"
 )
-DEEPEST: Final = 32  # levels of arrays and objects; a type for each of thousands overflows the parser's stack
+DEEPEST: Final = 32  # maximum nesting; thousands of nested types would overflow the parser's stack
 
 
 def inferred(lines: Values, known: pa.Schema | None, found: pa.Schema | None) -> pa.Schema:
-    """Return the known columns, then the new ones, as they are stored.
+    """Return the known columns, then new ones, in stored types.
 
-    `found` is what pyarrow infers from the lines, None where it refuses them.
+    `found`: the schema inferred by pyarrow; None if it refuses the lines.
     """
     if found is None or (_has_doubles(found) and _LONG_INTEGER.search(lines.text)):
         deep = too_deep(lines)
@@ -48,7 +48,7 @@ def inferred(lines: Values, known: pa.Schema | None, found: pa.Schema | None) ->
 
 
 def too_deep(lines: Values) -> AbstractSet[int]:
-    """Return which lines are nested too deeply for columns to be inferred from them."""
+    """Return which lines are nested too deeply for inference."""
     raw = np.frombuffer(lines.text, np.uint8)
     opened = np.append(0, np.cumsum((raw == ord("{")) | (raw == ord("["))))
     counts = np.diff(opened[lines.ends], prepend=0)
@@ -56,7 +56,7 @@ def too_deep(lines: Values) -> AbstractSet[int]:
 
 
 def require_inferable(lines: Values) -> None:
-    """Raise `InvalidInput` if a line is nested too deeply, or has names that are no text, which no column can have."""
+    """Raise `InvalidInput` if a line is nested too deeply, or has names that are not valid text."""
     if too_deep(lines):
         raise InvalidInput(text=f"is nested more than {DEEPEST} levels deep; declare a schema to read it")
     if HALF_PAIR.search(lines.text) is not None:
@@ -97,7 +97,7 @@ def _continued(column: pa.Field, found: pa.Schema) -> pa.Field:
 
 
 def _union(known: pa.DataType, new: pa.DataType) -> pa.DataType:
-    """Return the known type with the fields that only the new one has."""
+    """Return the known type, extended with the new type's additional fields."""
     if kind.is_struct(known) and kind.is_struct(new):
         after = {inner.name: inner for inner in new.fields}
         names = {inner.name for inner in known.fields}
@@ -113,7 +113,7 @@ def _union(known: pa.DataType, new: pa.DataType) -> pa.DataType:
 
 
 def _with_values(type_: pa.DataType) -> pa.DataType | None:
-    """Return the type without parts that have no value, None where nothing is left."""
+    """Return the type without parts that have no value; None if nothing is left."""
     if kind.is_null(type_):
         return None
     if kind.is_struct(type_):
@@ -141,16 +141,16 @@ def _voted(lines: Iterable[bytes]) -> pa.Schema:
         try:
             votes.add(decode_object(line))
         except InvalidInput:
-            # It is rejected when it is read.
+            # It will be rejected when it is read.
             continue
     return pa.schema(votes.columns())
 
 
 class _Votes:
-    """What kinds of values there are in one place of many records."""
+    """Counts the kinds of values at one path of many records."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start empty."""
         self._counts: Counter[type[object]] = Counter()
         self._fields: dict[str, _Votes] = {}
         self._element: _Votes | None = None
@@ -158,7 +158,7 @@ class _Votes:
         self._is_whole = True
 
     def add(self, value: object) -> None:
-        """Count a value of `decode`, and all that is inside it."""
+        """Count a value from `decode`, and its nested values."""
         if value is None:
             return
         self._counts[type(value)] += 1
@@ -175,14 +175,14 @@ class _Votes:
             self._texts.add(value)
 
     def columns(self) -> list[tuple[str, pa.DataType]]:
-        """Return names and types of the fields that have a value."""
+        """Return the names and types of fields with values."""
         found = [(name, votes.winner()) for name, votes in self._fields.items()]
         return [(name, type_) for name, type_ in found if type_ is not None and _is_name(name)]
 
     def winner(self) -> pa.DataType | None:
-        """Return the type of most values, None where there is no value.
+        """Return the type of most values; None without values.
 
-        Objects and arrays without a value have no type, so whatever else there is wins over them.
+        Empty objects and arrays have no type, so any other kind wins over them.
         """
         types = (self._type_of(kind_) for kind_, _ in self._counts.most_common())
         return next((type_ for type_ in types if type_ is not None), None)
@@ -209,7 +209,7 @@ def _is_name(name: str) -> bool:
 
 
 def _text_type(texts: Sequence[str]) -> pa.DataType:
-    """Return what pyarrow infers from texts: times where all of them are, else text."""
+    """Return the type that pyarrow infers from strings: a time if all are times, else string."""
     lines = "\n".join(json.dumps({"c": text}) for text in texts)
     try:
         type_: pa.DataType = pj.read_json(pa.BufferReader(lines.encode())).schema.field("c").type

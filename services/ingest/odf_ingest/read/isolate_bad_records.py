@@ -1,4 +1,4 @@
-"""Separating good messages from bad ones when some cannot be read: the good keep their order."""
+"""Separates good messages from bad ones if some cannot be read; good ones keep their order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -12,7 +12,7 @@ import pyarrow as pa
 from odf_common.errors import InvalidInput
 from odf_ingest.read.message_buffer import Values
 
-CHUNK: Final = 1024  # messages; a larger group with faults is cut into such first
+CHUNK: Final = 1024  # messages; a larger group with bad ones is first split into groups of this size
 
 T = TypeVar("T")
 Read = Callable[[Sequence[T]], pa.Table]
@@ -21,7 +21,7 @@ Suspects = Callable[[Sequence[T]], Mapping[int, str | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sifted:
-    """The good values' records, their places in the input, and the places of bad ones with the reason."""
+    """The good values' records, their indices in the input, and the indices of bad ones with the reason."""
 
     table: pa.Table | None
     kept: npt.NDArray[np.int64]
@@ -29,10 +29,10 @@ class Sifted:
 
 
 def sift(values: Sequence[T | None], read: Read[T], suspects: Suspects[T], *, chunk: int = CHUNK) -> Sifted:
-    """Read all values that `read` accepts; `suspects` finds those that are bad, or have to be tried alone.
+    """Read all values that `read` accepts; `suspects` finds bad ones, and ones that have to be tried alone.
 
-    Nulls (tombstones) are bad. A value is bad if `read` refuses it by itself, and for the reason that it gives then.
-    A group of more than `chunk` values that has bad ones is cut into such, a smaller one into halves.
+    Nulls (tombstones) are bad. A value is bad if `read` refuses it alone; the reason is that error. A group with bad
+    values is split into groups of `chunk`, a smaller one into halves.
     """
     bad: dict[int, str] = {}
     places = np.arange(len(values))
@@ -49,7 +49,7 @@ def sift(values: Sequence[T | None], read: Read[T], suspects: Suspects[T], *, ch
 
 
 class _Sieve(Generic[T]):
-    """Tables of good groups in order, and what was found bad."""
+    """Tables of good groups in order, and the bad values found."""
 
     def __init__(
         self, values: Sequence[T | None], read: Read[T], suspects: Suspects[T], bad: dict[int, str]
@@ -63,7 +63,7 @@ class _Sieve(Generic[T]):
         self.tables: list[pa.Table] = []
 
     def take(self, places: npt.NDArray[np.int64]) -> None:
-        """Read a group, in halves where it has bad ones."""
+        """Read a group, recursively in halves if it has bad values."""
         error = self._whole(places)
         if error is None:
             return

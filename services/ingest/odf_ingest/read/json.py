@@ -1,4 +1,4 @@
-"""Json: an array of objects, at `subPath` inside the document where one is given; a lone object is one record."""
+"""Json: an array of objects, at `subPath` of the document if given; a single object is one record."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,7 +72,7 @@ def _infer(step: ReadStepJson, values: Sequence[bytes], known: pa.Schema | None)
         try:
             lines.append(_one(step, value))
         except InvalidInput:
-            # It is rejected when it is read.
+            # It will be rejected when it is read.
             continue
     return inferred_columns(lines, known, _formats(step))
 
@@ -93,14 +93,14 @@ def _one(step: ReadStepJson, value: bytes) -> bytes:
         return text
     found = _lines(step, value)
     if len(found) != 1:
-        raise InvalidInput(text=f"holds {len(found)} records instead of one")
+        raise InvalidInput(text=f"has {len(found)} records instead of one")
     return found[0]
 
 
 def _lines(step: ReadStepJson, value: bytes) -> list[bytes]:
-    """Return each object of the array as a line of its own, just as it is written."""
+    """Return each object of the array on its own line, exactly as written."""
     text = to_utf8(value, step.encoding)
     require_utf8(text)
     path = [name for name in (step.sub_path or "").split(".") if name]
-    # White space is the only place for line feeds: in a string they are refused.
+    # Newlines occur only in white space: JSON strings cannot contain them.
     return [record.replace("\n", " ").encode() for record in Document(text.decode()).records(path)]

@@ -1,7 +1,7 @@
-"""JSON taken apart token by token, where pyarrow's parser refuses or could not be exact.
+"""Parses JSON token by token, where pyarrow's parser refuses it or would not be exact.
 
-Numbers stay the text they are: no value passes through a double on its way. What is written in another way than
-pyarrow reads it (`1039.0` for a whole number) is rewritten; what does not fit is refused by column, value and type.
+Numbers stay strings, so that no value is converted to a double. Values in a form that pyarrow does not accept (`1039.0`
+for an integer) are rewritten; values that do not fit are refused with column, value and type.
 """
 
 import json
@@ -17,12 +17,12 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_ingest.read.type_names import Quoted, shown, type_name
 
-NO_COLUMNS: Final = "has no column with a value"  # nor has any message read with it
+NO_COLUMNS: Final = "has no column with a value"  # and neither has any message that is read together with it
 _INFINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
-_MOST_DIGITS: Final = 80  # of a number that is spelled out; the widest decimal has 76
+_MOST_DIGITS: Final = 80  # of a number written in full; the widest decimal has 76
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
-# Numbers that may be whole and are not spelled as such; first what a search finds, in text too.
+# Numbers that may be integers but are not written as such; the first pattern also matches inside strings.
 _ODD: Final = re.compile(rb"\d(?:\.0+(?!\d)|(?:\.\d+)?[eE][+-]?\d)")
 _ODD_NUMBER: Final = rb"\d++(?:\.0++(?!\d)|(?:\.\d++)?[eE])"
 _SKIPPED: Final = rb'[^"\d]++|"(?:[^"\\]++|\\.)*+(?:"|\Z)|(?!' + _ODD_NUMBER + rb")\d++(?:\.\d++)?"
@@ -33,7 +33,7 @@ _UP_TO_ODD: Final = re.compile(
 
 @dataclass(eq=False, kw_only=True)
 class Misfit(InvalidInput):
-    """An object that any parser can read, and that is no record of the columns."""
+    """A valid object that is not a record of the columns."""
 
 
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
@@ -41,7 +41,7 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(where=f"column {twice}", text="is there twice")
+        raise InvalidInput(where=f"column {twice}", text="is duplicated")
     return found
 
 
@@ -51,7 +51,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def decode(text: bytes) -> object:
-    """Return the JSON value, its numbers as `Quoted`; raises `InvalidInput`, also for keys that are there twice."""
+    """Return the JSON value, its numbers as `Quoted`; raises `InvalidInput`, also for duplicate keys."""
     try:
         return _DECODER.decode(text.decode())
     except UnicodeDecodeError as error:
@@ -69,7 +69,7 @@ def decode_object(text: bytes) -> dict[str, object]:
 
 
 def with_plain_numbers(text: bytes) -> bytes | None:
-    """Return the text with each whole number spelled as digits (`1e3` is 1000), None if it has no other spelling."""
+    """Return the text with each integer written as digits (`1e3` is 1000); None if nothing changes."""
     if _ODD.search(text) is None:
         return None
     return _UP_TO_ODD.sub(_plain, text)
@@ -86,7 +86,7 @@ def _plain(found: "re.Match[bytes]") -> bytes:
 
 
 def _whole_number(token: str) -> str:
-    """Return a whole number's digits with their sign, nothing for one that has a fraction or too many digits."""
+    """Return an integer's digits with sign; nothing if it has a fraction or too many digits."""
     try:
         number = Decimal(token)
     except ArithmeticError:
@@ -103,9 +103,9 @@ def _whole_number(token: str) -> str:
 
 
 def rewritten(text: bytes, schema: pa.Schema) -> bytes:
-    """Return the object with the columns of `schema` alone, in the spelling that pyarrow reads exactly.
+    """Return the object with only the columns of `schema`, in a form that pyarrow parses exactly.
 
-    Raises `InvalidInput` naming column, value and type. Texts of times and UUIDs are not looked into.
+    Raises `InvalidInput` with column, value and type. Strings of times and UUIDs are not checked here.
     """
     found = decode_object(text)
     require_known(found, schema)
@@ -159,7 +159,7 @@ def _value(value: object, wanted: pa.DataType, where: str) -> str:
 
 
 def _is_text(wanted: pa.DataType) -> bool:
-    """Return whether values of the type are text in JSON."""
+    """Return whether values of the type are JSON strings."""
     is_number = kind.is_integer(wanted) or kind.is_floating(wanted) or kind.is_decimal(wanted)
     return not (is_number or kind.is_boolean(wanted) or kind.is_nested(wanted))
 
@@ -183,7 +183,7 @@ def _floating(token: str, wanted: pa.DataType, where: str) -> str:
 
 
 def _decimal(token: str, wanted: pa.DataType, where: str) -> str:
-    # Python's own reader takes white space, underscores and the digits of all scripts too.
+    # Python's own parser also accepts white space, underscores and digits of all scripts.
     if _DECIMAL.fullmatch(token) is None:
         raise _misfit(token, wanted, where)
     try:
@@ -207,10 +207,10 @@ def _misfit(value: object, wanted: pa.DataType, where: str) -> Misfit:
 
 
 class Document:
-    """A JSON document read from its beginning; the records in it are cut out as they are written."""
+    """Scans a JSON document; its records are extracted exactly as written."""
 
     def __init__(self, text: str) -> None:
-        """Begin at the first token."""
+        """Start at the first token."""
         self._text = text
         self._at = 0
         self._skip_space()
@@ -222,9 +222,7 @@ class Document:
         except (ValueError, RecursionError) as error:
             raise InvalidInput(text=f"is not JSON: {error}") from error
         if self._at != len(self._text):
-            raise InvalidInput(
-                text=f"is not JSON: there is text after the document, from character {self._at} on"
-            )
+            raise InvalidInput(text=f"is not JSON: text after the document at character {self._at}")
         return found
 
     def _records(self, path: Sequence[str]) -> list[str]:
@@ -241,7 +239,7 @@ class Document:
 
     def _member(self, path: Sequence[str]) -> list[str]:
         """Read an object and return the records in its member `path[0]`."""
-        nothing = InvalidInput(text=f"the document has nothing at {path[0]!r}")
+        nothing = InvalidInput(text=f"the document has no member {path[0]!r}")
         if not self._takes("{"):
             raise nothing
         found: dict[str, list[str]] = {}

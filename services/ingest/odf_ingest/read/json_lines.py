@@ -1,4 +1,4 @@
-"""One JSON object a line, as pyarrow's C++ reads it; what that cannot read exactly is rewritten first."""
+"""One JSON object per line, parsed by pyarrow; values that it cannot parse exactly are rewritten first."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,13 +29,13 @@ from odf_ingest.read.message_buffer import Values
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
 _NULL_LINE: Final = re.compile(rb"^[ \t\r]*+null", re.MULTILINE)
-BLOCK: Final = 1024 * 1024  # bytes parsed at a time: what comes of them stays in a core's own cache
+BLOCK: Final = 1024 * 1024  # bytes per parse: the result fits into a core's cache
 
 
 def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
-    """Return one record for each value; raises `InvalidInput` if one of them is not exactly one object in UTF-8.
+    """Return one record per value; raises `InvalidInput` if one is not exactly one object in UTF-8.
 
-    A record has at least one of the columns. Batches are parsed side by side, each by one thread.
+    A record has at least one of the columns. Batches are parsed in parallel, each by one thread.
     """
     lines = as_lines(values)
     schema = columns_of_batch(values, None, formats) if schema is None else schema
@@ -45,21 +45,21 @@ def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: Ti
     except InvalidInput:
         if len(lines) > 1:
             raise
-        # One record by itself: rewritten, it is read exactly, or refused for a reason that helps.
+        # A single record: rewriting makes it exact, or gives a helpful error.
         return converted(_parse(rewritten(lines.text, schema), _lenient(schema, formats)), schema, formats)
     return table
 
 
 def parse_inferred(values: Sequence[bytes], schema: pa.Schema, formats: TimeFormats) -> pa.Table:
-    """Return one record for each value in columns that were inferred; raises `InvalidInput`."""
+    """Return one record per value with inferred columns; raises `InvalidInput`."""
     require_inferable(Values.of(values))
     return parse_objects(values, schema, formats)
 
 
 def parse_text(text: bytes, schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
-    """Return the records of lines of objects; blank lines do not count.
+    """Return the records of lines with objects; blank lines are ignored.
 
-    Raises `InvalidInput` naming the first line that is no record.
+    Raises `InvalidInput` with the first line that is not a record.
     """
     if not text or text.isspace():
         return (schema or pa.schema([])).empty_table()
@@ -70,7 +70,7 @@ def parse_text(text: bytes, schema: pa.Schema | None, formats: TimeFormats) -> p
         table = _parsed(text, schema, formats, threads=True) if _is_parsable(text) else None
     except InvalidInput:
         table = None
-    # Arrow takes several objects on a line for as many records; a message with such a line is refused.
+    # Arrow reads several objects on a line as several records; a message with such a line is refused.
     is_one_a_line = table is not None and len(table) == _objects_begun(text)
     if is_one_a_line and not _rows_of_nulls(table).any():
         return table
@@ -82,7 +82,7 @@ def parse_text(text: bytes, schema: pa.Schema | None, formats: TimeFormats) -> p
 def read_records_by_name(
     values: Sequence[bytes], names: Sequence[str], schema: pa.Schema, formats: TimeFormats
 ) -> pa.Table:
-    """Return one record for each value; raises `InvalidInput` with the name of the first that is none."""
+    """Return one record per value; raises `InvalidInput` with the name of the first that is not one."""
     read = partial(parse_objects, schema=schema, formats=formats)
     return read_lines(values, names, read, partial(misfits, schema=schema, formats=formats))
 
@@ -90,7 +90,7 @@ def read_records_by_name(
 def misfits(
     values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats
 ) -> Mapping[int, str | None]:
-    """Return which values are no records, all at once, with the reason where it is the same for the value alone."""
+    """Return which values are not records, with the reason if it is the same for the value alone."""
     found: dict[int, str | None] = {}
     lines: dict[int, bytes] = {}
     for number, value in enumerate(values):
@@ -117,7 +117,7 @@ def misfits(
 def inferred_columns(
     values: Sequence[bytes | None], known: pa.Schema | None, formats: TimeFormats
 ) -> pa.Schema:
-    """Return the columns of objects, one a line: those known, then those found; unreadable lines do not count."""
+    """Return the columns of objects, one per line: known ones, then new ones; unreadable lines are ignored."""
     lines = Values.of(values)
     parsed = None if known is None else _lenient(known, formats)
     try:
@@ -130,13 +130,13 @@ def inferred_columns(
 
 
 def columns_of_batch(values: Sequence[bytes], known: pa.Schema | None, formats: TimeFormats) -> pa.Schema:
-    """Return the columns of objects that are read or refused together; raises `InvalidInput`."""
+    """Return the columns of objects that are parsed together; raises `InvalidInput`."""
     require_inferable(Values.of(values))
     return inferred_columns(values, known, formats)
 
 
 def as_lines(values: Sequence[bytes]) -> Values:
-    """Return the values with each object on a line of its own; raises `InvalidInput` if one is no object."""
+    """Return the values with each object on its own line; raises `InvalidInput` if one is not an object."""
     lines = Values.of(values)
     if not _is_one_each(lines):
         lines = Values.of([_one_line(value) for value in values])
@@ -147,9 +147,9 @@ def as_lines(values: Sequence[bytes]) -> Values:
 
 
 def _parsed(text: bytes, schema: pa.Schema, formats: TimeFormats, *, threads: bool) -> pa.Table:
-    """Return records in the types of `schema`; columns that it does not name are passed over.
+    """Return records in the types of `schema`; other columns are ignored.
 
-    Raises `InvalidInput` in Arrow's words. Without `threads` it takes longer, but less of the processors' time.
+    Raises `InvalidInput` with Arrow's message. Without `threads` it takes longer, but less CPU time.
     """
     if len(schema) == 0:
         raise InvalidInput(text=NO_COLUMNS)
@@ -171,7 +171,7 @@ def _lenient(schema: pa.Schema, formats: TimeFormats) -> pa.Schema:
 
 def _require_known(table: pa.Table, lines: Values, schema: pa.Schema) -> None:
     if table.num_rows != len(lines):
-        raise InvalidInput(text="holds more than one JSON object")
+        raise InvalidInput(text="has more than one JSON object")
     for row in np.flatnonzero(_rows_of_nulls(table)):
         value = lines[int(row)]
         assert value is not None
@@ -179,7 +179,7 @@ def _require_known(table: pa.Table, lines: Values, schema: pa.Schema) -> None:
 
 
 def _rows_of_nulls(table: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Return which records have no value at all; those may have none of the columns."""
+    """Return which records have no values; those may have none of the columns."""
     rows = np.ones(table.num_rows, np.bool_)
     for column in table.columns:
         if column.null_count == 0 or not rows.any():
@@ -189,7 +189,7 @@ def _rows_of_nulls(table: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_
 
 
 def _require_finite(table: pa.Table) -> None:
-    """Raise `InvalidInput` for an infinite number: whether it was written as such is seen by its token only."""
+    """Raise `InvalidInput` for an infinite number, which is a number too large for its type."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         for values in _floats(column.combine_chunks() if kind.is_nested(column.type) else column):
             if len(values) and pc.any(pc.is_inf(values), min_count=0).as_py():
@@ -197,7 +197,7 @@ def _require_finite(table: pa.Table) -> None:
 
 
 def _floats(values: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
-    """Return all floating-point values in a column, nested ones too."""
+    """Return all floating-point values of a column, including nested ones."""
     if kind.is_struct(values.type):
         return [part for child in values.flatten() for part in _floats(child)]
     if kind.is_list(values.type):
@@ -206,16 +206,16 @@ def _floats(values: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArr
 
 
 def _is_parsable(text: bytes) -> bool:
-    """Return whether pyarrow's parser comes to the end of any such text.
+    """Return whether pyarrow's parser can safely parse the text.
 
-    It takes a NUL for the end of its input, and a block that begins with a null ends the process.
+    It treats a NUL as the end of its input, and a block that starts with `null` crashes the process.
     """
     is_usual = _objects_begun(text) + text.endswith(b"\n") == text.count(b"\n") + 1
     return b"\0" not in text and (is_usual or _NULL_LINE.search(text) is None)
 
 
 def _objects_begun(text: bytes) -> int:
-    """Return how many lines begin as an object does."""
+    """Return the number of lines that start like an object."""
     return text.count(b"\n{") + text.startswith(b"{")
 
 
@@ -226,27 +226,27 @@ def _lines_of(text: bytes) -> tuple[list[bytes], list[int]]:
 
 
 def _is_one_each(values: Values) -> bool:
-    """Return whether each value is one line that begins and ends as an object does.
+    """Return whether each value is one line that starts and ends like an object.
 
-    Together with the number of records that is proof that each value is one object.
+    Together with the number of records this proves that each value is one object.
     """
     text, ends = values.text, values.ends
     if text.count(b"\n") != len(ends) - 1 or int(np.diff(ends, prepend=-1).min()) < 3:
         return False
     raw = np.frombuffer(text, np.uint8)
     starts = ends[:-1] + 1
-    # The parser takes a NUL for the end of its input.
+    # The parser treats a NUL as the end of its input.
     is_bounded = text[0] == _OPEN and bool((raw[ends - 1] == _CLOSE).all() and (raw[starts] == _OPEN).all())
     return is_bounded and b"\0" not in text
 
 
 def _one_line(value: bytes) -> bytes:
-    """Return an object that is spread over lines as one line."""
+    """Return an object that spans several lines as one line."""
     value = value.removeprefix(BOM).strip(b" \t\r\n")
     if b"\n" not in value:
         return value
     decode_object(value)
-    # Inside a string a line feed would have been refused: what is left is white space.
+    # JSON strings cannot contain newlines, so these are white space.
     return value.replace(b"\n", b" ")
 
 

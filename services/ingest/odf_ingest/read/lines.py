@@ -1,4 +1,4 @@
-"""Reading a text record by record, once it was found that it cannot be read as a whole."""
+"""Reads records one by one, after they could not be read together."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -8,7 +8,7 @@ import pyarrow as pa
 from odf_common.errors import InvalidInput
 from odf_ingest.read.isolate_bad_records import sift
 
-_AT_ONCE: Final = 16_384  # records; the first bad one is looked for among so many
+_AT_ONCE: Final = 16_384  # records; the first bad one is searched in groups of this size
 
 
 def read_lines(
@@ -17,7 +17,7 @@ def read_lines(
     read: Callable[[Sequence[bytes]], pa.Table],
     suspects: Callable[[Sequence[bytes]], Mapping[int, str | None]],
 ) -> pa.Table:
-    """Return one record for each value; raises `InvalidInput` naming the first value that `read` refuses by itself."""
+    """Return one record per value; raises `InvalidInput` with the first value that `read` refuses alone."""
     tables = []
     for start in range(0, len(values), _AT_ONCE):
         sifted = sift(values[start : start + _AT_ONCE], read, suspects)

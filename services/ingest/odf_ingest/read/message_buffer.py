@@ -1,7 +1,7 @@
-"""Values of many messages as one text: no object for each is kept, and a parser that wants lines has them.
+"""Values of many messages in one byte string: no object per message is kept, and line-based parsers can read it.
 
-Objects that live until a batch is full are spread over all memory by then, and cost more than all else that is
-done with them here.
+Objects that live until a batch is full are scattered over memory by then, and cost more than everything else done
+with them here.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,13 @@ _SEPARATOR: Final = b"\n"
 class Values(Sequence[bytes | None]):
     """Byte strings in order; None for a tombstone.
 
-    `text` has a line feed between each two, `ends` says where each ends in it, `empty` which are None.
+    `text` has a newline between values, `ends` the end of each value in it, `empty` the indices of None.
     """
 
     __slots__ = ("empty", "ends", "text")
 
     def __init__(self, text: bytes, ends: Places, empty: frozenset[int] = frozenset()) -> None:
-        """Take these."""
+        """Use these arrays without checks."""
         self.text = text
         self.ends = ends
         self.empty = empty
@@ -38,13 +38,13 @@ class Values(Sequence[bytes | None]):
         except TypeError:
             empty = frozenset(place for place, value in enumerate(values) if value is None)
             values = [value or b"" for value in values]
-            text = _SEPARATOR.join(values)  # type: ignore[arg-type]  # there are none any more
+            text = _SEPARATOR.join(values)  # type: ignore[arg-type]  # none are left
         lengths = np.fromiter(map(len, values), np.int64, len(values))  # type: ignore[arg-type]
         return cls(text, np.cumsum(lengths + 1) - 1, empty)
 
     @classmethod
     def joined(cls, parts: Sequence["Values"]) -> "Values":
-        """Return the values of all parts, none of which is without any."""
+        """Return the values of all parts, each of which is non-empty."""
         if len(parts) == 1:
             return parts[0]
         ends, empty, at, count = [], set[int](), 0, 0
@@ -56,15 +56,15 @@ class Values(Sequence[bytes | None]):
 
     @property
     def sizes(self) -> Places:
-        """Return the bytes of all values up to and with each one."""
+        """Return the cumulative bytes of the values, up to and including each one."""
         return self.ends - np.arange(len(self.ends))
 
     def take(self, places: Iterable[int]) -> list[bytes | None]:
-        """Return some values."""
+        """Return the values at these indices."""
         return [self[int(place)] for place in places]
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of values."""
         return len(self.ends)
 
     @overload

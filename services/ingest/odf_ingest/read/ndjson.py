@@ -1,4 +1,4 @@
-"""NdJson: one object a line, or one object a message."""
+"""NdJson: one object per line, or one object per message."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Columns of text → numbers, exactly: a whole number may be written with a zero fraction or an exponent."""
+"""String columns → numbers, exactly: an integer may be written with a zero fraction or an exponent."""
 
 from decimal import Decimal, InvalidOperation
 from typing import Final
@@ -15,7 +15,7 @@ _WIDEST: Final = 30  # digits; no integer type has as many
 
 
 def to_whole_numbers(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return integers; raises `InvalidInput` for the first text that is none, such as `1039.5`."""
+    """Return integers; raises `InvalidInput` for the first string that is not one, such as `1039.5`."""
     plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, _ZERO_FRACTION, r"\1"))
     try:
         return plain.cast(wanted)
@@ -48,7 +48,7 @@ def _exact(text: str, wanted: pa.DataType) -> int:
 
 
 def require_finite(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
-    """Raise `InvalidInput` for the first text that becomes infinite in a column of floats without saying so."""
+    """Raise `InvalidInput` for the first number that is too large for a float column and would become infinite."""
     numbers = pc.utf8_trim_whitespace(texts).cast(wanted)
     is_named = pc.match_substring_regex(texts, _INFINITE)
     wrong = pc.and_(pc.is_inf(numbers), pc.invert(is_named))

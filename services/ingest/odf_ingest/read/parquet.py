@@ -1,4 +1,4 @@
-"""Parquet: a whole file; through Kafka one message is one file."""
+"""Parquet: a whole file; in Kafka each message is a file."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(text=f"is not a Parquet file: {error}") from error
     if schema is None:
-        # A column that has only nulls has no type yet: it is left out until a value comes.
+        # A column with only nulls has no type: it is left out until it has a value.
         columns = [column.name for column in table.schema if not kind.is_null(column.type)]
         return with_known_years(_without_views(table.select(columns)))
     missing = [column for column in schema if column.name not in table.column_names]
@@ -45,7 +45,7 @@ def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """Return the same values in layouts that Arrow can take rows of."""
+    """Return the same values in layouts whose rows Arrow can select."""
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     return table.cast(
         pa.schema([column.with_type(plain.get(column.type, column.type)) for column in table.schema])

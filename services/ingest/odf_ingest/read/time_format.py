@@ -1,7 +1,7 @@
-"""Formats of moments and dates in text: strftime's if there is a `%`, else Java's SimpleDateFormat.
+"""Formats of timestamps and dates in text: strftime's if there is a `%`, else Java's SimpleDateFormat.
 
-A format of numbers only becomes one regular expression, so that Arrow reads whole columns; any other is read by
-Python, one distinct text at a time.
+A numeric format becomes one regular expression, so that Arrow parses whole columns; any other is parsed by Python, one
+distinct string at a time.
 """
 
 import re
@@ -15,7 +15,7 @@ from odf_common.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeFormat:
-    """A format as a regular expression (groups y m d H M S f z), None where words are in it, and as strptime's."""
+    """A format as a regular expression (groups y m d H M S f z; None if it has words), and as strptime's."""
 
     text: str
     regex: str | None
@@ -33,7 +33,7 @@ _GROUPS: Final = {
     "%z": r"(?P<z>Z|[+-]\d{2}(?::?\d{2})?)",
 }
 _COMPOSED: Final = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%e": "%d"}
-# Letters of SimpleDateFormat: by how many of them there are at least.
+# Letters of SimpleDateFormat, by minimum repetition.
 _JAVA: Final[dict[str, Sequence[tuple[int, str]]]] = {
     "y": ((3, "%Y"), (2, "%y"), (1, "%Y")),
     "u": ((3, "%Y"), (2, "%y"), (1, "%Y")),
@@ -58,7 +58,7 @@ _TOKEN: Final = re.compile(r"%.|[^%]+", re.DOTALL)
 
 @cache
 def time_format(text: str) -> TimeFormat:
-    """Return the format that a read step's `timestampFormat` or `dateFormat` means; raises `InvalidInput`."""
+    """Return a read step's `timestampFormat` or `dateFormat`; raises `InvalidInput`."""
     strptime = text if "%" in text else _from_java(text)
     for composed, plain in _COMPOSED.items():
         strptime = strptime.replace(composed, plain)
@@ -74,7 +74,7 @@ def _from_java(text: str) -> str:
         at = found.end()
         parts.append(_java_token(found, text))
     if at != len(text):
-        raise InvalidInput(where=f"time format {text!r}", text=f"cannot be read from {text[at:]!r} on")
+        raise InvalidInput(where=f"time format {text!r}", text=f"cannot be read at {text[at:]!r}")
     return "".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Columns of text → moments, dates and times of day. Offsets are converted to UTC; naive moments are taken as UTC."""
+"""String columns → timestamps, dates and times of day. Offsets are converted to UTC; naive timestamps are UTC."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -13,13 +13,13 @@ from odf_ingest.read.time_format import TimeFormat, time_format
 from odf_ingest.read.type_names import shown, type_name
 
 MOMENT: Final = pa.timestamp("us", "UTC")
-_DIGITS: Final = {"us": 6, "ns": 9}  # of a fraction
+_DIGITS: Final = {"us": 6, "ns": 9}  # maximum digits of a fraction
 _ZONE: Final = r"[Tt :]\d\d(?:\.\d+)?\s*(?:[Zz]|[+-]\d\d:?\d\d)$"
 _TIME: Final = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?$"
 
 
 def read_as(wanted: pa.DataType) -> pa.DataType:
-    """Return the type to read moments in that shall be `wanted`: no coarser, and of a wide range if that may be."""
+    """Return the type to parse timestamps to, before conversion to `wanted`: not coarser, and wide if possible."""
     return pa.timestamp("ns", "UTC") if wanted.unit == "ns" else MOMENT
 
 
@@ -37,7 +37,7 @@ def to_moments(texts: pa.Array, format_text: str | None, wanted: pa.DataType = M
     except pa.ArrowInvalid as error:
         first = _first_refused(texts, partial(read, made=read_as(wanted)))
         is_far = wanted.unit == "ns" and _reads(first, partial(read, made=MOMENT))
-        reach = ", which reaches from the year 1677 to 2262" if is_far else ""
+        reach = ", whose range is the years 1677 to 2262" if is_far else ""
         raise InvalidInput(
             text=f"{shown(first[0].as_py())} is not a value of {type_name(wanted)}{reach}"
         ) from error
@@ -61,7 +61,7 @@ def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
 
 
 def _first_refused(texts: pa.Array, read: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Return the first of the texts that cannot be read; there is one."""
+    """Return the first string that cannot be parsed; there is one."""
     while len(texts) > 1:
         half = texts.slice(0, len(texts) // 2)
         texts = texts.slice(len(half)) if _reads(half, read) else half
@@ -77,7 +77,7 @@ def _reads(texts: pa.Array, read: Callable[[pa.Array], pa.Array]) -> bool:
 
 
 def to_times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return times of day: `HH:MM`, or with seconds, or with a fraction, which is cut to the unit of `wanted`."""
+    """Return times of day: `HH:MM`, optionally with seconds and a fraction, truncated to the unit of `wanted`."""
     is_time = pc.match_substring_regex(texts, _TIME)
     if pc.any(pc.invert(is_time), min_count=0).as_py():
         first = texts.filter(pc.invert(is_time))[0].as_py()
@@ -92,7 +92,7 @@ def _rfc3339(texts: pa.Array, made: pa.DataType) -> pa.Array:
     try:
         return texts.cast(made)
     except pa.ArrowInvalid:
-        # Some are naive, or finer than can be read.
+        # Some are naive, or finer than Arrow can parse.
         short = pc.replace_substring_regex(texts, rf"(\.\d{{{_DIGITS[made.unit]}}})\d+", r"\1")
     has_zone = pc.match_substring_regex(short, _ZONE)
     none = pa.scalar(None, pa.string())
@@ -102,7 +102,7 @@ def _rfc3339(texts: pa.Array, made: pa.DataType) -> pa.Array:
 
 
 def _by_regex(texts: pa.Array, how: TimeFormat, made: pa.DataType | None) -> pa.Array:
-    """Return moments of the type `made`, days without one."""
+    """Return timestamps of the type `made`, or dates if it is None."""
     found = pc.extract_regex(texts, pattern=how.regex)
     if found.null_count > texts.null_count:
         _refuse(texts, found, how)
@@ -128,7 +128,7 @@ def _by_regex(texts: pa.Array, how: TimeFormat, made: pa.DataType | None) -> pa.
 
 
 def _offsets(zones: pa.Array) -> pa.Array:
-    """Return how far each zone is ahead of UTC."""
+    """Return the offset of each zone from UTC."""
     digits = pc.replace_substring_regex(pc.replace_substring_regex(zones, "^Z$", "+00"), ":", "")
     digits = pc.utf8_rpad(digits, 5, "0")
     sign = pc.if_else(pc.starts_with(digits, "-"), -1, 1)
@@ -150,7 +150,7 @@ def _one_by_one(texts: pa.Array, how: TimeFormat) -> pa.Array:
 
 def _moment(text: str, how: TimeFormat) -> datetime:
     try:
-        moment = datetime.strptime(text, how.strptime)  # noqa: DTZ007 - naive ones are taken as UTC below
+        moment = datetime.strptime(text, how.strptime)  # noqa: DTZ007 - naive ones become UTC below
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise InvalidInput(text=f"{text!r} is not of the format {how.text!r}") from error

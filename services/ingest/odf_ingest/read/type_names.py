@@ -1,4 +1,4 @@
-"""Arrow types as people declare them, for messages about values that do not fit."""
+"""Names of Arrow types as in column definitions, for error messages about values."""
 
 from typing import Final
 
@@ -7,11 +7,11 @@ import pyarrow as pa
 from odf_common.data.ddl_text import schema_to_ddl
 from odf_common.errors import InvalidInput
 
-_SHOWN: Final = 80  # characters of a value that are quoted
+_SHOWN: Final = 80  # maximum characters of a quoted value
 
 
 def type_name(type_: pa.DataType) -> str:
-    """Return the type as a column definition names it, such as `DECIMAL(10, 2)`; Arrow's name where SQL has none."""
+    """Return the type as in a column definition, such as `DECIMAL(10, 2)`; Arrow's name if SQL has none."""
     try:
         (definition,) = schema_to_ddl(pa.schema([("c", type_)]))
     except InvalidInput:
@@ -20,12 +20,12 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as it is quoted in a message: on one line, and cut where it is long."""
+    """Return a value as quoted in a message: on one line, truncated if long."""
     text = str(value) if isinstance(value, Quoted) else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 class Quoted(str):
-    """Text that is quoted as it stands, such as a JSON number."""
+    """A string that is quoted verbatim, such as a JSON number."""
 
     __slots__ = ()

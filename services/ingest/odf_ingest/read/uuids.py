@@ -1,4 +1,4 @@
-"""Columns of text → UUIDs, in their canonical form only (RFC 9562); letters of either case."""
+"""String columns → UUIDs, only in canonical form (RFC 9562), upper or lower case."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ for _value in range(16):
 
 
 def to_uuids(texts: pa.Array) -> pa.Array:
-    """Return the UUIDs; raises `InvalidInput` naming the first text that is none."""
+    """Return the UUIDs; raises `InvalidInput` with the first string that is not one."""
     is_uuid = pc.match_substring_regex(texts, _CANONICAL)
     if pc.any(pc.invert(is_uuid), min_count=0).as_py():
         first = texts.filter(pc.invert(is_uuid))[0].as_py()

@@ -1,6 +1,6 @@
-"""The range of times and dates: the years 1 to 9999 in UTC, which every reader of a dataset can tell.
+"""The range of times and dates: the years 1 to 9999 in UTC, which every reader of a dataset supports.
 
-Arrow and Parquet hold more; an offset from UTC alone carries 9999-12-31T23:00:00-05:00 past the end.
+Arrow and Parquet allow more; an offset from UTC can exceed the range: 9999-12-31T23:00:00-05:00.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 
 def with_known_years(table: pa.Table) -> pa.Table:
-    """Return the table; raises `InvalidInput` naming column and value if a time is outside of the years 1 to 9999."""
+    """Return the table; raises `InvalidInput` with column and value if a time is outside of the years 1 to 9999."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         if _may_exceed(column.type):
             _require_known(column.combine_chunks() if kind.is_nested(column.type) else column, name)

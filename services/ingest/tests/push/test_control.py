@@ -195,8 +195,8 @@ def half(op: int, key: int) -> bytes:
 @pytest.mark.parametrize(
     ("lonely", "beside"),
     [
-        (half(3, 5), [half(0, 1), half(2, 2), half(3, 2), half(0, 3), half(0, 4)]),  # a +C without its -C
-        (half(2, 5), [half(0, 1), half(2, 2), half(3, 2), half(0, 3), half(0, 4)]),  # a -C without its +C
+        (half(3, 5), [half(0, 1), half(2, 2), half(3, 2), half(0, 3), half(0, 4)]),  # a +C without a -C
+        (half(2, 5), [half(0, 1), half(2, 2), half(3, 2), half(0, 3), half(0, 4)]),  # a -C without a +C
     ],
 )
 def test_a_half_whose_other_half_never_comes_is_left_out(
@@ -227,7 +227,7 @@ def test_a_half_that_is_waited_for_is_left_out_when_nobody_wants_to_wait(
         node.drain()
         assert bench.values("op", "id") == [(0, 1), (2, 2), (3, 2)]
     (letter,) = bench.coordinator.letters
-    assert letter.reason == "skipped by command: record 1: a -C without its +C behind it"
+    assert letter.reason == "skipped by command: record 1: a -C without a +C after it"
 
 
 def test_a_search_finds_nothing_when_the_cause_was_mended(make_bench: Any, broker: Broker) -> None:

@@ -57,11 +57,11 @@ def test_a_half_waits_for_the_other_one_and_the_rest_with_it(make_bench: Any, br
         broker.logs[TOPIC, 0] += [message(ADD, 1), message(FROM, 1)]
         node.wait(lambda: waits(node) and len(bench.rows()) == 1)
         node.drains.patience = 0.0
-        with pytest.raises(SourceWaits, match="a -C without its") as waiting:
+        with pytest.raises(SourceWaits, match="a -C without a") as waiting:
             node.drain()
         assert "odf source skip a --source default." in waiting.value.advice()
         assert [str(why) for why in node.owned.stuck().values()] == [
-            "push source default waits for more: record 1: a -C without its +C behind it"
+            "push source default waits for more: record 1: a -C without a +C after it"
         ]
         broker.logs[TOPIC, 0] += [message(ADD, 2), message(ADD, 3), message(FROM, 2), message(TO, 2, "b")]
         node.wait(lambda: next_of(node) == {0: 6} and waits(node))
@@ -171,7 +171,7 @@ def test_a_second_half_that_stands_alone_stops_the_source_behind_what_is_whole(
     bench = a_bench(make_bench)
     broker.logs[TOPIC, 0] += [message(FROM, 1), message(TO, 1), message(TO, 2), message(ADD, 3)]
     with running(bench, broker) as node:
-        with pytest.raises(SourceStopped, match=r"record 1: a \+C without its -C before it"):
+        with pytest.raises(SourceStopped, match=r"record 1: a \+C without a -C before it"):
             node.drain()
         assert node.owned.stuck() == {(bench.dataset, "default"): reason(node)}
         assert bench.values("op", "id") == [(FROM, 1), (TO, 1)]
@@ -181,7 +181,7 @@ def test_a_first_half_with_too_much_behind_it_stops_the_source(make_bench: Any, 
     bench = a_bench(make_bench)
     broker.logs[TOPIC, 0] += [message(FROM, 1), *(message(ADD, key) for key in range(10, 99))]
     with running(bench, broker, size=200, most=4000) as node:
-        with pytest.raises(SourceStopped, match=r"record 1: a -C without its \+C behind it"):
+        with pytest.raises(SourceStopped, match=r"record 1: a -C without a \+C after it"):
             node.drain()
         assert bench.rows() == []
 

@@ -177,7 +177,7 @@ def test_columns_that_a_dataset_cannot_have_are_rejected_with_their_records(
         "column offset: the name belongs to system column offset",
         "column A: SQL cannot distinguish it from a",
         "column Op: the name belongs to system column op",
-        "column  : it has no name",
+        "column  : its name is empty",
         "column l: type ARRAY<STRUCT<b: BIGINT>> has no logical hash",
     ]
     assert types(topic.bench) == {"a": pa.int64()}
@@ -308,7 +308,7 @@ def test_csv_with_headers_and_without_a_schema_goes_by_names(make_bench: Any) ->
         (6, None, None),
     ]
     assert topic.rejected == [
-        "carries no header, and the source declares no schema: its columns have no names",
+        "has no header, and the source declares no schema: its columns have no names",
         "column a: '5.5' is not a value of BIGINT",
     ]
 

@@ -354,7 +354,7 @@ def test_records_without_an_operation_are_dead_letters(make_bench: Any, broker: 
         node.drain()
         assert node.ids == [1]
     assert [(letter.offset, letter.reason) for letter in bench.coordinator.letters] == [
-        (1, "column op: 9 is no operation; 0 is +A, 1 is -R, 2 is -C, 3 is +C"),
+        (1, "column op: 9 is not an operation; 0 is +A, 1 is -R, 2 is -C, 3 is +C"),
         (2, "has no operation in op"),
     ]
 

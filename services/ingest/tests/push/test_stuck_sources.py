@@ -300,7 +300,7 @@ def test_a_bug_in_the_inspection_of_some_keeps_others_from_nothing() -> None:
             while not found:
                 time.sleep(0.005)
     assert found == names[1:]
-    assert [line["event"] for line in logs] == ["datasets cannot be inspected"]
+    assert [line["event"] for line in logs] == ["cannot inspect datasets"]
 
 
 def test_a_catalog_that_fails_once_is_looked_through_again(

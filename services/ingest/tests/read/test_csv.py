@@ -36,7 +36,7 @@ def test_columns_go_by_the_names_of_the_header_each_message_carries() -> None:
         ("id,nmae,day", "has unknown columns 'nmae' and lacks columns 'name'; the columns are id, name, day"),
         ("id,name,day,x, y", "has unknown columns 'x', ' y'; the columns"),
         ("name,id", "lacks columns 'day'; the columns"),
-        ("id,name,id", "has columns twice: 'id'"),
+        ("id,name,id", "has duplicate columns: 'id'"),
         ("", "lacks columns"),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_message_is_read_in_the_same_way_with_and_without_header(text: bytes, 
 
 
 def test_a_quote_that_is_never_closed_swallows_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="is never closed, from '\"b,' on"):
+    with pytest.raises(InvalidInput, match="is never closed, starting at '\"b,'"):
         rows(b'1,"b,')
     with pytest.raises(InvalidInput, match="is never closed"):
         rows(b'1,"b,', b'2,c"x,')

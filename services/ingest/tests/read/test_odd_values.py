@@ -292,7 +292,7 @@ def test_where_no_column_has_a_value_a_message_is_refused_for_what_it_is_itself(
         *["is not JSON: Expecting value: line 1 column 6 (char 5)"] * 7,
         reason_alone(step, b'null{"c":0}', schema),
         "has no column with a value",
-        "column c: is there twice",
+        "column c: is duplicated",
     ]
 
 
@@ -440,7 +440,7 @@ def test_numbers_that_do_not_fit_are_refused_by_column(step: ReadStep, type_: st
         ("BIGINT[]", "[1,2.5]", r"column c\[\]: 2.5 is not a value of BIGINT"),
         ("STRUCT<a: INT>", '{"a":true}', "column c.a: true is not a value of INT"),
         ("STRING", '"\\ud800"', "half a surrogate pair"),
-        ("INT", '1,"c":2', "column c: is there twice"),
+        ("INT", '1,"c":2', "column c: is duplicated"),
     ],
 )
 def test_the_reason_names_column_value_and_type(

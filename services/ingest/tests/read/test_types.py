@@ -136,7 +136,7 @@ def test_a_struct_with_required_parts_may_be_null_itself(type_: str) -> None:
     ],
 )
 def test_a_required_part_is_required_where_there_is_a_whole(type_: str, value: bytes, part: str) -> None:
-    with pytest.raises(InvalidInput, match=f"column c: its part {part} is required and is null"):
+    with pytest.raises(InvalidInput, match=f"column c: its field {part} is required and is null"):
         read_records(ReadStepNdJson(), [b'{"c":%s}' % value], schema_of(type_))
 
 
