@@ -231,7 +231,7 @@ def test_a_null_where_a_derivative_requires_a_value_is_refused(chain: Coordinato
     ("offsets", "operations", "why"),
     [
         ([0, 1], [0, 2], "a -C without a"),
-        ([0, 1], [3, 0], r"a \+C without its"),
+        ([0, 1], [3, 0], r"a \+C without a"),
         ([0, 1], [0, 9], "operations from 0 to 9"),
         ([0, 2], [0, 0], "record 2 has 2"),
         ([0], [0], "has 1 records"),
