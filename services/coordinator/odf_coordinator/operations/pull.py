@@ -118,7 +118,9 @@ class Pulling:
             try:
                 yield from self._pull_one(known, is_wanted, is_explicit=known.id in explicit)
             except OdfError as error:
-                yield Pulled(alias=known.alias, state="failed", error=str(error), head=known.state.head)
+                yield Pulled(
+                    alias=known.alias, state="failed", error=_with_advice(error), head=known.state.head
+                )
             except Exception as error:
                 log.exception("pull failed: a bug", dataset=known.alias)
                 text = f"{type(error).__name__} in the coordinator; see its log"
@@ -221,3 +223,8 @@ class Pulling:
                     found[dataset] = known
                     pending.append(known)
         return found
+
+
+def _with_advice(error: OdfError) -> str:
+    """Return what went wrong and what to do, since a result has one field for both."""
+    return "; ".join(text for text in (str(error), error.advice()) if text)

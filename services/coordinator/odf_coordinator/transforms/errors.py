@@ -14,9 +14,15 @@ class InputDiverged(Conflict):
     block: str
 
     def __str__(self) -> str:
-        """Return the derivative, the missing block of which input, and what to do."""
+        """Return the derivative, and the missing block of which input."""
         return (
             f"{self.dataset} has read block {self.block} of {self.input}, which is no longer in its chain: "
-            f"{self.input} was reset, or has diverged; `odf pull --reset-derivatives {self.dataset}` rolls "
-            f"{self.dataset} back to the last consistent block, and recomputes it from there"
+            f"{self.input} was reset, or has diverged"
+        )
+
+    def advice(self) -> str:
+        """Return how to roll back."""
+        return (
+            f"`odf pull --reset-derivatives {self.dataset}` rolls {self.dataset} back to the last consistent block, "
+            "and recomputes it from there"
         )

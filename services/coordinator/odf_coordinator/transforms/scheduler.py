@@ -233,7 +233,7 @@ class Scheduler:
         """Return the next step; a chain known to have diverged from an input is not compared again unless forced."""
         problem = self._problems.get(known.id)
         if problem is not None and problem.cause == known.state.head and not is_forced:
-            raise _StillBroken(text=problem.text)
+            raise _StillBroken(text=problem.text, remedy=problem.remedy)
         try:
             return self._transformer.plan(known)
         except InputDiverged as error:
@@ -245,7 +245,7 @@ class Scheduler:
         dataset = known.id
         problem = self._problems.get(dataset)
         if problem is not None and problem.cause == self._transformer.cause(known, plan) and not is_forced:
-            raise _StillBroken(text=problem.text)
+            raise _StillBroken(text=problem.text, remedy=problem.remedy)
         try:
             return self._transformer.perform(known, plan)
         except InvalidQuery as error:
@@ -307,5 +307,12 @@ class TransformCrashed(OdfError):
         return "it is retried automatically; please report it with the traceback from the coordinator's log"
 
 
+@dataclass(eq=False, kw_only=True)
 class _StillBroken(InvalidQuery):
     """The query failed before, with the same schemas."""
+
+    remedy: str
+
+    def advice(self) -> str:
+        """Return what was advised then."""
+        return self.remedy
