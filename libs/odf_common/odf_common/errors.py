@@ -4,7 +4,12 @@ The message is built from the class's docstring and the fields, so the code that
 `advice()` is the sentence shown to the user after the message.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Final
+
+SIMILARITY: Final = 0.5  # difflib's ratio from which on a name may be what was meant
 
 
 @dataclass(eq=False, kw_only=True)
@@ -172,3 +177,10 @@ class Refused(OdfError):
 @dataclass(eq=False, kw_only=True)
 class InvalidQuery(InvalidInput):
     """The engine cannot run the SQL."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name most similar to an unknown one, ignoring case; None if none is similar."""
+    by_key = {one.lower(): one for one in known}
+    matches = get_close_matches(name.lower(), by_key, n=1, cutoff=SIMILARITY)
+    return by_key[matches[0]] if matches else None

@@ -7,7 +7,6 @@ for an unknown key the nearest known one.
 
 import base64
 import binascii
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -30,7 +29,7 @@ from odf_common.codec.model_schema import (
     union_with,
 )
 from odf_common.codec.yaml_syntax import child, json_value
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, nearest
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import UnknownEvent
@@ -123,7 +122,7 @@ def _field_for(cls: type, key: str, content: object, where: str) -> Field:
         kind = list if isinstance(former.shape, Vector) else str
         return former if isinstance(content, kind) else known[key]
     if key not in known:
-        raise InvalidInput(text=f"unknown key {key!r}{_nearest(key, known)}", where=child(where, key))
+        raise InvalidInput(text=f"unknown key {key!r}{_suggestion(key, known)}", where=child(where, key))
     return known[key]
 
 
@@ -153,7 +152,7 @@ def _member(union: OneOf, plain: object, where: str) -> Any:
         return _unknown(plain, where)
     if cls is None:
         known = _tags(union)
-        text = f"unknown kind {tag!r}{_nearest(tag, known)}; expected one of {_keys_text(known)}"
+        text = f"unknown kind {tag!r}{_suggestion(tag, known)}; expected one of {_keys_text(known)}"
         raise InvalidInput(text=text, where=child(where, "kind"))
     return _record(cls, plain, where, ignoring="kind")
 
@@ -275,9 +274,9 @@ def camel(name: str) -> str:
     return first + "".join(word.title() for word in others)
 
 
-def _nearest(key: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(key, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def _suggestion(key: str, known: Iterable[str]) -> str:
+    near = nearest(key, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def _keys_text(known: Iterable[str]) -> str:

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Protocol
 
 import structlog
 
 from odf_common.chain.dependency_order import in_order
 from odf_common.chain.state import ChainState
-from odf_common.errors import NotFound, OdfError
+from odf_common.errors import NotFound, OdfError, nearest
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, split_ref
 from odf_common.identity.dataset_refs import parse_ref
@@ -242,9 +241,7 @@ class Datasets:
 
     def nearest(self, ref: str) -> str | None:
         """Return the name most similar to `ref`; None if none is."""
-        names = {entry.alias.lower(): entry.alias for entry in self.catalog.entries()}
-        close = get_close_matches(ref.lower(), names, n=1)
-        return names[close[0]] if close else None
+        return nearest(ref, (entry.alias for entry in self.catalog.entries()))
 
     def reader(self, dataset: DatasetId) -> Callable[[Multihash], bytes]:
         """Return a function that reads the dataset's blocks."""

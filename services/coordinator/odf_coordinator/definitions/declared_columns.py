@@ -5,7 +5,6 @@ Errors name source and column; `where` is a path below the event, such as `read.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Final
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pyarrow.types as kind
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.stored_types import stored_schema
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, nearest
 from odf_common.hashing.logical import UnhashableType, check_hashable
 from odf_common.metadata.events import AddPushSource, KnownEvent, SetDataSchema, SetPollingSource, SetVocab
 from odf_common.metadata.steps import (
@@ -154,8 +153,8 @@ def _require_event_time(names: Sequence[str], vocabulary: DatasetVocabulary) -> 
     name = vocabulary.event_time_column
     if name == DatasetVocabulary().event_time_column or name in names:
         return
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"columns: {', '.join(names)}."
+    near = nearest(name, names)
+    hint = f"did you mean {near}?" if near else f"columns: {', '.join(names)}."
     text = (
         f"SetVocab names {name} as the event time, and the schema has no such column; {hint} "
         "Declare it, or leave out eventTimeColumn to use the arrival time of records"
@@ -287,8 +286,8 @@ def _require_flat_keys(merge: MergeStrategy, columns: Iterable[Column]) -> None:
 def _require_declared(given: Strings, names: set[str] | None, role: str, where: str) -> None:
     for number, name in enumerate(given):
         if names is not None and name not in names:
-            near = get_close_matches(name, sorted(names), n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else f"; columns: {', '.join(sorted(names))}"
+            near = nearest(name, sorted(names))
+            hint = f"; did you mean {near}?" if near else f"; columns: {', '.join(sorted(names))}"
             raise InvalidInput(
                 text=f"{role} {name} is not a declared column{hint}", where=f"{where}[{number}]"
             )

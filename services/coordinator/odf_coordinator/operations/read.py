@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 import pyarrow as pa
@@ -69,14 +68,8 @@ class Reading:
         entry = self.datasets.catalog.by_alias(name)
         known = None if entry is None else self.datasets.known(entry)
         if known is None:
-            raise TableUnknown(what=name, nearest=self._nearest(name))
+            raise TableUnknown(what=name, nearest=self.datasets.nearest(name))
         return known
-
-    def _nearest(self, name: str) -> str | None:
-        """Return the most similar dataset name, also for an unquoted dotted name."""
-        aliases = {entry.alias.lower(): entry.alias for entry in self.datasets.catalog.entries()}
-        close = get_close_matches(name.lower(), aliases, n=1, cutoff=0.5)
-        return aliases[close[0]] if close else None
 
 
 def ipc_chunks(table: pa.Table) -> Iterator[bytes]:

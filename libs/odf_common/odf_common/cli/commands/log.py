@@ -1,7 +1,6 @@
 """`odf log DATASET`: the metadata chain, newest block first."""
 
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from itertools import islice
 
 import click
@@ -12,6 +11,7 @@ from odf_common.codec.flatbuffers import decode_block
 from odf_common.codec.manifests import block_to_yaml, to_plain
 from odf_common.codec.model_schema import EVENTS
 from odf_common.dataset.signature_check import judge
+from odf_common.errors import nearest
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, ExecuteTransform, UnknownEvent
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
@@ -31,8 +31,8 @@ class EventKind(click.ParamType):
         """Return the kind in its usual spelling; anything else is misuse."""
         kinds = {kind.lower(): kind for kind in KINDS}
         if value.lower() not in kinds:
-            near = get_close_matches(value.lower(), kinds, n=1)
-            hint = f"did you mean {kinds[near[0]]}?" if near else f"choose from {', '.join(KINDS)}"
+            near = nearest(value, KINDS)
+            hint = f"did you mean {near}?" if near else f"choose from {', '.join(KINDS)}"
             self.fail(f"{value!r} is not a kind of event; {hint}", param, ctx)
         return kinds[value.lower()]
 
