@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.main import odf
 from odf_common.service.settings import described
 
@@ -65,14 +66,7 @@ def _cli() -> str:
         CLI_INTRO,
         _table(
             ("exit status", "meaning"),
-            [
-                ("0", "success"),
-                ("1", "refused or failed"),
-                ("2", "misuse"),
-                ("3", "verification failed"),
-                ("4", "compared and not equal"),
-                ("130", "ended by Ctrl-C"),
-            ],
+            [(str(int(code)), code.meaning) for code in ExitCode],
         ),
     ]
     parts += [f"{heading}\n\n```text\n{text}\n```\n" for heading, text in _help(odf, None)]

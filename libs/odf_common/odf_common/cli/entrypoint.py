@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-ABORTED = 130
+from odf_common.cli.exit_codes import ExitCode
 
 
 @contextmanager
@@ -35,4 +35,4 @@ def main() -> int:
 
 def _abort(_number: int, _frame: FrameType | None) -> None:
     os.write(2, b"\naborted\n")
-    os._exit(ABORTED)
+    os._exit(ExitCode.ABORTED)

@@ -1,7 +1,4 @@
-"""The `odf` command: finds its subcommands by name, imports only the one that is called, and prints errors.
-
-Exit codes: 0 success, 1 refused or failed, 2 misuse, 3 verification failed, 4 compared and not equal.
-"""
+"""The `odf` command: finds its subcommands by name, imports only the one that is called, and prints errors."""
 
 import importlib
 import os
@@ -12,7 +9,8 @@ from typing import Final
 
 import click
 
-from odf_common.cli.entrypoint import ABORTED, importing
+from odf_common.cli.entrypoint import importing
+from odf_common.cli.exit_codes import ExitCode
 from odf_common.errors import OdfError, VerificationFailed
 
 PACKAGE: Final = "odf_common.cli.commands"
@@ -107,20 +105,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("aborted", err=True)
-        return ABORTED
+        return ExitCode.ABORTED
     except OdfError as error:
         _explain(error)
-        return 3 if isinstance(error, VerificationFailed) else 1
+        return ExitCode.VERIFICATION_FAILED if isinstance(error, VerificationFailed) else ExitCode.FAILED
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe. Keep the interpreter from failing when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return ExitCode.OK
     except OSError as error:
         # A file that cannot be read or written: its name and the reason say enough.
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"error: {where}{error.strerror or error}", err=True)
-        return 1
-    return result if isinstance(result, int) else 0
+        return ExitCode.FAILED
+    return result if isinstance(result, int) else ExitCode.OK
 
 
 def _explain(error: OdfError) -> None:

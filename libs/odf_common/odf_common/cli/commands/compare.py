@@ -3,6 +3,7 @@
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.output import output_option, print_object
 from odf_common.cli.rows import comparison_row
 from odf_common.cli.urls import absolute_url
@@ -11,7 +12,6 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import CompareRequest, Compari
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncCompareRequest
 
 URL = "://"
-NOT_EQUAL = 4  # 1 would mean refused, 3 damaged
 
 
 @click.command("compare")
@@ -33,7 +33,7 @@ def command(*, left: str, right: str, output: str) -> int:
     print_object(
         {"left": left, "right": right, **comparison_row(compared, "only_left", "only_right")}, output
     )
-    return 0 if compared.relation == "equal" else NOT_EQUAL
+    return ExitCode.OK if compared.relation == "equal" else ExitCode.NOT_EQUAL
 
 
 def _compared(left: str, right: str) -> Comparison:

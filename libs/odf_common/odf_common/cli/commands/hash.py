@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from odf_common.cli.exit_codes import ExitCode
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.hashing.multihash import Multihash
 
@@ -58,4 +59,4 @@ def _print(files: Sequence[Path], hash_of: Callable[[Path], Multihash]) -> int:
         except OSError as error:
             failed = True
             click.echo(f"error: {file}: {error.strerror}", err=True)
-    return 1 if failed else 0
+    return ExitCode.FAILED if failed else ExitCode.OK

@@ -15,7 +15,7 @@ import grpc
 from odf_common.adapters.grpc.client import ServiceFailed
 from odf_common.adapters.local.staging import Staging
 from odf_common.cli import clients
-from odf_common.cli.entrypoint import ABORTED
+from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.output import is_wide, output_option, print_rows, progress, remark, shortened
 from odf_common.codec.times import time_message
 from odf_common.dataset.batch_keys import key_in_run
@@ -88,7 +88,7 @@ def command(
     columns = COLUMNS if any(row["error"] for row in rows) else [name for name in COLUMNS if name != "error"]
     print_rows(shown, output, columns=columns, extra=("head",))
     if results[-1].is_interrupted:
-        raise click.exceptions.Exit(ABORTED)
+        raise click.exceptions.Exit(ExitCode.ABORTED)
     if results[-1].error is not None:
         raise FileFailed(file=_named(results[-1].file), error=results[-1].error)
 

@@ -2,14 +2,13 @@
 
 import click
 
+from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.output import output_option, print_object
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing import multibase
 from odf_common.identity.dataset_refs import parse_ref
 from odf_common.identity.did import DatasetId
 from odf_common.identity.signatures import prove_ownership, proves_ownership
-
-VERIFICATION_FAILED = 3
 
 
 @click.command("prove")
@@ -33,7 +32,7 @@ def command(*, dataset: str, challenge: str, signature: str | None, output: str)
         return _check(dataset, challenge, signature, output)
     proof = _prove(dataset, content)
     print_object({"dataset": proof[0], "challenge": challenge, "signature": proof[1]}, output)
-    return 0
+    return ExitCode.OK
 
 
 def _prove(dataset: str, challenge: bytes) -> tuple[DatasetId, str]:
@@ -62,7 +61,7 @@ def _check(dataset: str, challenge: str, signature: str, output: str) -> int:
     print_object(
         {"dataset": owner, "challenge": challenge, "proof": "valid" if is_valid else "invalid"}, output
     )
-    return 0 if is_valid else VERIFICATION_FAILED
+    return ExitCode.OK if is_valid else ExitCode.VERIFICATION_FAILED
 
 
 def _bytes_of(challenge: str) -> bytes:

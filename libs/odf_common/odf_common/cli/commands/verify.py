@@ -3,12 +3,12 @@
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.output import output_option, print_rows, progress
 from odf_common.cli.urls import absolute_url
 from odf_common.proto.odf.node.v1.verifier_pb2 import Verdict, VerifyRequest
 
 VALID = "valid"
-VERIFICATION_FAILED = 3
 COLUMNS = ("dataset", "verdict", "blocks", "MB", "transforms")
 
 
@@ -60,8 +60,8 @@ def command(
     else:
         print_rows([_plain(one) for one in verdicts], output)
     if any(one.verdict == "invalid" for one in verdicts):
-        return VERIFICATION_FAILED
-    return 0 if all(one.verdict == VALID for one in verdicts) else 1
+        return ExitCode.VERIFICATION_FAILED
+    return ExitCode.OK if all(one.verdict == VALID for one in verdicts) else ExitCode.FAILED
 
 
 def _verdicts(request: VerifyRequest) -> list[Verdict]:
