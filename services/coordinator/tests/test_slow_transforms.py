@@ -98,6 +98,6 @@ def test_a_transform_of_which_the_engine_says_nothing_is_named(fan: Coordinator,
         problem = fan.scheduler.trouble(known.id)
         assert problem is not None
         assert problem.text == "the engine cannot be reached: no heartbeat"
-        assert "end its process, which `odf status` shows" in problem.remedy
+        assert "kill its process, which `odf status` shows" in problem.remedy
         assert fan.scheduler.trouble(known.id) == problem
         assert abs(time.time_ns() - problem.since.ns) < 60e9

@@ -27,7 +27,9 @@ class ChainsDiverged(Conflict):
 
     def advice(self) -> str:
         """Return what can be done."""
-        return "stage it beside the head with --as NAME@REF, or reset the local dataset to the common block first"
+        return (
+            "stage it at a reference with --as NAME@REF, or reset the local dataset to the common block first"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ class FolderRepository:
         """Return the head; raises `NotFound`."""
         found = self._store.head(NOBODY)
         if found is None:
-            raise NotFound(what=f"{self.url} (there is no refs/head)")
+            raise NotFound(what=f"{self.url} (it has no refs/head)")
         return found
 
     def block(self, name: Multihash) -> bytes:
@@ -133,7 +133,7 @@ class HttpRepository:
         if answer.status == NOT_FOUND:
             raise NotFound(what=url)
         if answer.status in (UNAUTHENTICATED, UNAUTHORIZED):
-            raise Unavailable(what=url, why=f"the server wants a login (status {answer.status})")
+            raise Unavailable(what=url, why=f"the server requires a login (status {answer.status})")
         raise Unavailable(what=url, why=f"status {answer.status}")
 
     def _chunks(self, answer: urllib3.BaseHTTPResponse, path: str) -> "_Chunks":

@@ -119,7 +119,7 @@ def compare(env: Environment, ref: str, url: str) -> tuple[Comparison, Multihash
 def _place(env: Environment, name: str, ref: str) -> Place:
     here = _local_state(env, name)
     if here is None and ref != HEAD:
-        raise NotFound(what=f"dataset {name}, to keep reference {ref} beside its head,")
+        raise NotFound(what=f"dataset {name}, for reference {ref},")
     return Place(name=name, ref=ref, here=here)
 
 
@@ -128,7 +128,7 @@ def _last_segment(url: str) -> str:
     try:
         return str(parse_alias(name))
     except InvalidInput as error:
-        text = f"{url} does not end in a name that a dataset may have; say which name to use here"
+        text = f"{url} does not end in a valid dataset name; choose one with --as"
         raise InvalidInput(text=text) from error
 
 
@@ -226,4 +226,4 @@ def _commit(env: Environment, replies: Replies, state: ChainState, place: Place)
             raise HeadMoved(dataset=str(dataset), expected=str(expected), actual=actual)
         if isinstance(body, bus_pb2.Refused):
             raise Refused(reason=body.code, text=body.text)
-    raise Unavailable(what="the coordinator", why="no answer to the import")
+    raise Unavailable(what="the coordinator", why="no reply to the import")

@@ -65,7 +65,7 @@ def test_nothing_new_at_a_reference_tells_where_that_is(env: Environment, tmp_pa
     "name", ["cities@theirs", "cities@", "ci ties", "..", "cities%2F..%2Fx", "did:odf:x"]
 )
 def test_a_url_chooses_no_reference_and_no_odd_name(env: Environment, tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidInput, match="say which name to use here"):
+    with pytest.raises(InvalidInput, match="choose one with --as"):
         last(env, f"https://example.org/{name}", "")
     with pytest.raises(InvalidInput, match="is not a reference"):
         last(env, elsewhere(env, tmp_path / "x", "head"), "ci ties")

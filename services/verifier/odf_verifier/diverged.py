@@ -1,4 +1,4 @@
-"""Inputs that went back: what a derivative has read of them is still stored, and so it replays, but no chain has it."""
+"""Inputs that were reset: the blocks that a derivative read are still stored, so it replays, but are in no chain."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -14,9 +14,9 @@ from odf_verifier.targets import Target
 
 
 def diverged_inputs(env: Environment, target: Target, state: ChainState) -> Iterator[Problem]:
-    """Yield a problem for each input that is here, and no longer has the last block that a chain has read of it.
+    """Yield a problem for each available input that no longer has the last block that a derivative read.
 
-    Of a block that is not even stored a replay tells.
+    A block that is not even stored is reported by the replay.
     """
     for done in state.input_progress:
         dataset, block = done.dataset_id, done.last_block
@@ -37,5 +37,5 @@ def diverged_inputs(env: Environment, target: Target, state: ChainState) -> Iter
 def _advice(env: Environment, target: Target) -> str:
     name = split_ref(target.name)[0]
     if has_dataset_key(env.settings.home / "keys", target.dataset):
-        return f"`odf pull --reset-derivatives {name}` takes it back to where both agree, and derives it anew"
-    return f"{name} is a copy: pull it again from where it is kept, `odf pull URL --as {name}`"
+        return f"`odf pull --reset-derivatives {name}` rolls it back to the last consistent block, and recomputes it"
+    return f"{name} is a copy: pull it again with `odf pull URL --as {name}`"

@@ -1,6 +1,6 @@
-"""Data that is missing: what was let go on purpose is no damage, and a copy has it again from where it is kept.
+"""Missing data: data dropped on purpose is not damage, and a copy can fetch lost data again.
 
-What is missing is held against the node's own note of what it dropped.
+Missing objects are compared with the node's own marker of what it dropped.
 """
 
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ from odf_verifier.targets import Target
 
 
 def without_dropped(blobs: BlobStore, target: Target, problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems, one in the place of all that name objects which were dropped."""
+    """Return the problems, with a single one for all dropped objects."""
     found = list(problems)
     if not target.is_local or all(one.kind is not Damage.OBJECT_MISSING for one in found):
-        return found  # a folder's own notes are somebody else's word
+        return found  # the notes in a foreign folder are not trusted
     line = dropped_line(blobs, target.dataset)
     if line is None:
         return found
@@ -36,21 +36,21 @@ def without_dropped(blobs: BlobStore, target: Target, problems: Iterable[Problem
 
 
 def with_advice(env: Environment, target: Target, problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems; the first that names a lost object of a copy says how to have all of them again."""
+    """Return the problems; the first lost object of a copy gets advice on how to fetch all again."""
     found = list(problems)
     if not target.is_local or has_dataset_key(env.settings.home / "keys", target.dataset):
         return found
     name = split_ref(target.name)[0]
     for place, one in enumerate(found):
         if one.kind is Damage.OBJECT_MISSING:
-            text = f"{one.text}; {name} is a copy: `odf pull URL --as {name}` brings again what was lost"
+            text = f"{one.text}; {name} is a copy: `odf pull URL --as {name}` fetches lost files again"
             found[place] = replace(one, text=text)
             break
     return found
 
 
 def dropped_input(env: Environment, event: ExecuteTransform) -> str | None:
-    """Return the name of an input whose data that a transform read was dropped, None where there is none."""
+    """Return the name of an input whose data for this transform was dropped; None if there is none."""
     for step in event.query_inputs:
         entry = env.catalog.by_id(step.dataset_id)
         block = step.new_block_hash

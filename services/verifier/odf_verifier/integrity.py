@@ -67,7 +67,7 @@ def check_chain(target: Target, *, since: ChainState | None = None) -> tuple[lis
     except (InvalidInput, VerificationFailed) as error:
         return [], [Problem(kind=Damage.HEAD_UNREADABLE, text=str(error))]
     if head is None:
-        return [], [Problem(kind=Damage.HEAD_UNREADABLE, text="there is no head")]
+        return [], [Problem(kind=Damage.HEAD_UNREADABLE, text="the dataset has no head")]
     links, problems = _walk(target, head, None if since is None else since.head)
     if not problems:
         problems = _fold(links, since, target.dataset)
@@ -109,7 +109,10 @@ def _fold(links: list[Link], since: ChainState | None, dataset: DatasetId) -> li
             ]
     if state is not None and state.dataset_id != dataset:
         return [
-            Problem(kind=Damage.RULE_VIOLATED, text=f"the seed says {state.dataset_id}, the folder {dataset}")
+            Problem(
+                kind=Damage.RULE_VIOLATED,
+                text=f"the seed has the id {state.dataset_id}, the folder {dataset}",
+            )
         ]
     return []
 

@@ -92,7 +92,9 @@ class Replay:
             if name is not None:
                 text = f"cannot be replayed: the data of {name} was dropped; `odf pull {name}` recomputes it"
                 return problem(Damage.INPUT_DROPPED, text)
-            return problem(Damage.INPUT_MISSING, f"an input is not here as the transform saw it: {error}")
+            return problem(
+                Damage.INPUT_MISSING, f"an input is not available as the transform saw it: {error}"
+            )
         else:
             for damaged, text in _differences(stored.event, stored.state, response, scratch):
                 return problem(Damage.REPLAY_MISMATCH, text, damaged)
@@ -104,7 +106,7 @@ class Replay:
 def _differences(
     event: ExecuteTransform, state: ChainState, response: TransformResponseSuccess, scratch: Path
 ) -> Iterator[tuple[Multihash | None, str]]:
-    """Yield what the replay did otherwise, the damaged object first."""
+    """Yield the differences of the replay: damaged object, text."""
     declared = event.new_data
     interval = None if declared is None else declared.offset_interval
     if response.new_offset_interval != interval:
@@ -113,7 +115,7 @@ def _differences(
         try:
             actual = _records_hash(state, scratch / "data")
         except InvalidInput as error:
-            yield declared.physical_hash, f"records: replay gives others than the dataset can hold: {error}"
+            yield declared.physical_hash, f"records: the dataset cannot have those of the replay: {error}"
         else:
             if actual != declared.logical_hash:
                 text = f"records: declared {declared.logical_hash}, replay gives {actual}"
@@ -130,7 +132,7 @@ def _differences(
 
 
 def _records_hash(state: ChainState, file: Path) -> Multihash:
-    """Return the hash of the records in the types of the dataset, which the engine is not told."""
+    """Return the hash of the records in the dataset's types, which the engine does not know."""
     records = read_slice(file)
     if state.schema is not None:
         records = continued(records, schema_of_event(state.schema), state.vocabulary)

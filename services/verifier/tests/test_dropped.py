@@ -54,7 +54,7 @@ def test_lost_data_is_damage(story: Story, chain: AChain) -> None:
 
 def test_a_copy_that_lost_data_is_to_be_pulled_again(story: Story, chain: AChain) -> None:
     texts = [one.text for one in story.verify(chain, SCOPE).problems]
-    assert [text.endswith("`odf pull URL --as hourly` brings again what was lost") for text in texts] == [
+    assert [text.endswith("`odf pull URL --as hourly` fetches lost files again") for text in texts] == [
         True,
         False,
     ]

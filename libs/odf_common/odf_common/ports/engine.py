@@ -21,39 +21,39 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 
 @dataclass(eq=False, kw_only=True)
 class EngineNotAvailable(Refused):
-    """A transform asks for an engine that is not here: another one, or another version."""
+    """A transform needs an engine, or an engine version, that is not installed."""
 
     reason: str = "EngineNotAvailable"
 
 
 @dataclass(eq=False, kw_only=True)
 class EngineSilent(Unavailable):
-    """The engine says nothing, not even to those who wait for it: its JVM hangs, or its process is stopped."""
+    """The engine sends nothing although calls are in flight: its JVM hangs, or its process is stopped."""
 
     what: str = "the engine"
     why: str = "no heartbeat"
 
     def advice(self) -> str:
-        """Return what helps."""
+        """Return what to do."""
         return (
-            "an engine whose JVM hangs is restarted within a minute; if that does not help, end its process, which "
-            "`odf status` shows: the node starts it again, and what it was asked for is repeated"
+            "an engine whose JVM hangs is restarted within a minute; if that does not help, kill its process, which "
+            "`odf status` shows: the node restarts it, and its requests are repeated"
         )
 
 
 @dataclass(eq=False, kw_only=True)
 class QueryTooSlow(Refused):
-    """A source's query over one batch took longer than any may."""
+    """A source's query over one batch exceeded the time limit."""
 
     reason: str = "QueryTooSlow"
 
 
 @dataclass(eq=False, kw_only=True)
 class QueryNotWanted(Refused):
-    """Nobody waits for a query's result any more; it was ended."""
+    """No caller waits for the query's result any more; it was canceled."""
 
     reason: str = "QueryNotWanted"
-    text: str = "nobody waits for the query's result any more"
+    text: str = "no caller waits for the query's result any more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
