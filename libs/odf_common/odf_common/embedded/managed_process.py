@@ -14,12 +14,11 @@ from typing import Final
 from odf_common.embedded.readable import readable
 from odf_common.embedded.readiness import Probe
 from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Backoff
 
 LAUNCHER: Final = Path(__file__).with_name("die_with_parent.py")
 PROBE_SECONDS: Final = 0.1
-FIRST_PAUSE: Final = 0.2  # seconds between an exit and the next start
-LAST_PAUSE: Final = 10.0
-DOUBLINGS: Final = 16  # of the pause, at most; a part that never stays up is restarted forever
+RESTART: Final = Backoff(first=0.2, most=10.0)  # between an exit and the next start
 STEADY: Final = 10.0  # seconds; a part that ran this long did not fail at startup
 FAILURES: Final = 3  # exits before it was ever ready
 KEPT_LOGS: Final = 3
@@ -67,8 +66,7 @@ class PartProcess:
             if not self._was_ready and self._failures >= FAILURES:
                 self.has_failed = True
             self._change("restarting" if self._was_ready else "starting", None)
-            doublings = min(max(self._failures - 1, 0), DOUBLINGS)
-            await asyncio.sleep(min(FIRST_PAUSE * 2**doublings, LAST_PAUSE))
+            await asyncio.sleep(RESTART.pause(self._failures))
 
     async def stop(self, grace: float) -> None:
         """Stop it: SIGTERM, after `grace` seconds SIGKILL; nothing of its process group is left."""

@@ -17,13 +17,14 @@ import structlog
 
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import Received
+from odf_common.ports.clock import Backoff
 from odf_common.service import metrics
 
 log = structlog.stdlib.get_logger(__name__)
 
 LIMIT: Final = 1000  # messages in flight; above that, polling pauses
 PATIENCE_SECONDS: Final = 60.0  # then a message is dropped: its sender asks again, or reads the chain
-BACK_OFF_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+BACKOFF: Final = Backoff(first=0.05, most=2.0)
 
 Take = Callable[[Received, int], None]
 
@@ -140,7 +141,7 @@ class Lanes:
             )
             return False
         with self._changed:
-            self._later[key] = now + BACK_OFF_SECONDS[min(item.tries, len(BACK_OFF_SECONDS)) - 1]
+            self._later[key] = now + BACKOFF.pause(item.tries)
         return True
 
     def _is_emptied(self, key: bytes, item: _Item) -> bool:

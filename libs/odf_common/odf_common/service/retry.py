@@ -2,18 +2,19 @@
 
 import threading
 from collections.abc import Callable
-from itertools import chain, repeat
+from itertools import count
 from typing import Final, TypeVar
 
 import structlog
 
 from odf_common.errors import Unavailable
+from odf_common.ports.clock import Backoff
 from odf_common.service import metrics
 
 log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
-BACK_OFF: Final = (0.05, 0.1, 0.2, 0.5)  # seconds; the last one repeats
+BACKOFF: Final = Backoff(first=0.05, most=0.5)
 
 
 def keep_trying(
@@ -26,19 +27,19 @@ def keep_trying(
 
     Errors of a class in `final` are raised at once.
     """
-    for number, pause in enumerate(chain(BACK_OFF, repeat(BACK_OFF[-1]))):
+    for tries in count(1):
         try:
             done = action()
         except Unavailable as error:
             if isinstance(error, final):
                 raise
             metrics.RETRIES.labels(error.code).inc()
-            if number == 0:
+            if tries == 1:
                 log.warning("unavailable, retrying", what=error.what, why=error.why)
         else:
-            if number > 0:
-                log.info("available again", tries=number + 1)
+            if tries > 1:
+                log.info("available again", tries=tries)
             return done
-        if stop.wait(pause):
+        if stop.wait(BACKOFF.pause(tries)):
             return None
-    raise AssertionError("repeat never ends")
+    raise AssertionError("count never ends")

@@ -12,8 +12,8 @@ import pytest
 
 from odf_common.embedded import supervisor as node
 from odf_common.embedded.managed_process import (
-    LAST_PAUSE,
     LAUNCHER,
+    RESTART,
     PartProcess,
     PartSpec,
     launched,
@@ -254,7 +254,7 @@ def test_a_part_that_never_stays_up_is_tried_for_ever(
     monkeypatch.setattr(asyncio, "sleep", pause)
     asyncio.run(never.run())
     assert len(pauses) == 1500
-    assert max(pauses) == pauses[-1] == LAST_PAUSE
+    assert max(pauses) == pauses[-1] == RESTART.most
 
 
 def test_a_disk_that_is_full_for_a_while_does_not_end_what_runs(

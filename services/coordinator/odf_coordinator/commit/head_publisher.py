@@ -16,6 +16,7 @@ from odf_common.codec.bus import Envelope, envelope
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS
+from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import EngineProgress
 from odf_common.ports.store import Catalog
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
@@ -24,6 +25,7 @@ from odf_coordinator.commit.bus_messages import committed
 log = structlog.get_logger(__name__)
 
 IDLE_SECONDS: Final = 0.5
+BACKOFF: Final = Backoff(first=0.05, most=0.5)
 
 
 class Sender(Protocol):
@@ -67,7 +69,7 @@ class Publisher:
 
     def run(self, stop: threading.Event) -> None:
         """Send pending heads until stopped."""
-        is_lost = False
+        failures = 0
         while not stop.is_set():
             batch = self._take()
             if not batch:
@@ -76,12 +78,12 @@ class Publisher:
                 self._send(batch.values())
             except Unavailable as error:
                 self._put_back(batch)
-                if not is_lost:
+                failures += 1
+                if failures == 1:
                     log.warning("cannot announce heads, retrying", why=str(error))
-                is_lost = True
-                stop.wait(IDLE_SECONDS)
+                stop.wait(BACKOFF.pause(failures))
             else:
-                is_lost = False
+                failures = 0
 
     def _take(self) -> dict[DatasetId, ChainState]:
         with self._changed:

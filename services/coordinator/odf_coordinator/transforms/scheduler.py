@@ -21,6 +21,7 @@ import structlog
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved, InvalidQuery, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
+from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import EngineSilent
 from odf_coordinator.catalog.problems import Problem, Problems, remedy_of
 from odf_coordinator.catalog.registry import Datasets, Known
@@ -36,14 +37,12 @@ AT_A_TIME: Final = 2  # concurrent runs, not counting stalled ones
 STALLED: Final = 1.0  # seconds after which a run counts as stalled
 MOST: Final = 64  # concurrent runs in total; those waiting for the engine are included
 ROOM_SECONDS: Final = 0.1  # between checks whether a run has stalled
-BACK_OFF: Final = 0.2  # seconds after the first failed run; doubled after each further one
-BACK_OFF_MAX: Final = 5.0
-FAILED_MAX: Final = 15.0
+UNAVAILABLE: Final = Backoff(first=0.2, most=5.0)  # after a run that a dependency has prevented
+FAILED: Final = Backoff(first=0.2, most=15.0)  # after a run that has failed
 AGAIN: Final = "it is retried automatically; see the coordinator's log"
 MEND: Final = (
     "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` retries it"
 )
-DOUBLINGS: Final = 16  # of a pause, at most; a failing transform is retried forever
 
 
 class Scheduler:
@@ -268,7 +267,7 @@ class Scheduler:
         with self._changed:
             pause = 0.0
             if isinstance(error, Unavailable):
-                pause = min(BACK_OFF * 2 ** min(self._line.pauses(dataset), DOUBLINGS), BACK_OFF_MAX)
+                pause = UNAVAILABLE.pause(self._line.pauses(dataset) + 1)
                 if self._lost.note(dataset, str(error), remedy=remedy_of(error, AGAIN)):
                     log.warning("transform postponed", dataset=str(dataset), why=str(error))
             self._line.postpone(dataset, self._now() + pause)
@@ -280,8 +279,7 @@ class Scheduler:
             self._lost.clear(dataset)  # the engine has answered
             again_at = None
             if not isinstance(error, InvalidQuery | InputDiverged):
-                pause = min(BACK_OFF * 2 ** min(self._line.pauses(dataset), DOUBLINGS), FAILED_MAX)
-                again_at = self._now() + pause
+                again_at = self._now() + FAILED.pause(self._line.pauses(dataset) + 1)
                 if self._problems.note(dataset, str(error), remedy=remedy_of(error, AGAIN)):
                     log.error("transform failed", dataset=str(dataset), why=str(error))
             self._line.finish(dataset, Result(error=error), again_at=again_at)

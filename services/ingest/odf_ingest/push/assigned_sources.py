@@ -28,7 +28,7 @@ from odf_ingest.prepare.batch import Search
 from odf_ingest.push import stalls
 from odf_ingest.push.inspector import Inspection, Inspector
 from odf_ingest.push.source import Limits, PushSource
-from odf_ingest.push.source_record import FIRST, Key, SourceRecord, Span, Stop, Trouble, Wait, as_of
+from odf_ingest.push.source_record import RETRY, Key, SourceRecord, Span, Stop, Trouble, Wait, as_of
 from odf_ingest.push.start_position import open_source
 from odf_ingest.push.state_machine import Event, Phase
 
@@ -314,7 +314,7 @@ class OwnedSources:
                 self.removed(dataset)
             elif one.entry is None and dataset in self._unchecked:
                 # Blocks are written before the name, which may follow at once.
-                self._look_later(dataset, FIRST)
+                self._look_later(dataset, RETRY.first)
             self._unchecked.discard(dataset)
             return
         heard = one.state.push_sources.keys() & one.entry.push_topics.keys()

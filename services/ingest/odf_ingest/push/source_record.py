@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Self
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
+from odf_common.ports.clock import Backoff
 from odf_ingest.errors import HalfCorrection, SourceStopped, is_storage_fault
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push.state_machine import LIVE, Event, Phase, after
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from odf_ingest.push.source import PushSource
 
 Key = tuple[DatasetId, str]
-FIRST: Final = 0.2  # seconds before the first retry
-LONGEST: Final = 10.0  # seconds between two retries
+RETRY: Final = Backoff(first=0.2, most=10.0)
 SAME_TROUBLE: Final = 30.0  # seconds without failure after which the next one counts as a new trouble
 
 
@@ -65,7 +65,7 @@ class Trouble:
     @property
     def delay(self) -> float:
         """Return the seconds until the next retry."""
-        return min(FIRST * 2.0 ** min(self.tries - 1, 16), LONGEST)
+        return RETRY.pause(self.tries)
 
     @property
     def is_recent(self) -> bool:

@@ -19,6 +19,7 @@ from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.memory import MemoryCatalog
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
+from odf_common.ports.clock import Backoff
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.push import assigned_sources as owned
 from odf_ingest.push import reader, source_record
@@ -212,9 +213,8 @@ class World:
 
 @pytest.fixture
 def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
+    monkeypatch.setattr(source_record, "RETRY", Backoff(first=0.0, most=0.0))
     for module, name in (
-        (source_record, "FIRST"),
-        (source_record, "LONGEST"),
         (owned, "BUSY"),
         (reader, "IDLE"),
         (owned, "PATROL"),

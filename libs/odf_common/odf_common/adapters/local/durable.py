@@ -9,14 +9,16 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local.faults import naming, open_file, translated
 from odf_common.errors import Unavailable
+from odf_common.ports.clock import Backoff
 
 LOCK_SECONDS: Final = 5.0  # a holder needs milliseconds; one that is stopped must not block others for long
-LOCK_POLL_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02)
+LOCK_POLL: Final = Backoff(first=0.001, most=0.02)
 PENDING: Final = ".pending-"
 
 
@@ -174,8 +176,7 @@ def locked(file: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
 
 def _flock(handle: int, file: Path, wait_seconds: float) -> None:
     deadline = time.monotonic() + wait_seconds
-    tries = 0
-    while True:
+    for tries in count(1):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -185,8 +186,7 @@ def _flock(handle: int, file: Path, wait_seconds: float) -> None:
                 raise LockHeld(
                     what=f"lock {file.name}", why=f"{by} has held it for {wait_seconds:g} s", holder=holder
                 ) from error
-            time.sleep(LOCK_POLL_SECONDS[min(tries, len(LOCK_POLL_SECONDS) - 1)])
-            tries += 1
+            time.sleep(LOCK_POLL.pause(tries))
         else:
             return
 
