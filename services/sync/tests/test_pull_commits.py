@@ -1,0 +1,370 @@
+"""A pull from its first step to the commit by a real coordinator: order of writing, hostile copies, lost answers."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from odf_testing.builders import (
+    AChain,
+    a_block,
+    a_chain,
+    a_dataset,
+    a_derivative,
+    a_step,
+    a_time,
+)
+from odf_testing.coordinator import Coordinator
+
+from odf_common.codec.bus import Body, Envelope, envelope
+from odf_common.codec.flatbuffers import block_hash, encode_block
+from odf_common.errors import (
+    AlreadyExists,
+    ChainRuleViolated,
+    HeadMoved,
+    InvalidInput,
+    OdfError,
+    Refused,
+    Unavailable,
+)
+from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddData, Checkpoint, ExecuteTransform, SetInfo
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_common.service.environment import Environment
+from odf_common.service.request_reply import Replies
+from odf_coordinator.api.bus_handlers import Commands
+from odf_sync import compare, repositories
+from odf_sync.objects import ObjectDiffers, RecordsRefused
+from odf_sync.repositories import FolderRepository
+from odf_sync.simple import ATTEMPTS, Step, pull
+
+VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
+Write = tuple[ObjectKind, Multihash]
+
+
+class Node:
+    """A node that pulls: what it has asked its coordinator, what it has stored, and which messages are lost."""
+
+    def __init__(self, home: Path) -> None:
+        self.coordinator = Coordinator(home=home)
+        self.commands = Commands(
+            committer=self.coordinator.committer, importer=self.coordinator.importer
+        ).handle
+        self.refs, self.catalog, self.blobs = (
+            self.coordinator.refs,
+            self.coordinator.catalog,
+            self.coordinator.blobs,
+        )
+        self.asked: list[bus.ImportChain] = []
+        self.answer: Body | None = None  # instead of the coordinator's
+        self.lost_commands = 0
+        self.lost_answers = 0
+        self.writes: list[Write] = []
+        self.before_commit: list[Write] = []
+        self._note_writes()
+
+    def _note_writes(self) -> None:
+        put = self.blobs.put  # which the store in memory calls for files too
+
+        def noted(dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
+            self.writes.append((kind, name))
+            put(dataset, kind, name, content)
+
+        self.blobs.put = noted  # type: ignore[method-assign]
+
+    def ask(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
+        assert isinstance(body, bus.ImportChain)
+        self.asked.append(body)
+        self.before_commit = list(self.writes)
+        if self.lost_commands:
+            self.lost_commands -= 1
+            return None
+        if self.answer is not None:
+            return envelope(dataset, self.answer)
+        (outgoing,) = self.commands(envelope(dataset, body))
+        if self.lost_answers:
+            self.lost_answers -= 1
+            return None
+        return outgoing.envelope
+
+    def pull(self, url: str, alias: str = "cities") -> list[Step]:
+        env = SimpleNamespace(
+            catalog=self.catalog, refs=self.refs, blobs=self.blobs, states=self.coordinator.states
+        )
+        return list(pull(cast("Environment", env), cast("Replies", self), url, alias))
+
+    def stored(self, dataset: DatasetId, kind: ObjectKind) -> set[str]:
+        return {str(name) for name in self.blobs.names(dataset, kind)}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "home")
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """A repository with blocks and slices that another implementation wrote."""
+    folder = tmp_path / "there" / "cities"
+    shutil.copytree(VECTOR, folder)
+    return folder
+
+
+def blocks_of(folder: Path) -> list[compare.RemoteBlock]:
+    remote = FolderRepository(folder.as_uri())
+    return list(compare.missing_blocks(remote, remote.head(), remote.block, None).blocks)
+
+
+def dataset_of(folder: Path) -> DatasetId:
+    return compare.admit_all(None, blocks_of(folder)).dataset_id
+
+
+def names_in(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+def move_head(folder: Path, block: Multihash) -> None:
+    (folder / "refs" / "head").write_text(str(block))
+
+
+def published(folder: Path, chain: AChain, *hostile: bytes) -> str:
+    """Write a chain and blocks that no rule has seen to a folder; the last of all is its head."""
+    raws = [*chain.store.values(), *hostile]
+    for kind in ("blocks", "refs", "data", "checkpoints"):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+    for raw in raws:
+        (folder / "blocks" / str(block_hash(raw))).write_bytes(raw)
+    move_head(folder, block_hash(raws[-1]))
+    return folder.as_uri()
+
+
+def assert_untouched(node: Node) -> None:
+    """Nothing was stored, and the coordinator was not asked."""
+    assert (node.writes, node.asked) == ([], [])
+
+
+def test_a_dataset_that_is_new_here_is_copied_whole(node: Node, there: Path) -> None:
+    blocks = blocks_of(there)
+    state = compare.admit_all(None, blocks)
+
+    *_, last = node.pull(there.as_uri())
+
+    assert last == Step(
+        alias="cities",
+        state="updated",
+        head=state.head,
+        new_blocks=len(blocks),
+        new_records=state.next_offset,
+    )
+    assert node.refs.head(state.dataset_id) == state.head
+    assert node.catalog.by_alias("cities") == CatalogEntry(alias="cities", dataset_id=state.dataset_id)
+    assert node.stored(state.dataset_id, ObjectKind.BLOCK) == names_in(there / "blocks")
+    assert node.stored(state.dataset_id, ObjectKind.DATA) == names_in(there / "data")
+
+
+def test_objects_are_stored_before_blocks_and_all_before_the_coordinator_is_asked(
+    node: Node, there: Path
+) -> None:
+    node.pull(there.as_uri())
+
+    kinds = [kind for kind, _ in node.before_commit]
+    assert kinds == sorted(kinds, key=lambda kind: kind is ObjectKind.BLOCK)
+    assert node.before_commit == node.writes
+    assert {str(name) for _, name in node.before_commit} == names_in(there / "blocks") | names_in(
+        there / "data"
+    )
+
+
+def test_an_update_takes_what_is_new_and_expects_the_head_that_is_here(node: Node, there: Path) -> None:
+    blocks = blocks_of(there)
+    before = compare.admit_all(None, blocks[:-1])
+    move_head(there, before.head)
+    node.pull(there.as_uri())
+    node.writes.clear()
+    move_head(there, blocks[-1].hash)
+
+    *_, last = node.pull(there.as_uri())
+
+    after = compare.admit_all(before, blocks[-1:])
+    records = after.next_offset - before.next_offset
+    assert last == Step(alias="cities", state="updated", head=after.head, new_blocks=1, new_records=records)
+    assert node.asked[-1].expected_head == before.head.raw
+    assert [name for kind, name in node.writes if kind is ObjectKind.BLOCK] == [after.head]
+
+
+def test_a_reference_takes_the_chain_and_the_head_stays(node: Node, there: Path) -> None:
+    blocks = blocks_of(there)
+    move_head(there, blocks[-2].hash)
+    node.pull(there.as_uri())
+    move_head(there, blocks[-1].hash)
+
+    *_, last = node.pull(there.as_uri(), "cities@theirs")
+
+    dataset = dataset_of(there)
+    assert (last.state, last.head) == ("updated", blocks[-1].hash)
+    assert node.refs.head(dataset, "theirs") == blocks[-1].hash
+    assert node.refs.head(dataset) == blocks[-2].hash
+
+
+def test_checkpoints_are_copied_with_their_chain(node: Node, tmp_path: Path) -> None:
+    content = b"a checkpoint"
+    chain = a_derivative(a_dataset("input"))
+    made = Checkpoint(physical_hash=physical_hash_of(content), size=len(content))
+    step = a_step(chain.state, a_dataset("input"), "block", 3)
+    chain.add(ExecuteTransform(query_inputs=(step,), new_checkpoint=made))
+    url = published(tmp_path / "hourly", chain)
+    (tmp_path / "hourly" / "checkpoints" / str(made.physical_hash)).write_bytes(content)
+
+    *_, last = node.pull(url, "hourly")
+
+    assert last.state == "updated"
+    stored = node.blobs.read(chain.state.dataset_id, ObjectKind.CHECKPOINT, made.physical_hash)
+    assert stored == content
+
+
+def test_a_chain_that_breaks_a_rule_is_refused_before_anything_is_stored(node: Node, tmp_path: Path) -> None:
+    chain = a_chain()
+    late = a_block(chain.state, SetInfo(description="x"), system_time=a_time(-1))
+
+    with pytest.raises(ChainRuleViolated) as refused:
+        node.pull(published(tmp_path / "cities", chain, encode_block(late, 3)))
+
+    assert refused.value.rule == "system_time_never_decreases"
+    assert_untouched(node)
+
+
+def flip_last(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+
+
+def append_byte(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [(flip_last, ObjectDiffers), (append_byte, InvalidInput), (Path.unlink, OdfError)],
+)
+def test_no_block_is_stored_of_a_chain_with_a_bad_object(
+    node: Node, there: Path, damage: Callable[[Path], None], error: type[OdfError]
+) -> None:
+    damage(max((there / "data").iterdir()))
+
+    with pytest.raises(error):
+        node.pull(there.as_uri())
+
+    assert node.asked == []
+    assert [name for kind, name in node.writes if kind is ObjectKind.BLOCK] == []
+
+
+def test_records_that_are_not_as_declared_are_not_committed(node: Node, there: Path) -> None:
+    (first, *_) = [
+        event for block in blocks_of(there) if isinstance(event := block.decoded.block.event, AddData)
+    ]
+    assert first.new_data is not None
+    chain = a_chain()  # its schema has other columns than the slice
+    folder = there.parent / "others"
+    url = published(folder, chain, encode_block(a_block(chain.state, first), 3))
+    shutil.copy(there / "data" / str(first.new_data.physical_hash), folder / "data")
+
+    with pytest.raises(RecordsRefused):
+        node.pull(url)
+
+    assert_untouched(node)
+
+
+def test_a_name_that_another_dataset_has_here_is_not_taken(node: Node, there: Path) -> None:
+    other = a_chain()
+    for block in other.blocks:
+        node.coordinator.blobs.put(other.state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
+    node.writes.clear()
+    node.catalog.add(CatalogEntry(alias="Cities", dataset_id=other.state.dataset_id))
+
+    with pytest.raises(AlreadyExists, match="another dataset named cities"):
+        node.pull(there.as_uri())
+
+    assert_untouched(node)
+
+
+def test_a_dataset_has_one_name_here(node: Node, there: Path) -> None:
+    node.pull(there.as_uri())
+    node.writes.clear()
+    node.asked.clear()
+
+    with pytest.raises(AlreadyExists, match="named cities"):
+        node.pull(there.as_uri(), "towns")
+
+    assert_untouched(node)
+    assert node.catalog.by_alias("towns") is None
+
+
+@pytest.mark.parametrize(("commands", "answers", "asked"), [(0, 1, 1), (2, 0, 3), (1, 1, 2)])
+def test_a_lost_command_is_sent_again_and_a_lost_answer_shows_in_the_head(
+    node: Node, there: Path, commands: int, answers: int, asked: int
+) -> None:
+    node.lost_commands, node.lost_answers = commands, answers
+
+    *_, last = node.pull(there.as_uri())
+
+    assert last.state == "updated"
+    assert node.refs.head(dataset_of(there)) == last.head
+    assert len(node.asked) == asked
+
+
+def test_a_coordinator_that_never_answers_is_unavailable(node: Node, there: Path) -> None:
+    node.lost_commands = ATTEMPTS
+
+    with pytest.raises(Unavailable, match="to the import"):
+        node.pull(there.as_uri())
+
+    assert node.refs.head(dataset_of(there)) is None
+
+
+def test_a_refusal_is_told_with_its_reason(node: Node, there: Path) -> None:
+    node.answer = bus.Refused(code="ChainRuleViolated", text="offsets have a gap")
+
+    with pytest.raises(Refused, match="offsets have a gap") as refused:
+        node.pull(there.as_uri())
+
+    assert refused.value.reason == "ChainRuleViolated"
+
+
+def test_a_pull_that_was_overtaken_says_where_the_head_is(node: Node, there: Path) -> None:
+    actual = physical_hash_of(b"another block")
+    node.answer = bus.HeadMoved(head=actual.raw)
+
+    with pytest.raises(HeadMoved) as moved:
+        node.pull(there.as_uri())
+
+    assert (moved.value.expected, moved.value.actual) == (str(None), str(actual))
+
+
+def test_a_chain_of_too_many_bytes_is_not_taken(
+    node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum(file.stat().st_size for file in (there / "blocks").iterdir())
+    monkeypatch.setattr(compare, "BYTES_LIMIT", size - 1)
+    with pytest.raises(InvalidInput, match=f"more than {size - 1} bytes of blocks"):
+        node.pull(there.as_uri())
+    assert_untouched(node)
+
+    monkeypatch.setattr(compare, "BYTES_LIMIT", size)
+    assert node.pull(there.as_uri())[-1].state == "updated"
+
+
+def test_a_block_of_too_many_bytes_is_not_taken(
+    node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = max(file.stat().st_size for file in (there / "blocks").iterdir())
+    monkeypatch.setattr(repositories, "BLOCK_LIMIT", size - 1)
+    with pytest.raises(InvalidInput, match=f"longer than {size - 1} bytes"):
+        node.pull(there.as_uri())
+    assert_untouched(node)
+
+    monkeypatch.setattr(repositories, "BLOCK_LIMIT", size)
+    assert node.pull(there.as_uri())[-1].state == "updated"
