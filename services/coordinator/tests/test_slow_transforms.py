@@ -12,8 +12,9 @@ from odf_testing.passing_engine import PassingEngine
 
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
+from odf_common.service.pools import STALLED_SECONDS
 from odf_coordinator.transforms.progress import QUIET
-from odf_coordinator.transforms.scheduler import AT_A_TIME, STALLED
+from odf_coordinator.transforms.scheduler import AT_A_TIME
 
 SLOW = tuple(f"cities.slow.{number}" for number in range(5))
 QUICK = ("cities.copy", "cities.other")
@@ -71,7 +72,7 @@ def records(node: Coordinator, name: str) -> int:
 
 def test_transforms_that_take_their_time_hold_up_no_other(fan: Coordinator, engine: SlowEngine) -> None:
     def are_through() -> bool:
-        fan.now += STALLED + 1
+        fan.now += STALLED_SECONDS + 1
         return [records(fan, name) for name in QUICK] == [1, 1]
 
     with fan.at_work(), engine.freed():
@@ -84,7 +85,7 @@ def test_transforms_that_take_their_time_hold_up_no_other(fan: Coordinator, engi
 
 def test_few_transforms_are_begun_at_a_time_while_none_takes_long(fan: Coordinator) -> None:
     taken = [fan.scheduler._take() for _ in range(AT_A_TIME + 1)]
-    fan.now += STALLED
+    fan.now += STALLED_SECONDS
     taken += [fan.scheduler._take() for _ in range(AT_A_TIME + 1)]
     assert [one is not None for one in taken] == [*[True] * AT_A_TIME, False] * 2
 

@@ -6,28 +6,73 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
+from itertools import count
 from typing import Final, ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
-STALLED: Final = 1.0  # seconds after which a task counts as one that waits
-MOST: Final = 256  # threads of a pool
-IDLE: Final = 10.0  # seconds that a thread without a task stays
+STALLED_SECONDS: Final = 1.0  # a task that has run for that long is waiting for something
+MAX_THREADS: Final = 256  # of a pool
+IDLE_SECONDS: Final = 10.0  # that a thread without a task stays
 _Task = Callable[[], None]
+
+
+class ElasticLimit:
+    """Counts running tasks: `size` may run at a time, not counting those that stall, and `most` in all.
+
+    So tasks that wait for something slow do not hold up the others. Not thread-safe: its owner holds a lock.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        stalled: float = STALLED_SECONDS,
+        most: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Count a task as stalled once it has run for `stalled` seconds."""
+        self._size = size
+        self._stalled = stalled
+        self._most = most
+        self._now = now
+        self._numbers = count()
+        self._begun: dict[int, float] = {}  # start times by number
+
+    @property
+    def running(self) -> int:
+        """Return the number of running tasks, including stalled ones."""
+        return len(self._begun)
+
+    def room(self) -> int:
+        """Return how many more tasks may start now; not positive if none may."""
+        now = self._now()
+        quick = sum(1 for begun in self._begun.values() if now - begun < self._stalled)
+        return min(self._size - quick, self._most - len(self._begun))
+
+    def begin(self) -> int:
+        """Count a task as running, and return its number."""
+        number = next(self._numbers)
+        self._begun[number] = self._now()
+        return number
+
+    def end(self, number: int) -> None:
+        """Stop counting a task."""
+        del self._begun[number]
 
 
 class ElasticPool(Executor):
     """Runs `size` tasks at a time, not counting those that have run for `stalled` seconds, up to `most` in all."""
 
-    def __init__(self, size: int, *, name: str, stalled: float = STALLED, most: int = MOST) -> None:
+    def __init__(
+        self, size: int, *, name: str, stalled: float = STALLED_SECONDS, most: int = MAX_THREADS
+    ) -> None:
         """Start threads when they are needed."""
-        self._size = size
+        self._limit = ElasticLimit(size, stalled=stalled, most=most)
         self._name = name
         self._stalled = stalled
-        self._most = most
         self._tasks: deque[_Task] = deque()
-        self._begun: dict[int, float | None] = {}  # by worker; None while it has no task
-        self._numbers = 0
+        self._idle = 0  # threads without a task
         self._has_watcher = False
         self._changed = threading.Condition()
 
@@ -43,29 +88,19 @@ class ElasticPool(Executor):
     @property
     def workers(self) -> int:
         """Return how many threads there are."""
-        return len(self._begun)
+        return self._idle + self._limit.running
 
     def _grow(self) -> None:
-        """Start threads for tasks that wait, as many as may run; the watcher sees to those that stall later."""
-        idle = sum(1 for begun in self._begun.values() if begun is None)
-        while idle < len(self._tasks) and len(self._begun) < self._allowed():
-            self._numbers += 1
-            self._begun[self._numbers] = None
-            self._start(self._work, self._numbers)
-            idle += 1
-        if len(self._tasks) > idle and not self._has_watcher:
+        """Start threads for waiting tasks, as many as may run; the watcher adds more when running ones stall."""
+        while self._idle < min(len(self._tasks), self._limit.room()):
+            self._idle += 1
+            self._start(self._work)
+        if len(self._tasks) > self._idle and not self._has_watcher:
             self._has_watcher = True
             self._start(self._watch)
 
-    def _allowed(self) -> int:
-        now = time.monotonic()
-        stalled = sum(
-            1 for begun in self._begun.values() if begun is not None and now - begun > self._stalled
-        )
-        return min(self._size + stalled, self._most)
-
-    def _start(self, target: Callable[..., None], *args: int) -> None:
-        threading.Thread(target=target, args=args, name=self._name, daemon=True).start()
+    def _start(self, target: Callable[[], None]) -> None:
+        threading.Thread(target=target, name=self._name, daemon=True).start()
 
     def _watch(self) -> None:
         """Start a thread for each that stalls, until no task waits."""
@@ -75,19 +110,22 @@ class ElasticPool(Executor):
                 self._grow()
             self._has_watcher = False
 
-    def _work(self, number: int) -> None:
-        while (task := self._next(number)) is not None:
+    def _work(self) -> None:
+        while (taken := self._next()) is not None:
+            number, task = taken
             task()
+            with self._changed:
+                self._limit.end(number)
+                self._idle += 1
 
-    def _next(self, number: int) -> _Task | None:
-        """Return the next task, None when this thread is not needed any more."""
+    def _next(self) -> tuple[int, _Task] | None:
+        """Return the next task and its number; None if this thread is no longer needed."""
         with self._changed:
-            self._begun[number] = None
-            if len(self._begun) > self._allowed() or not self._changed.wait_for(self._has_task, IDLE):
-                del self._begun[number]
-                return None
-            self._begun[number] = time.monotonic()
-            return self._tasks.popleft()
+            is_needed = self._idle <= self._limit.room() and self._changed.wait_for(
+                self._has_task, IDLE_SECONDS
+            )
+            self._idle -= 1
+            return (self._limit.begin(), self._tasks.popleft()) if is_needed else None
 
     def _has_task(self) -> bool:
         return bool(self._tasks)

@@ -1,7 +1,7 @@
 """Runs transforms: after every commit those of its readers, at most one per derivative at a time.
 
-A run that waits for the engine does not block others: after `STALLED` seconds it no longer counts among the
-`AT_A_TIME` concurrent runs, so a slow engine gets more and more concurrent requests, up to `MOST`.
+A run that waits for the engine does not block others: once it has stalled it no longer counts among the
+`AT_A_TIME` concurrent runs, so a slow engine gets more and more concurrent requests, up to `AT_A_TIME_WITH_STALLED`.
 
 A derivative is owned by the instance with its partition of the coordinator's commands. That only avoids wasted work:
 if two instances transform the same derivative, one fails at the compare-and-set and plans again.
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import Final
 
 import structlog
@@ -23,6 +22,7 @@ from odf_common.errors import HeadMoved, InvalidQuery, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import EngineSilent
+from odf_common.service.pools import ElasticLimit
 from odf_coordinator.catalog.problems import Problem, Problems, remedy_of
 from odf_coordinator.catalog.registry import Datasets, Known
 from odf_coordinator.transforms.errors import InputDiverged
@@ -34,8 +34,7 @@ log = structlog.get_logger(__name__)
 
 IDLE_SECONDS: Final = 0.5
 AT_A_TIME: Final = 2  # concurrent runs, not counting stalled ones
-STALLED: Final = 1.0  # seconds after which a run counts as stalled
-MOST: Final = 64  # concurrent runs in total; those waiting for the engine are included
+AT_A_TIME_WITH_STALLED: Final = 64  # concurrent runs in total
 ROOM_SECONDS: Final = 0.1  # between checks whether a run has stalled
 UNAVAILABLE: Final = Backoff(first=0.2, most=5.0)  # after a run that a dependency has prevented
 FAILED: Final = Backoff(first=0.2, most=15.0)  # after a run that has failed
@@ -65,8 +64,7 @@ class Scheduler:
         self._line = Line()
         self._problems = Problems()
         self._lost = Problems()
-        self._numbers = count()
-        self._begun: dict[int, float] = {}  # start times of running ones, by number
+        self._running = ElasticLimit(AT_A_TIME, most=AT_A_TIME_WITH_STALLED, now=now)
         self._changed = threading.Condition(threading.RLock())
 
     def on_committed(self, state: ChainState) -> None:
@@ -140,7 +138,7 @@ class Scheduler:
 
     def run(self, stop: threading.Event) -> None:
         """Run transforms until stopped; running ones are finished."""
-        with ThreadPoolExecutor(MOST, thread_name_prefix="transform") as pool:
+        with ThreadPoolExecutor(AT_A_TIME_WITH_STALLED, thread_name_prefix="transform") as pool:
             while not stop.is_set():
                 taken = self._take()
                 if taken is None:
@@ -159,16 +157,8 @@ class Scheduler:
     def _take(self) -> tuple[int, DatasetId, bool] | None:
         """Take the next due derivative if there is room: its run number, id, and whether it is forced."""
         with self._changed:
-            taken = self._line.take(self._now()) if self._has_room() else None
-            if taken is None:
-                return None
-            number = next(self._numbers)
-            self._begun[number] = self._now()
-            return number, *taken
-
-    def _has_room(self) -> bool:
-        quick = sum(1 for begun in self._begun.values() if self._now() - begun < STALLED)
-        return quick < AT_A_TIME and len(self._begun) < MOST
+            taken = self._line.take(self._now()) if self._running.room() > 0 else None
+            return None if taken is None else (self._running.begin(), *taken)
 
     def _silence(self, dataset: DatasetId) -> Problem | None:
         since = self.underway.silent_since(dataset)
@@ -184,7 +174,7 @@ class Scheduler:
         """Wait until a run may be due."""
         with self._changed:
             due = self._line.next_due()
-            if due is not None and not self._has_room():
+            if due is not None and self._running.room() <= 0:
                 due = max(due, self._now() + ROOM_SECONDS)
             wait = IDLE_SECONDS if due is None else min(due - self._now(), IDLE_SECONDS)
             if wait > 0:
@@ -193,7 +183,7 @@ class Scheduler:
     def _look(self, number: int, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - what `_take` returns
         self._try(dataset, is_forced)
         with self._changed:
-            del self._begun[number]
+            self._running.end(number)
             self._changed.notify_all()
         with suppress(OdfError):  # then it stays in the queue for a later run
             if self._datasets.catalog.by_id(dataset) is None:
