@@ -35,7 +35,7 @@ from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.request_reply import Replies
 from odf_coordinator.api.bus_handlers import Commands
 from odf_ingest.api.bus_handlers import Notices
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.propose import Proposals
@@ -110,13 +110,13 @@ class Ingest:
         self.replies.on_owned(frozenset())
         drafter = Drafter(blobs, world.clock, block_version=3, is_signed=False)
         committer = BatchCommitter(states, drafter, Impatient(self.replies))
-        self.lanes = Lanes(blobs, states, committer, Inline())
+        self.queues = CommitQueues(blobs, states, committer, Inline())
         self.scratch = blobs.scratch  # each process has one of its own
         self.preparer = Preparer(Preprocessor(None, blobs.scratch))  # type: ignore[arg-type]
         reader = PushReader(PushConsumer(world.kafka, world.time.sleep), 1000)
         owned = OwnedSources(
             reading=reader,
-            lanes=self.lanes,
+            queues=self.queues,
             catalog=LocalCatalog(world.home),
             topics=world.kafka,
             limits=Limits(size=1000, delay=0.0),
@@ -125,10 +125,10 @@ class Ingest:
         )
         self.owned = owned
         self.control = SourceControl(
-            lanes=self.lanes, topics=world.kafka, owned=owned, blobs=blobs, request=self.request
+            queues=self.queues, topics=world.kafka, owned=owned, blobs=blobs, request=self.request
         )
         work = Work(
-            lanes=self.lanes,
+            queues=self.queues,
             preparer=self.preparer,
             topics=world.kafka,
             bus=self,  # type: ignore[arg-type]
@@ -138,7 +138,7 @@ class Ingest:
         )
         reader.bind(owned, work)
         self.reader = reader
-        self.notices = Notices(reader, owned, self.lanes)
+        self.notices = Notices(reader, owned, self.queues)
         self.notices.on_owned(frozenset({0}))
         self.reading = Actor(lambda: reader.run(Turns(world.time.sleep)))  # type: ignore[arg-type]
         self.reading.go()
@@ -258,7 +258,7 @@ class World:
         file = ingest.scratch() / "batch"
         file.write_bytes(pushed.value)
         batch = FileBatch(file=file, event_time=Timestamp.from_ms(0), key=key)
-        ingest.lanes.commit(dataset, FileCommit(pushed.source, batch, ingest.preparer))
+        ingest.queues.commit(dataset, FileCommit(pushed.source, batch, ingest.preparer))
 
     def entries(self) -> dict[DatasetId, CatalogEntry]:
         """Return what has a name, each once."""

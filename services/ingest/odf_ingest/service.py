@@ -17,7 +17,7 @@ from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_ingest.api.bus_handlers import Notices, subscriptions
 from odf_ingest.api.grpc_servicer import IngestServicer
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.slice_writer import Drafter
@@ -44,31 +44,31 @@ def build(env: Environment) -> Service:
     _tune_collector()
     replies = Replies(env.bus)
     preparer = Preparer(Preprocessor(env.engine, env.blobs.scratch))
-    lanes = _lanes(env, replies)
+    queues = _queues(env, replies)
     reader = _reader(env)
-    owned = _owned(env, lanes, reader)
-    reader.bind(owned, _work(env, lanes, preparer, reader))
+    owned = _owned(env, queues, reader)
+    reader.bind(owned, _work(env, queues, preparer, reader))
     control = SourceControl(
-        lanes=lanes, topics=env.topics, owned=owned, blobs=env.blobs, request=reader.request
+        queues=queues, topics=env.topics, owned=owned, blobs=env.blobs, request=reader.request
     )
     commands = SourceCommands(control=control, owned=owned, catalog=env.catalog, replies=replies)
     return Service(
         name="ingest",
-        subscriptions=subscriptions(Notices(reader, owned, lanes), commands, replies),
-        grpc=_servicer(env, commands, lanes, preparer, reader).register,
+        subscriptions=subscriptions(Notices(reader, owned, queues), commands, replies),
+        grpc=_servicer(env, commands, queues, preparer, reader).register,
         grpc_address=env.settings.ingest_grpc,
         background=(reader.run, _warm),
     )
 
 
-def _lanes(env: Environment, replies: Replies) -> Lanes:
+def _queues(env: Environment, replies: Replies) -> CommitQueues:
     drafter = Drafter(
         env.blobs,
         env.clock,
         block_version=env.settings.block_version,
         is_signed=env.settings.signed_columns,
     )
-    return Lanes(
+    return CommitQueues(
         env.blobs,
         env.states,
         BatchCommitter(env.states, drafter, Proposals(replies)),
@@ -85,11 +85,11 @@ def _reader(env: Environment) -> PushReader:
     return PushReader(records, env.settings.slice_max_bytes)
 
 
-def _owned(env: Environment, lanes: Lanes, reader: PushReader) -> OwnedSources:
+def _owned(env: Environment, queues: CommitQueues, reader: PushReader) -> OwnedSources:
     settings = env.settings
     return OwnedSources(
         reading=reader,
-        lanes=lanes,
+        queues=queues,
         catalog=env.catalog,
         topics=env.topics,
         limits=Limits(size=settings.slice_max_bytes, delay=settings.slice_max_delay_ms / 1000),
@@ -98,9 +98,9 @@ def _owned(env: Environment, lanes: Lanes, reader: PushReader) -> OwnedSources:
     )
 
 
-def _work(env: Environment, lanes: Lanes, preparer: Preparer, reader: PushReader) -> Work:
+def _work(env: Environment, queues: CommitQueues, preparer: Preparer, reader: PushReader) -> Work:
     return Work(
-        lanes=lanes,
+        queues=queues,
         preparer=preparer,
         topics=env.topics,
         bus=env.bus,
@@ -111,17 +111,17 @@ def _work(env: Environment, lanes: Lanes, preparer: Preparer, reader: PushReader
 
 
 def _servicer(
-    env: Environment, commands: SourceCommands, lanes: Lanes, preparer: Preparer, reader: PushReader
+    env: Environment, commands: SourceCommands, queues: CommitQueues, preparer: Preparer, reader: PushReader
 ) -> IngestServicer:
     owned = commands.owned
     letters = KafkaLetters(env.settings.required("kafka"), prefix=env.settings.kafka_prefix)
     return IngestServicer(
         catalog=env.catalog,
-        lanes=lanes,
+        queues=queues,
         preparer=preparer,
-        drains=Drains(env.topics, lanes, owned, reader),
+        drains=Drains(env.topics, queues, owned, reader),
         owned=owned,
-        rejected=RejectedMessages(lanes=lanes, blobs=env.blobs, letters=letters, bus=env.bus),
+        rejected=RejectedMessages(queues=queues, blobs=env.blobs, letters=letters, bus=env.bus),
         commands=commands,
         clock=env.clock,
         staging=Staging(env.settings.home),

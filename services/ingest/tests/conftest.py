@@ -29,7 +29,7 @@ from odf_common.ports.engine import IsWanted, always
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.request_reply import Replies
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.slice_writer import Drafter
@@ -124,7 +124,7 @@ class Bench:
     blobs: MemoryBlobStore
     refs: MemoryRefStore
     states: ChainStates
-    lanes: Lanes
+    queues: CommitQueues
     preparer: Preparer
     clock: Clock
     pool: ThreadPoolExecutor
@@ -223,6 +223,8 @@ def _bench(dataset: DatasetId, *, is_signed: bool) -> tuple[Bench, ThreadPoolExe
     clock = Clock()
     drafter = Drafter(blobs, clock, block_version=3, is_signed=is_signed)
     pool = ThreadPoolExecutor(4)
-    lanes = Lanes(blobs, states, BatchCommitter(states, drafter, Proposals(coordinator.replies)), pool)
+    queues = CommitQueues(
+        blobs, states, BatchCommitter(states, drafter, Proposals(coordinator.replies)), pool
+    )
     preparer = Preparer(Preprocessor(NoEngine(), blobs.scratch))  # type: ignore[arg-type]
-    return Bench(dataset, coordinator, blobs, refs, states, lanes, preparer, clock, pool), pool
+    return Bench(dataset, coordinator, blobs, refs, states, queues, preparer, clock, pool), pool

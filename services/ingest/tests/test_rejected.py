@@ -12,7 +12,7 @@ from odf_common.errors import NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
 from odf_common.ports.bus import DeadLetter, StoredLetter
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.position import KIND, SourcePosition, TopicPosition
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
@@ -54,7 +54,7 @@ def rejected(make_bench: Any) -> Any:
     """A source that has rejected messages 1, 2, 5 of 8, one of them read twice before it was committed."""
     bench = make_bench()
     letters = Letters(bench.coordinator.letters)
-    made = RejectedMessages(lanes=bench.lanes, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
+    made = RejectedMessages(queues=bench.queues, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
     for offset, reason in ((1, "first"), (1, "first"), (2, "second"), (5, "third"), (9, "not passed yet")):
         bury(bench, offset, reason)
     position = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 8})}).with_rejected(3)
@@ -203,14 +203,14 @@ def test_what_is_rejected_again_after_a_reset_to_the_beginning_is_open_again(rej
 
 def test_what_two_instances_decide_at_the_same_time_is_kept(rejected: Any, monkeypatch: Any) -> None:
     made, letters, bench = rejected
-    lanes = Lanes(bench.blobs, bench.states, cast("Any", None), bench.pool)
-    other = RejectedMessages(lanes=lanes, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
+    queues = CommitQueues(bench.blobs, bench.states, cast("Any", None), bench.pool)
+    other = RejectedMessages(queues=queues, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
     usual, others = bench.blobs.note, list[threading.Thread]()
 
     def note(dataset: DatasetId, name: str) -> str | None:
         """Have the other instance decide while this one does: between reading what was decided and writing it."""
         found: str | None = usual(dataset, name)
-        if not others and name == HANDLED and bench.lanes.lane(dataset).lock.locked():
+        if not others and name == HANDLED and bench.queues.queue(dataset).lock.locked():
             wanted = [Wanted(source="", partition=0, offset=2)]
             others.append(threading.Thread(target=other.drop, args=(dataset, wanted)))
             others[0].start()

@@ -17,7 +17,7 @@ from odf_common.codec.bus import Envelope, body_of, decode
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.ports.bus import FIXED_TOPICS, Bus, DeadLetter, Inbox, OnOwned, Received, Topics
 from odf_common.service import metrics
-from odf_common.service.lanes import Lanes
+from odf_common.service.message_lanes import MessageLanes
 from odf_common.service.retry import keep_trying
 
 log = structlog.stdlib.get_logger(__name__)
@@ -86,7 +86,7 @@ class Reader:
             self._subscription.on_owned(partitions)
 
     def _read(self, inbox: Inbox, stop: threading.Event) -> None:
-        lanes = Lanes(self._take, threads=self._subscription.threads)
+        lanes = MessageLanes(self._take, threads=self._subscription.threads)
         try:
             while not stop.is_set():
                 if lanes.has_room(POLL_SECONDS):

@@ -8,7 +8,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Outgoing, Subscription
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.push.assigned_sources import OwnedSources
 from odf_ingest.push.reader import PushReader
@@ -19,9 +19,9 @@ COMMANDS: Final = 8  # threads for commands; finding a bad message takes a while
 class Notices:
     """Passes changes made elsewhere to the reader."""
 
-    def __init__(self, reader: PushReader, owned: OwnedSources, lanes: Lanes) -> None:
+    def __init__(self, reader: PushReader, owned: OwnedSources, queues: CommitQueues) -> None:
         """All actions run on the reader's thread."""
-        self._lanes = lanes
+        self._queues = queues
         self._reader = reader
         self._owned = owned
 
@@ -31,7 +31,7 @@ class Notices:
             case "committed" if not message.committed.is_derivative:
                 dataset, alias = DatasetId.parse(message.dataset_id), message.committed.alias
                 # This process's own commits need no inspection.
-                if not self._lanes.is_own(dataset, message.committed.head):
+                if not self._queues.is_own(dataset, message.committed.head):
                     self._reader.request(lambda: self._owned.look(dataset, alias))
             case "dataset_removed":
                 gone = DatasetId.parse(message.dataset_id)

@@ -16,7 +16,7 @@ from odf_common.ports.bus import StoredLetter
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.node.v1 import ingest_pb2, ingest_pb2_grpc
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source
 from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target
@@ -37,7 +37,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self,
         *,
         catalog: Catalog,
-        lanes: Lanes,
+        queues: CommitQueues,
         preparer: Preparer,
         drains: Drains,
         owned: OwnedSources,
@@ -49,7 +49,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> None:
         """Staged files are in `staging`; received ones are stored in folders from `scratch`."""
         self._catalog = catalog
-        self._lanes = lanes
+        self._queues = queues
         self._preparer = preparer
         self._drains = drains
         self._owned = owned
@@ -76,7 +76,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             raise InvalidInput(text="a push must start with its header")
         header = first.header
         entry = self._entry(header.ref)
-        source = chosen_source(self._lanes.state(entry.dataset_id), header.source_name)
+        source = chosen_source(self._queues.state(entry.dataset_id), header.source_name)
         folder = self._scratch()
         try:
             file = folder / "batch"
@@ -227,7 +227,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         )
 
         def commit(is_wanted: IsWanted) -> Outcome:
-            return FileCommit(source, batch, self._preparer, is_wanted).commit(self._lanes, entry.dataset_id)
+            return FileCommit(source, batch, self._preparer, is_wanted).commit(self._queues, entry.dataset_id)
 
         outcome = self._pushes.run(
             Target(dataset=entry.dataset_id, source=source, event_time=event_time, size=file.stat().st_size),

@@ -1,4 +1,4 @@
-"""Lanes: commits to one dataset are serialized, whether from topics, files or commands."""
+"""CommitQueues: commits to one dataset are serialized, whether from topics, files or commands."""
 
 import threading
 from concurrent.futures import Executor
@@ -15,8 +15,8 @@ from odf_ingest.commit.committer import Batch, BatchCommitter, Outcome
 from odf_ingest.history.history import DatasetHistory
 
 
-class Lane:
-    """One dataset's lane: ordered tasks, ordered queries, and a lock that every commit holds."""
+class CommitQueue:
+    """One dataset's queue: ordered tasks, ordered queries, and a lock that every commit holds."""
 
     def __init__(
         self, dataset: DatasetId, history: DatasetHistory, pool: Executor, queries: Executor
@@ -30,8 +30,8 @@ class Lane:
         self.committed: Multihash | None = None  # the head after this process's last commit
 
 
-class Lanes:
-    """The lanes of all datasets that this process has used."""
+class CommitQueues:
+    """The queues of all datasets that this process has used."""
 
     def __init__(
         self,
@@ -47,39 +47,39 @@ class Lanes:
         self._committer = committer
         self._pool = pool
         self._queries = queries or pool
-        self._lanes: dict[DatasetId, Lane] = {}
+        self._queues: dict[DatasetId, CommitQueue] = {}
         self._mutex = threading.Lock()
 
-    def lane(self, dataset: DatasetId) -> Lane:
-        """Return the dataset's lane."""
+    def queue(self, dataset: DatasetId) -> CommitQueue:
+        """Return the dataset's queue."""
         with self._mutex:
-            known = self._lanes.get(dataset)
+            known = self._queues.get(dataset)
             if known is None:
-                known = self._lanes[dataset] = Lane(
+                known = self._queues[dataset] = CommitQueue(
                     dataset, self._history(dataset), self._pool, self._queries
                 )
             return known
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop the lane and states of a deleted dataset."""
+        """Drop the queue and states of a deleted dataset."""
         with self._mutex:
-            self._lanes.pop(dataset, None)
+            self._queues.pop(dataset, None)
         self._states.forget(dataset)
 
     @guarded
     def commit(self, dataset: DatasetId, batch: Batch) -> Outcome:
         """Commit the batch; see `BatchCommitter.commit`."""
-        lane = self.lane(dataset)
-        with lane.lock:
-            outcome = self._committer.commit(lambda: self.state(dataset), lane.history, batch)
-            lane.committed = outcome.state.head
+        queue = self.queue(dataset)
+        with queue.lock:
+            outcome = self._committer.commit(lambda: self.state(dataset), queue.history, batch)
+            queue.committed = outcome.state.head
             return outcome
 
     def is_own(self, dataset: DatasetId, head: bytes) -> bool:
         """Return whether the head is from this process's last commit."""
         with self._mutex:
-            lane = self._lanes.get(dataset)
-        return lane is not None and lane.committed is not None and lane.committed.raw == head
+            queue = self._queues.get(dataset)
+        return queue is not None and queue.committed is not None and queue.committed.raw == head
 
     def current(self, dataset: DatasetId) -> ChainState | None:
         """Return the state at the dataset's head; None if it has no blocks."""

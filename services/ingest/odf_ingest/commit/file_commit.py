@@ -11,7 +11,7 @@ from odf_common.errors import InvalidInput, NotFound, StorageUnavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DatasetKind
 from odf_common.ports.engine import QueryNotWanted
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.in_flight import cancelled
 from odf_ingest.commit.position import SourcePosition
@@ -74,10 +74,10 @@ class FileCommit:
         self._require_wanted()
         self._is_proposed = True
 
-    def commit(self, lanes: Lanes, dataset: DatasetId) -> Outcome:
+    def commit(self, queues: CommitQueues, dataset: DatasetId) -> Outcome:
         """Commit the file; raises `NothingCommitted` if storage failed before the proposal."""
         try:
-            return lanes.commit(dataset, self)
+            return queues.commit(dataset, self)
         except StorageUnavailable as error:
             if self._is_proposed:
                 raise

@@ -10,7 +10,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import CatalogEntry
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import (
     SourceGone,
@@ -43,11 +43,11 @@ class Progress:
 class Drains:
     """Waits for sources, read by this or another instance."""
 
-    def __init__(self, topics: Topics, lanes: Lanes, owned: OwnedSources, reader: PushReader) -> None:
+    def __init__(self, topics: Topics, queues: CommitQueues, owned: OwnedSources, reader: PushReader) -> None:
         """Use these parts."""
         self.patience = PATIENCE
         self._topics = topics
-        self._lanes = lanes
+        self._queues = queues
         self._owned = owned
         self._reader = reader
 
@@ -57,7 +57,7 @@ class Drains:
         Raises `SourceWaits` if a source keeps waiting for a message that is not in its topic.
         """
         dataset = entry.dataset_id
-        state = self._lanes.state(dataset)
+        state = self._queues.state(dataset)
         topics = {name: topic for name, topic in entry.push_topics.items() if name in state.push_sources}
         ends = self._ends(topics, self._described(entry, state, topics))
         told = moved = time.monotonic()
@@ -83,7 +83,7 @@ class Drains:
                     raise waits[0]
                 self._hurry(dataset, topics, is_hurried=True)
                 time.sleep(LOOK)
-                state = self._lanes.state(dataset)
+                state = self._queues.state(dataset)
         finally:
             self._hurry(dataset, topics, is_hurried=False)
 

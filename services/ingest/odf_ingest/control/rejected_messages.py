@@ -27,7 +27,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetters, StoredLetter
 from odf_common.ports.store import BlobStore
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
 
@@ -66,16 +66,16 @@ class Settled:
 class RejectedMessages:
     """Lists and settles the rejected messages of datasets."""
 
-    def __init__(self, *, lanes: Lanes, blobs: BlobStore, letters: DeadLetters, bus: Bus) -> None:
+    def __init__(self, *, queues: CommitQueues, blobs: BlobStore, letters: DeadLetters, bus: Bus) -> None:
         """Read `letters`; announce changes over `bus`."""
-        self._lanes = lanes
+        self._queues = queues
         self._blobs = blobs
         self._letters = letters
         self._bus = bus
 
     def count(self, dataset: DatasetId) -> int:
         """Return the number of messages that await a decision."""
-        state = self._lanes.state(dataset)
+        state = self._queues.state(dataset)
         return open_rejects(self._blobs, state, state.push_sources).count
 
     def open(self, dataset: DatasetId, wanted: Sequence[Wanted] = ()) -> Iterator[StoredLetter]:
@@ -83,7 +83,7 @@ class RejectedMessages:
 
         Raises `NotFound` at the end for a wanted message that is not open.
         """
-        state = self._lanes.state(dataset)
+        state = self._queues.state(dataset)
         handled = self._handled(state)
         positions = {name: position_of(state, name) for name in state.push_sources}
         seen: set[Place] = set()
@@ -111,7 +111,7 @@ class RejectedMessages:
             self._mark(dataset, letters)
             return self._settled(dataset, len(letters))
         before = self.count(dataset)
-        self._mark_all(dataset, self._lanes.state(dataset))
+        self._mark_all(dataset, self._queues.state(dataset))
         return self._settled(dataset, before)
 
     def retry(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
@@ -119,7 +119,7 @@ class RejectedMessages:
 
         After a kill between the two, the next retry publishes up to `CHUNK` of them again.
         """
-        state = self._lanes.state(dataset)
+        state = self._queues.state(dataset)
         before = self.count(dataset)
         count = cut = 0
         # A message rejected again is a new message, after all of these.
@@ -136,8 +136,8 @@ class RejectedMessages:
 
     def _mark(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
         """Record durably that these messages were handled."""
-        with self._lanes.lane(dataset).lock, self._blobs.noting(dataset):
-            handled = self._handled(self._lanes.state(dataset))
+        with self._queues.queue(dataset).lock, self._blobs.noting(dataset):
+            handled = self._handled(self._queues.state(dataset))
             for source in {letter.source for letter in letters}:
                 places = [place_of(letter) for letter in letters if letter.source == source]
                 handled = handled.with_places(source, places)
@@ -145,7 +145,7 @@ class RejectedMessages:
 
     def _mark_all(self, dataset: DatasetId, state: ChainState) -> None:
         """Record durably that all messages rejected up to a state of the chain were handled."""
-        with self._lanes.lane(dataset).lock, self._blobs.noting(dataset):
+        with self._queues.queue(dataset).lock, self._blobs.noting(dataset):
             handled = self._handled(state)
             for source, passed in rejected_by_source(state, state.push_sources).items():
                 handled = handled.with_all(source, passed)
@@ -161,7 +161,7 @@ class RejectedMessages:
     def _settled(self, dataset: DatasetId, count: int) -> Settled:
         """Announce what is open now, and return the result."""
         self._renew_reasons(dataset)
-        state = self._lanes.state(dataset)
+        state = self._queues.state(dataset)
         left = open_rejects(self._blobs, state, state.push_sources)
         progress = IngestProgress(rejected=left.count, rejected_reason=left.reason)
         try:
@@ -173,14 +173,14 @@ class RejectedMessages:
 
     def _renew_reasons(self, dataset: DatasetId) -> None:
         """Store for each source the reason of its first open message, if its letter still exists."""
-        state = self._lanes.state(dataset)
+        state = self._queues.state(dataset)
         left = {source for source in state.push_sources if open_rejects(self._blobs, state, (source,)).count}
         first: dict[str, str] = {}
         for letter in self.open(dataset) if left else ():
             first.setdefault(letter.source, letter.reason)
             if left <= first.keys():
                 break
-        with self._lanes.lane(dataset).lock:
+        with self._queues.queue(dataset).lock:
             for source in state.push_sources:
                 if source not in left or source in first:
                     note_reason(self._blobs, dataset, source, first.get(source) if source in left else None)

@@ -13,7 +13,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import BlobStore, CatalogEntry
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.file_commit import chosen_source
 from odf_ingest.commit.position import SourcePosition, TopicPosition
@@ -55,14 +55,14 @@ class SourceControl:
     def __init__(
         self,
         *,
-        lanes: Lanes,
+        queues: CommitQueues,
         topics: Topics,
         owned: OwnedSources,
         blobs: BlobStore,
         request: Callable[[Callable[[], None]], None],
     ) -> None:
         """Use these parts."""
-        self._lanes = lanes
+        self._queues = queues
         self._topics = topics
         self._owned = owned
         self._blobs = blobs
@@ -70,7 +70,7 @@ class SourceControl:
 
     def show(self, entry: CatalogEntry, name: str = "") -> Iterator[SourceView]:
         """Iterate over a dataset's push sources, or the one with this name."""
-        state = self._lanes.state(entry.dataset_id)
+        state = self._queues.state(entry.dataset_id)
         names = [chosen_source(state, name).source_name] if name else sorted(state.push_sources)
         described = self._topics.describe(set(entry.push_topics.values()))
         stuck = self._owned.stuck()
@@ -93,7 +93,7 @@ class SourceControl:
 
         Raises `InvalidInput` for a `start` outside of the topic, `Refused` for a source that is not stopped.
         """
-        state = self._lanes.state(entry.dataset_id)
+        state = self._queues.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
         key = (entry.dataset_id, source)
         topic = entry.push_topics.get(source)
@@ -103,7 +103,7 @@ class SourceControl:
         head = None
         if start:
             move = PositionMove(source=source, topic=topic, now=self._described(topic), start=start)
-            outcome = self._lanes.commit(entry.dataset_id, move)
+            outcome = self._queues.commit(entry.dataset_id, move)
             state, head = outcome.state, outcome.state.head
         self._resumed(key)
         known = position_of(state, source).topics.get(topic)
@@ -114,7 +114,7 @@ class SourceControl:
 
         Raises `SourceStopped` if the source stops for another reason, `Refused` if no message blocks it.
         """
-        source = chosen_source(self._lanes.state(entry.dataset_id), name).source_name
+        source = chosen_source(self._queues.state(entry.dataset_id), name).source_name
         key = (entry.dataset_id, source)
         record = self._owned.record(key)
         search = None if record is None else record.skips
@@ -135,7 +135,7 @@ class SourceControl:
 
     def change(self, entry: CatalogEntry, name: str, changes: Mapping[str, str]) -> str:
         """Store changed settings of a source, which apply from its next batch; return its name."""
-        source = chosen_source(self._lanes.state(entry.dataset_id), name).source_name
+        source = chosen_source(self._queues.state(entry.dataset_id), name).source_name
         settings = load_settings(self._blobs, entry.dataset_id, source).changed(changes)
         save_settings(self._blobs, entry.dataset_id, source, settings)
         return source

@@ -21,7 +21,7 @@ from odf_common.metadata.events import AddPushSource
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest import metrics
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceStopped
 from odf_ingest.prepare.batch import Search
@@ -70,7 +70,7 @@ class OwnedSources:
         self,
         *,
         reading: Reading,
-        lanes: Lanes,
+        queues: CommitQueues,
         catalog: Catalog,
         topics: Topics,
         limits: Limits,
@@ -79,7 +79,7 @@ class OwnedSources:
     ) -> None:
         """Nothing is assigned yet; datasets are inspected on `pool`."""
         self._reading = reading
-        self._lanes = lanes
+        self._queues = queues
         self._catalog = catalog
         self._limits = limits
         self._partition_of = partition_of
@@ -94,7 +94,7 @@ class OwnedSources:
         self._scan_due = self._patrol_due = math.inf
         self._inspector = Inspector(
             catalog=catalog,
-            current=lanes.current,
+            current=queues.current,
             topics=topics,
             pool=pool,
             deliver=lambda found: reading.request(lambda: self.found(found)),
@@ -137,7 +137,7 @@ class OwnedSources:
     def removed(self, dataset: DatasetId) -> None:
         """Drop a removed dataset."""
         self._drop(dataset)
-        self._lanes.forget(dataset)
+        self._queues.forget(dataset)
 
     def reopen(self, source: PushSource, wait: Wait | None = None, search: Search | None = None) -> None:
         """Read a source again from the chain's position; with a `wait`, into a longer batch."""

@@ -1,4 +1,4 @@
-"""Processes a batch of messages: read, commit in its dataset's lane, report."""
+"""Processes a batch of messages: read, commit in its dataset's queue, report."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from odf_common.ports.engine import QueryNotWanted
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.service.retry import keep_trying
 from odf_ingest import metrics
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.errors import (
     HalfMissing,
@@ -48,7 +48,7 @@ class Work:
     def __init__(  # noqa: PLR0913 - all by name
         self,
         *,
-        lanes: Lanes,
+        queues: CommitQueues,
         preparer: Preparer,
         topics: Topics,
         bus: Bus,
@@ -57,7 +57,7 @@ class Work:
         failed: Failed,
     ) -> None:
         """Read batches on `readers`, one ahead of the commit of each dataset."""
-        self._lanes = lanes
+        self._queues = queues
         self._preparer = preparer
         self._topics = topics
         self._bus = bus
@@ -70,16 +70,16 @@ class Work:
     def begin(self, source: PushSource, batch: MessageBatch) -> None:
         """Process a batch in the background; `settled` is set when it is done."""
         source.begun += 1
-        lane = self._lanes.lane(source.dataset)
+        queue = self._queues.queue(source.dataset)
         if source.plan.source.preprocess is None:
             reading = self._readers.submit(self._read, source, source.plan, batch)
-            lane.tasks.submit(lambda: self._settle(source, batch, reading))
+            queue.tasks.submit(lambda: self._settle(source, batch, reading))
         else:
-            # The engine may take long: no other dataset and no lane's thread waits for it.
+            # The engine may take long: no other dataset and no queue's thread waits for it.
             source.querying_since = source.querying_since or time.time()
-            reading = lane.queries.submit(lambda: self._query(source, batch))
+            reading = queue.queries.submit(lambda: self._query(source, batch))
             reading.add_done_callback(
-                lambda read_: lane.tasks.submit(lambda: self._settle(source, batch, read_))
+                lambda read_: queue.tasks.submit(lambda: self._settle(source, batch, read_))
             )
 
     def end(self) -> None:
@@ -89,7 +89,7 @@ class Work:
     def chain_of(self, source: PushSource) -> object:
         """Return the chain's current definition and state of a source; None if it cannot be read."""
         try:
-            return as_of(self._lanes.state(source.dataset), source.name)
+            return as_of(self._queues.state(source.dataset), source.name)
         except OdfError:
             return None
 
@@ -199,7 +199,7 @@ class Work:
 
     def _committed(self, source: PushSource, work: KafkaBatch) -> Outcome:
         try:
-            outcome = self._lanes.commit(source.dataset, work)
+            outcome = self._queues.commit(source.dataset, work)
         except Unavailable as error:
             source.trouble = Trouble.of(error, source.trouble)
             raise

@@ -34,7 +34,7 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_common.ports.store import ObjectKind
-from odf_ingest.commit.commit_queue import Lanes
+from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import Reached
 from odf_ingest.errors import SnapshotRetractsTooMuch
@@ -316,7 +316,7 @@ def check(
     for _ in range(data.draw(st.integers(1, steps))):
         step = data.draw(STEPS, label="step")
         if step == "restart":
-            bench.lanes.forget(bench.dataset)
+            bench.queues.forget(bench.dataset)
         elif step == "reset":
             head, log = data.draw(st.sampled_from(past), label="to")
             bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=head)
@@ -342,7 +342,7 @@ def commit(bench: Any, model: Model, source: Source, records: pa.Table | None, o
     before = len(model.log)
     if records is not None or isinstance(source.strategy, MergeStrategySnapshot):
         model.take(source.strategy, [] if records is None else rows_of(records), ops)
-    outcome = bench.lanes.commit(bench.dataset, TableBatch(source.name, batch))
+    outcome = bench.queues.commit(bench.dataset, TableBatch(source.name, batch))
     added = stored_log(bench)[before:]
     assert outcome.count == len(added)
     assert by_key(added, source.key) == by_key(model.log[before:], source.key)
@@ -363,7 +363,7 @@ def two_sources(make_bench: Any, one: MergeStrategy, other: MergeStrategy) -> An
 
 
 def push(bench: Any, records: pa.Table | None, source: str = "default") -> int:
-    count: int = bench.lanes.commit(bench.dataset, TableBatch(source, records)).count
+    count: int = bench.queues.commit(bench.dataset, TableBatch(source, records)).count
     return count
 
 
@@ -384,7 +384,7 @@ def test_a_ledger_goes_on_beside_a_source_without_its_key(make_bench: Any) -> No
     assert push(bench, a_table(a=[1], b=[1])) == 1
     assert push(bench, a_table(b=[2]), "other") == 1
     assert push(bench, a_table(a=[1, 2], b=[3, 3])) == 1
-    bench.lanes.forget(bench.dataset)
+    bench.queues.forget(bench.dataset)
     assert push(bench, a_table(a=[1, 2, 3], b=[4, 4, 4])) == 1
 
 
@@ -409,7 +409,7 @@ def test_a_key_of_inferred_times_is_known_again(make_bench: Any, unit: str, zone
     for strategy in (MergeStrategyLedger, MergeStrategyUpsertStream, MergeStrategySnapshot):
         bench = make_bench(strategy(primary_key=("at",)), ReadStepNdJson())
         assert [push(bench, records) for _ in range(3)] == [1, 0, 0]
-        bench.lanes.forget(bench.dataset)
+        bench.queues.forget(bench.dataset)
         assert push(bench, records) == 0
 
 
@@ -450,8 +450,8 @@ def test_a_restart_reads_each_slice_once_and_a_batch_after_a_batch_reads_none(
     read: list[Multihash] = []
 
     def restart() -> None:
-        bench.lanes.forget(bench.dataset)
-        history = bench.lanes.lane(bench.dataset).history
+        bench.queues.forget(bench.dataset)
+        history = bench.queues.queue(bench.dataset).history
         path: Callable[[Multihash], Path] = history._slice_path
 
         def counted(name: Multihash) -> Path:
@@ -476,7 +476,9 @@ def test_the_slice_in_memory_is_not_taken_for_that_of_another_process(
     make_bench: Any, strategy: Callable[..., MergeStrategy]
 ) -> None:
     bench = make_bench(strategy(primary_key=("a",)), ReadStepNdJson())
-    other = replace(bench, lanes=Lanes(bench.blobs, bench.states, bench.lanes._committer, bench.pool))
+    other = replace(
+        bench, queues=CommitQueues(bench.blobs, bench.states, bench.queues._committer, bench.pool)
+    )
     push(bench, a_table(a=[1]))
     before = bench.state.head
     push(bench, a_table(a=[2]))

@@ -46,7 +46,7 @@ def push(bench: Any, tmp_path: Path, text: str, *, key: str = "key", source: str
     file = tmp_path / "batch"
     file.write_text(text)
     batch = FileBatch(file=file, event_time=EVENT_TIME, key=key)
-    outcome: Outcome = bench.lanes.commit(bench.dataset, FileCommit(source, batch, bench.preparer))
+    outcome: Outcome = bench.queues.commit(bench.dataset, FileCommit(source, batch, bench.preparer))
     return outcome
 
 
@@ -116,7 +116,7 @@ def test_the_setting_is_for_datasets_that_begin(make_bench: Any, tmp_path: Path,
     bench = make_bench(is_signed=is_signed)
     text = '{"id":1,"v":"a","event_time":"2020-01-01T00:00:00Z"}\n'
     push(bench, tmp_path, text, key="a")
-    drafter = bench.lanes._committer._drafter
+    drafter = bench.queues._committer._drafter
     drafter._is_signed = not is_signed
     push(bench, tmp_path, text, key="b")
     types = [slice_schema(file) for _, file in slice_files(bench)]

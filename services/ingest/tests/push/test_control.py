@@ -33,7 +33,7 @@ def broker() -> Broker:
 
 def control(node: Running) -> SourceControl:
     return SourceControl(
-        lanes=node.bench.lanes,
+        queues=node.bench.queues,
         topics=node.broker,  # type: ignore[arg-type]
         owned=node.owned,
         blobs=node.bench.blobs,
@@ -350,7 +350,7 @@ def instances(node: Running) -> tuple[SourceCommands, Wire]:
     replies.on_owned(frozenset())
     idle = OwnedSources(
         reading=node.reader,
-        lanes=bench.lanes,
+        queues=bench.queues,
         catalog=node.catalog,
         topics=node.broker,  # type: ignore[arg-type]
         limits=Limits(size=1, delay=0),

@@ -38,7 +38,7 @@ def push(
     file.write_text(text)
     batch = FileBatch(file=file, event_time=EVENT_TIME, key=key, is_key_generated=is_key_generated)
     work = FileCommit("default", batch, bench.preparer, is_wanted)
-    return work.commit(bench.lanes, bench.dataset)
+    return work.commit(bench.queues, bench.dataset)
 
 
 def line(number: int, value: str = "a", at: str = "2020-01-01T00:00:00Z") -> str:
@@ -218,7 +218,7 @@ def test_a_lost_reply_does_not_repeat_the_batch(
 def test_snapshots_go_on_from_what_the_slices_hold(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(MergeStrategySnapshot(primary_key=("id",)))
     push(bench, tmp_path, line(1) + line(2), "a")
-    bench.lanes.forget(bench.dataset)
+    bench.queues.forget(bench.dataset)
     push(bench, tmp_path, line(2, "b") + line(3), "b")
     assert bench.values("op", "id", "v")[2:] == [(1, 1, "a"), (2, 2, "a"), (3, 2, "b"), (0, 3, "a")]
 
@@ -228,7 +228,7 @@ def test_a_ledger_knows_its_keys_after_a_restart_and_after_others_wrote(
 ) -> None:
     bench = make_bench(LEDGER)
     push(bench, tmp_path, line(1), "a")
-    bench.lanes.forget(bench.dataset)
+    bench.queues.forget(bench.dataset)
     push(bench, tmp_path, line(1) + line(2), "b")
     bench.propose(SetVocab(event_time_column="event_time"))
     push(bench, tmp_path, line(2) + line(3) + line(1), "c")
@@ -262,5 +262,5 @@ def test_an_event_time_that_no_chain_can_tell_is_refused_and_nothing_is_committe
     pq.write_table(pa.table({"event_time": at, "id": [1]}), tmp_path / "batch")
     batch = FileBatch(file=tmp_path / "batch", event_time=EVENT_TIME, key="key")
     with pytest.raises(InvalidInput, match="years"):
-        bench.lanes.commit(bench.dataset, FileCommit("default", batch, bench.preparer, lambda: True))
+        bench.queues.commit(bench.dataset, FileCommit("default", batch, bench.preparer, lambda: True))
     assert bench.state.head == head

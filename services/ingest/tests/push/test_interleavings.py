@@ -230,7 +230,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
         step = ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP"))
         bench = make_bench(None, step, replace(a_push_source("other"), read=step))
         commits, inspections = Deck(), Deck()
-        bench.lanes._pool = bench.lanes._queries = commits
+        bench.queues._pool = bench.queues._queries = commits
         catalog = MemoryCatalog()
         catalog.add(
             CatalogEntry(
@@ -248,7 +248,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
         made = PushReader(KafkaRecords("none:1"), 200)
         sources = OwnedSources(
             reading=made,
-            lanes=bench.lanes,
+            queues=bench.queues,
             catalog=catalog,
             topics=broker,  # type: ignore[arg-type]
             limits=Limits(size=200, delay=0.0),
@@ -256,7 +256,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
             pool=inspections,
         )
         work = Work(
-            lanes=bench.lanes,
+            queues=bench.queues,
             preparer=bench.preparer,
             topics=broker,  # type: ignore[arg-type]
             bus=bench.coordinator,

@@ -76,7 +76,7 @@ def commit(bench: Any, batch: MessageBatch) -> Outcome:
         read=bench.preparer.messages,
         rejecting=Rejecting(bench.coordinator, bench.blobs),
     )
-    outcome: Outcome = bench.lanes.commit(bench.dataset, work)
+    outcome: Outcome = bench.queues.commit(bench.dataset, work)
     return outcome
 
 

@@ -75,7 +75,7 @@ class Topic:
             read=bench.preparer.messages,
             rejecting=Rejecting(bench.coordinator, bench.blobs),
         )
-        bench.lanes.commit(bench.dataset, work)
+        bench.queues.commit(bench.dataset, work)
         self.next = end
 
     @property
@@ -319,4 +319,4 @@ def test_a_file_without_a_schema_is_refused_by_the_line_that_differs(make_bench:
     file.write_text('{"a":1}\n{"a":2}\n{"a":"x"}\n')
     batch = FileBatch(file=file, event_time=Timestamp.from_ms(0), key="k")
     with pytest.raises(InvalidInput, match="line 3: column a: 'x' is not a value of BIGINT"):
-        bench.lanes.commit(bench.dataset, FileCommit("default", batch, bench.preparer))
+        bench.queues.commit(bench.dataset, FileCommit("default", batch, bench.preparer))

@@ -183,7 +183,7 @@ def running(
     reader = PushReader(broker, size)
     owned = OwnedSources(
         reading=reader,
-        lanes=bench.lanes,
+        queues=bench.queues,
         catalog=catalog,
         topics=broker,  # type: ignore[arg-type]
         limits=Limits(size=size, delay=0.01, most=most),
@@ -191,7 +191,7 @@ def running(
         pool=bench.pool,
     )
     work = Work(
-        lanes=bench.lanes,
+        queues=bench.queues,
         preparer=bench.preparer,
         topics=broker,  # type: ignore[arg-type]
         bus=bench.coordinator,
@@ -203,7 +203,7 @@ def running(
     stop = threading.Event()
     thread = threading.Thread(target=reader.run, args=(stop,))
     thread.start()
-    made = Running(bench, broker, reader, owned, Drains(broker, bench.lanes, owned, reader), catalog)  # type: ignore[arg-type]
+    made = Running(bench, broker, reader, owned, Drains(broker, bench.queues, owned, reader), catalog)  # type: ignore[arg-type]
     try:
         made.ask(lambda: owned.own(frozenset({3})))
         yield made
@@ -412,14 +412,14 @@ def test_a_source_whose_files_cannot_be_used_for_a_while_continues_by_itself(
 ) -> None:
     bench = make_bench()
     faults = [fault, fault]
-    commit = bench.lanes._committer.commit
+    commit = bench.queues._committer.commit
 
     def full(*arguments: object) -> object:
         if faults:
             raise faults.pop()
         return commit(*arguments)
 
-    monkeypatch.setattr(bench.lanes._committer, "commit", full)
+    monkeypatch.setattr(bench.queues._committer, "commit", full)
     with running(bench, broker) as node, capture_logs() as logs:
         broker.logs[TOPIC, 0] += [message(1), message(2)]
         node.wait(lambda: node.ids == [1, 2])

@@ -6,14 +6,14 @@ import pytest
 
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import Received
-from odf_common.service.lanes import Lanes
+from odf_common.service.message_lanes import MessageLanes
 
 
 def message(offset: int, key: bytes = b"a", partition: int = 0) -> Received:
     return Received(topic="t", partition=partition, offset=offset, key=key, value=b"x")
 
 
-def settled(lanes: Lanes, claim: Callable[[], bool]) -> list[tuple[int, int]]:
+def settled(lanes: MessageLanes, claim: Callable[[], bool]) -> list[tuple[int, int]]:
     """Settle until the claim holds; returns the positions that became known."""
     positions: list[tuple[int, int]] = []
     deadline = time.monotonic() + 10
@@ -31,7 +31,7 @@ def test_a_position_waits_for_the_earliest_message_that_is_not_done() -> None:
         if one.key == b"stuck" and held:
             raise Unavailable(what="lock")
 
-    lanes = Lanes(take)
+    lanes = MessageLanes(take)
     for one in (message(0), message(1, b"stuck"), message(2), message(0, partition=1)):
         lanes.put(one)
 
@@ -49,7 +49,7 @@ def test_a_message_is_given_up_after_a_while_and_those_behind_it_with_it() -> No
         tries.append(one.offset)
         raise Unavailable(what="lock")
 
-    lanes = Lanes(take, patience=0.1)
+    lanes = MessageLanes(take, patience=0.1)
     lanes.put(message(0))
     lanes.put(message(1))
 
@@ -60,7 +60,7 @@ def test_a_message_is_given_up_after_a_while_and_those_behind_it_with_it() -> No
 
 
 def test_partitions_that_come_again_are_settled_again() -> None:
-    lanes = Lanes(lambda *_: None)
+    lanes = MessageLanes(lambda *_: None)
     for offset in (5, 6, 5, 6, 7):
         lanes.put(message(offset))
     assert [one.offset for one in lanes.settle()] == [7]
@@ -68,7 +68,7 @@ def test_partitions_that_come_again_are_settled_again() -> None:
 
 def test_no_more_messages_are_taken_than_there_is_room_for() -> None:
     freed = threading.Event()
-    lanes = Lanes(lambda *_: assert_(freed.wait(10)), threads=2, limit=2)
+    lanes = MessageLanes(lambda *_: assert_(freed.wait(10)), threads=2, limit=2)
     lanes.put(message(0, b"a"))
     assert lanes.has_room(0)
     lanes.put(message(1, b"b"))
@@ -86,7 +86,7 @@ def test_what_was_not_begun_when_it_closes_is_not_done() -> None:
         begun.set()
         assert freed.wait(10)
 
-    lanes = Lanes(take, threads=1)
+    lanes = MessageLanes(take, threads=1)
     lanes.put(message(0))
     lanes.put(message(1))
     assert begun.wait(10)
@@ -99,7 +99,7 @@ def test_what_is_no_trouble_of_a_message_is_raised_where_it_is_seen() -> None:
     def take(*_: object) -> None:
         raise ZeroDivisionError
 
-    lanes = Lanes(take, threads=1)
+    lanes = MessageLanes(take, threads=1)
     lanes.put(message(0))
     with pytest.raises(ZeroDivisionError):
         settled(lanes, lambda: False)

@@ -41,7 +41,7 @@ class _Item:
     is_done: bool = False
 
 
-class Lanes:
+class MessageLanes:
     """Handles messages in up to `threads` threads; with 0, in the thread that calls `put`."""
 
     def __init__(
