@@ -1,0 +1,395 @@
+"""Verification of a node's datasets from the chain to the replay, by request and with each commit."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from odf_testing.coordinator import Coordinator
+from odf_testing.damage import flip
+from odf_testing.passing_engine import PassingEngine
+from structlog.testing import capture_logs
+
+from odf_common.codec.bus import envelope
+from odf_common.errors import InvalidQuery, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.engine import Engine, OnProgress
+from odf_common.ports.store import ObjectKind
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
+from odf_common.service.environment import Environment
+from odf_verifier.report import Damage
+from odf_verifier.service import Servicer, build
+from odf_verifier.targets import targets
+from odf_verifier.verification import OnCommit, Scope, Verdict, Verifier
+from odf_verifier.verified import Verified
+
+ROOT = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: NdJson, ddlSchema: [event_time TIMESTAMP, city STRING]}
+      merge: {kind: Append}
+"""
+DERIVATIVE = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: copy
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{datasetRef: cities}]
+      transform: {kind: Sql, engine: spark, query: "SELECT event_time, city FROM cities"}
+"""
+WAIT_SECONDS = 20.0
+FULL, NEW = Scope(), Scope(incremental=True)
+Change = Callable[[TransformRequest, TransformResponseSuccess], TransformResponseSuccess]
+
+
+class OtherEngine(PassingEngine):
+    """Answers as told, once it has done what is asked."""
+
+    change: Change = staticmethod(lambda _, response: response)
+
+    def execute_transform(
+        self, request: TransformRequest, on_progress: OnProgress | None = None
+    ) -> TransformResponseSuccess:
+        return self.change(request, super().execute_transform(request, on_progress))
+
+
+class Node:
+    """A root and a derivative of two transforms, in files, and a verifier of both."""
+
+    def __init__(self, home: Path) -> None:
+        self.engine = OtherEngine()
+        self.coordinator = Coordinator(home=home, engine=self.engine, is_durable=True)
+        self.coordinator.add(ROOT, DERIVATIVE)
+        self.push("Oslo", "Rome")
+        self.push("Lima", minute=1)
+        self.settings = SimpleNamespace(home=home, verify_on_commit=True, verifier_grpc=None)
+        self.verified = Verified(home / "verified")
+
+    def push(self, *cities: str, minute: int = 0) -> None:
+        self.coordinator.push("cities", *cities, minute=minute)
+        self.coordinator.work()
+
+    @property
+    def env(self) -> Environment:
+        node = self.coordinator
+        return cast(
+            "Environment",
+            SimpleNamespace(
+                settings=self.settings,
+                blobs=node.blobs,
+                refs=node.refs,
+                catalog=node.catalog,
+                states=node.states,
+                engine=cast("Engine", self.engine),
+                bus=node.bus,
+            ),
+        )
+
+    def verify(self, ref: str, scope: Scope = FULL) -> Verdict:
+        (target,) = targets(self.env, (ref,), every=False, recursive=False)
+        *_, verdict = Verifier(self.env).verify(target, scope)
+        assert isinstance(verdict, Verdict)
+        return verdict
+
+    def damage(self, ref: str, scope: Scope = FULL) -> list[Damage]:
+        return [problem.kind for problem in self.verify(ref, scope).problems]
+
+    def head(self, ref: str) -> Multihash:
+        return self.coordinator.find(ref).state.head
+
+    def file(self, ref: str, kind: ObjectKind) -> Path:
+        """Return the file of some object."""
+        dataset = self.coordinator.find(ref).id
+        name = min(self.coordinator.blobs.names(dataset, kind), key=str)
+        return self.coordinator.blobs.local_path(dataset, kind, name)
+
+    def is_remembered(self, ref: str, phase: str) -> bool:
+        known = self.coordinator.find(ref)
+        return self.verified.head(known.id, phase) == known.state.head
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with capture_logs():
+        yield Node(tmp_path / "home")
+
+
+def test_every_transform_is_run_again(node: Node) -> None:
+    ran = len(node.engine.requests)
+
+    verdict = node.verify("copy")
+
+    assert (verdict.word, verdict.head) == ("valid", node.head("copy"))
+    assert verdict.tally.transforms == 2
+    again = [replace_paths(request) for request in node.engine.requests[ran:]]
+    assert again == [replace_paths(request) for request in node.engine.requests[:ran]]
+
+
+def replace_paths(request: TransformRequest) -> TransformRequest:
+    """Return a request without the names of scratch files."""
+    inputs = tuple(replace(one, schema_file="") for one in request.query_inputs)
+    return replace(request, query_inputs=inputs, new_checkpoint_path="", new_data_path="")
+
+
+def later_watermark(_: TransformRequest, response: TransformResponseSuccess) -> TransformResponseSuccess:
+    return replace(response, new_watermark=Timestamp.parse("2030-01-01T00:00:00Z"))
+
+
+def other_checkpoint(
+    request: TransformRequest, response: TransformResponseSuccess
+) -> TransformResponseSuccess:
+    Path(request.new_checkpoint_path).write_bytes(b"other")
+    return response
+
+
+def no_checkpoint(request: TransformRequest, response: TransformResponseSuccess) -> TransformResponseSuccess:
+    Path(request.new_checkpoint_path).unlink()
+    return response
+
+
+def no_records(_: TransformRequest, response: TransformResponseSuccess) -> TransformResponseSuccess:
+    return replace(response, new_offset_interval=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (later_watermark, "watermark: declared"),
+        (other_checkpoint, "checkpoint: declared"),
+        (no_checkpoint, "checkpoint: declared"),
+        (no_records, "offsets: declared"),
+    ],
+)
+def test_a_replay_that_differs_in_one_thing_names_it(node: Node, change: Change, what: str) -> None:
+    node.engine.change = change
+
+    problems = node.verify("copy").problems
+
+    assert [problem.kind for problem in problems] == [Damage.REPLAY_MISMATCH] * 2
+    assert all(problem.text.startswith(what) for problem in problems)
+
+
+def test_a_replay_with_other_records_is_a_mismatch(node: Node) -> None:
+    node.engine.columns = ("event_time",)
+
+    problems = node.verify("copy").problems
+
+    assert [problem.kind for problem in problems] == [Damage.REPLAY_MISMATCH] * 2
+    assert all(problem.text.startswith("records: ") for problem in problems)
+
+
+def test_a_query_that_is_refused_now_ends_the_replay(node: Node) -> None:
+    node.engine.failures = [InvalidQuery(text="not any more")]
+
+    (problem,) = node.verify("copy").problems
+
+    assert (problem.kind, problem.text) == (Damage.REPLAY_REFUSED, "not any more")
+
+
+def test_an_input_that_was_lost_is_named(node: Node) -> None:
+    node.file("cities", ObjectKind.DATA).unlink()
+
+    problems = node.verify("copy").problems
+
+    assert [problem.kind for problem in problems] == [Damage.INPUT_MISSING]
+
+
+def test_an_engine_that_is_away_is_no_verdict(node: Node) -> None:
+    node.engine.failures = [Unavailable(what="the engine")]
+    with pytest.raises(Unavailable):
+        node.verify("copy")
+    assert not node.is_remembered("copy", "integrity")
+
+
+def delete(file: Path) -> None:
+    file.unlink()
+
+
+def grow(file: Path) -> None:
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes() + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil", "damage"),
+    [
+        (ObjectKind.DATA, flip, Damage.PHYSICAL_HASH_MISMATCH),
+        (ObjectKind.DATA, grow, Damage.PHYSICAL_HASH_MISMATCH),
+        (ObjectKind.DATA, delete, Damage.OBJECT_MISSING),
+        (ObjectKind.CHECKPOINT, flip, Damage.CHECKPOINT_HASH_MISMATCH),
+        (ObjectKind.CHECKPOINT, delete, Damage.OBJECT_MISSING),
+        (ObjectKind.BLOCK, flip, Damage.BLOCK_HASH_MISMATCH),
+        (ObjectKind.BLOCK, delete, Damage.BLOCK_MISSING),
+    ],
+)
+def test_a_bad_verdict_is_given_again_until_the_damage_is_repaired(
+    node: Node, kind: ObjectKind, spoil: Callable[[Path], None], damage: Damage
+) -> None:
+    file = node.file("copy", kind)
+    kept = file.with_name(".kept")
+    shutil.copy(file, kept)
+    spoil(file)
+
+    assert [node.damage("copy", NEW) for _ in range(2)] == [[damage]] * 2
+    assert not node.is_remembered("copy", "integrity")
+
+    kept.replace(file)
+    assert node.verify("copy", NEW).is_valid
+    assert node.is_remembered("copy", "integrity")
+    assert node.is_remembered("copy", "replay")
+
+
+def test_a_look_at_the_bytes_alone_leaves_the_replay_to_be_done(node: Node) -> None:
+    verdict = node.verify("copy", Scope(replay=False, incremental=True))
+    assert (verdict.word, verdict.tally.transforms) == ("valid", 0)
+    assert node.is_remembered("copy", "integrity")
+    assert not node.is_remembered("copy", "replay")
+
+    assert node.verify("copy", NEW).tally.transforms == 2
+    node.push("Kyiv", minute=2)
+    verdict = node.verify("copy", NEW)
+    assert (verdict.tally.blocks, verdict.tally.transforms) == (1, 1)
+    assert node.verify("copy").tally.transforms == 3
+
+
+def test_a_verdict_on_a_reference_is_not_the_datasets(node: Node) -> None:
+    node.coordinator.references.set("copy@next", "", None)
+    assert node.verify("copy@next").is_valid
+    assert not node.is_remembered("copy", "integrity")
+
+
+class Context:
+    """A caller that listens."""
+
+    def is_active(self) -> bool:
+        return True
+
+
+def answers(node: Node, **request: Any) -> list[pb.VerifyItem]:
+    servicer = Servicer(node.env, Verifier(node.env))
+    return list(servicer.Verify(pb.VerifyRequest(**request), cast("Any", Context())))
+
+
+def test_a_request_is_answered_with_progress_and_a_verdict_for_each_dataset(node: Node) -> None:
+    items = answers(node, all=True)
+
+    verdicts = {item.verdict.dataset: item.verdict for item in items if item.HasField("verdict")}
+    assert {name: verdict.verdict for name, verdict in verdicts.items()} == {
+        "cities": "valid",
+        "copy": "valid",
+    }
+    assert verdicts["copy"].transforms_replayed == 2
+    done = [
+        (item.progress.done, item.progress.total)
+        for item in items
+        if (item.progress.dataset, item.progress.phase) == ("copy", "replay")
+    ]
+    assert done == [(1, 2), (2, 2)]
+
+
+def test_a_request_may_leave_the_replay_out(node: Node) -> None:
+    ran = len(node.engine.requests)
+    (*_, last) = answers(node, refs=["copy"], integrity_only=True)
+    assert (last.verdict.verdict, last.verdict.transforms_replayed) == ("valid", 0)
+    assert len(node.engine.requests) == ran
+
+
+def test_a_dataset_that_cannot_be_judged_now_is_answered_with_why_and_the_others_are_judged(
+    node: Node,
+) -> None:
+    node.engine.failures = [Unavailable(what="the engine", why="it is starting")]
+
+    items = answers(node, refs=["copy", "cities"])
+
+    copy, cities = (item.verdict for item in items if item.HasField("verdict"))
+    assert (copy.verdict, copy.problems[0].kind) == ("failed", "Unavailable")
+    assert "it is starting" in copy.problems[0].text
+    assert cities.verdict == "valid"
+
+
+@contextmanager
+def running(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def await_true(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def tell(node: Node, ref: str, *bodies: Any) -> Any:
+    """Return the service that was told of commits to a dataset."""
+    service = build(node.env)
+    (subscription,) = service.subscriptions
+    for body in bodies or (bus.Committed(),):
+        subscription.handler(envelope(node.coordinator.find(ref).id, body))
+    return service
+
+
+def test_what_is_announced_as_committed_is_verified_and_replayed(node: Node) -> None:
+    service = tell(node, "copy")
+    (background,) = service.background
+
+    with running(background):
+        await_true(lambda: node.is_remembered("copy", "replay"))
+
+    assert node.is_remembered("copy", "integrity")
+
+
+def test_nothing_is_looked_at_when_commits_are_not_to_be_verified(node: Node) -> None:
+    node.settings.verify_on_commit = False
+    service = build(node.env)
+    assert (service.subscriptions, service.background) == ((), ())
+
+
+def test_a_commit_that_is_damaged_is_reported_in_the_log(node: Node) -> None:
+    file = node.file("copy", ObjectKind.DATA)
+    flip(file)
+
+    with capture_logs() as log, running(tell(node, "copy").background[0]):
+        await_true(lambda: bool(log))
+
+    (entry,) = log
+    assert (entry["event"], entry["log_level"]) == ("verification failed", "error")
+    assert (entry["dataset"], entry["kind"]) == ("copy", "physical-hash-mismatch")
+    assert entry["object"] == file.name
+
+
+def test_a_dataset_that_cannot_be_judged_is_put_off_and_the_next_one_is_judged(node: Node) -> None:
+    node.engine.failures = [Unavailable(what="the engine")]
+    on_commit = OnCommit(Verifier(node.env))
+    for target in targets(node.env, ("copy", "cities"), every=False, recursive=False):
+        on_commit.add(target)
+
+    with capture_logs() as log, running(on_commit.run):
+        await_true(lambda: node.is_remembered("cities", "replay"))
+
+    assert [(entry["log_level"], entry["dataset"]) for entry in log] == [("warning", "copy")]
+    assert not node.is_remembered("copy", "integrity")
