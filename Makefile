@@ -89,6 +89,10 @@ up: setup ## start the embedded node in the background
 down: setup ## stop it
 	@odf down
 
+.PHONY: run
+run: setup ## run one service of a running node in this terminal: make run SERVICE=coordinator [DEBUG=1]
+	@python -m odf_common.embedded.foreground $(SERVICE) $(if $(DEBUG),--debug)
+
 .PHONY: lock
 lock: $(STAMPS)/requirements ## write requirements.txt from requirements.in; UPGRADE=--upgrade takes new releases
 	@python -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet uv

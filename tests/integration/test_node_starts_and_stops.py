@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -170,3 +171,22 @@ def _take(inbox: Inbox, seen: dict[str, int]) -> int:
     while (message := inbox.poll(0.2)) is not None:
         seen[decode(message.key, message.value).dataset_id] = message.partition
     return len(seen)
+
+
+def test_a_service_runs_in_the_foreground_until_it_is_interrupted(node: EmbeddedNode) -> None:
+    def state() -> str:
+        return next(part.state for part in node.node.services if part.name == "verifier")
+
+    told = {**child_environment(), "ODF_HOME": str(node.home), "ODF_LOG_LEVEL": "debug"}
+    command = [sys.executable, "-m", "odf_common.embedded.foreground", "verifier"]
+    process = subprocess.Popen(command, env=told, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    node.eventually(lambda: state() == "foreground")
+    second = subprocess.run(command, env=told, capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    assert "verifier" in second.stderr
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does for Ctrl-C
+    assert process.wait(20) == 0, first
+    node.eventually(lambda: state() == "ready")
+    assert json.loads(first)["service"] == "verifier"

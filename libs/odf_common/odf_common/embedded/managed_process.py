@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,10 +36,12 @@ class PartSpec:
     probe: Probe
     prepare: Callable[[], Awaitable[None]] | None = None
     is_service: bool = False
+    is_elsewhere: Callable[[], bool] = lambda: False
+    """Whether another process runs it for now; then it is not started."""
 
 
 class PartProcess:
-    """Keeps a part running. `state` is starting, ready, restarting or stopped."""
+    """Keeps a part running. `state` is starting, ready, restarting, foreground or stopped."""
 
     def __init__(self, spec: PartSpec, logs: Path, on_change: Callable[[], None]) -> None:
         """Nothing runs before `run`. `on_change` is called after each change of state or pid."""
@@ -90,6 +94,12 @@ class PartProcess:
 
     async def _once(self) -> None:
         """Start it, and return when it has exited."""
+        while self.spec.is_elsewhere() and not self._stopping:
+            if self.state != "foreground":
+                self._change("foreground", None)
+            await asyncio.sleep(FIRST_PAUSE)
+        if self.state == "foreground":
+            self._change("restarting", None)
         if self.spec.prepare is not None:
             await self.spec.prepare()
         if self._stopping:
@@ -136,6 +146,25 @@ def _now() -> str:
 def launched(command: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command wrapped so that it dies with this process."""
     return (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command)
+
+
+@contextmanager
+def held_in_foreground(home: Path, name: str) -> Iterator[None]:
+    """Keep the supervisor from starting a part while the block runs; raises `BlockingIOError` if that is held."""
+    file = home / "locks" / f"foreground-{name}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def is_in_foreground(home: Path, name: str) -> bool:
+    """Return whether a part runs in the foreground of some terminal."""
+    try:
+        with held_in_foreground(home, name):
+            return False
+    except BlockingIOError:
+        return True
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:

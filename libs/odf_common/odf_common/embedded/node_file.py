@@ -29,7 +29,7 @@ class NoNode(Unavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One process of the node: `state` is starting, ready, restarting or stopped, since `since` (RFC 3339)."""
+    """One process of the node; `state` is starting, ready, restarting, foreground or stopped, since `since`."""
 
     name: str
     pid: int | None

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from odf_common.embedded.checks import require_free
 from odf_common.embedded.kafka_redis import kafka_part, redis_part
-from odf_common.embedded.managed_process import PartSpec
+from odf_common.embedded.managed_process import PartSpec, is_in_foreground
 from odf_common.embedded.node_file import Node
 from odf_common.embedded.readiness import Probe, grpc_serves, listens
 from odf_common.embedded.tcp_ports import LOOPBACK, allocate
@@ -152,6 +152,7 @@ def _service(
         probe=_probe(name, told),
         prepare=emptied(temporary),
         is_service=name != VIEWS,
+        is_elsewhere=partial(is_in_foreground, told.home, name),
     )
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from odf_common.embedded.managed_process import (
     RESTART,
     PartProcess,
     PartSpec,
+    held_in_foreground,
+    is_in_foreground,
     launched,
     rotate,
 )
@@ -304,3 +308,29 @@ def test_what_a_killed_part_put_aside_is_gone_when_it_starts_again(tmp_path: Pat
         await keeping
 
     run(story)
+
+
+def test_a_part_in_the_foreground_of_a_terminal_is_not_started(tmp_path: Path) -> None:
+    async def story() -> None:
+        kept = part(tmp_path, SLEEP)
+        kept.spec = replace(kept.spec, is_elsewhere=partial(is_in_foreground, tmp_path, "part"))
+        with held_in_foreground(tmp_path, "part"):
+            running = asyncio.create_task(kept.run())
+            await eventually(lambda: kept.state == "foreground")
+            assert kept.pid is None
+        await eventually(lambda: kept.state == "ready")
+        assert kept.pid is not None
+        await kept.stop(1)
+        await running
+
+    run(story)
+
+
+def test_one_terminal_at_a_time_runs_a_part(tmp_path: Path) -> None:
+    with (
+        held_in_foreground(tmp_path, "part"),
+        pytest.raises(BlockingIOError),
+        held_in_foreground(tmp_path, "part"),
+    ):
+        pass
+    assert not is_in_foreground(tmp_path, "part")
