@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "down": "Stop the node.",
     "status": "Show the node's parts, problems and datasets.",
     "config": "Show all settings.",
+    "doctor": "Check this machine and the node.",
     "add": "Create datasets from manifests.",
     "commit": "Append metadata events to a dataset.",
     "list": "List datasets.",

@@ -97,7 +97,7 @@ class PartProcess:
         while self.spec.is_elsewhere() and not self._stopping:
             if self.state != "foreground":
                 self._change("foreground", None)
-            await asyncio.sleep(FIRST_PAUSE)
+            await asyncio.sleep(PROBE_SECONDS)
         if self.state == "foreground":
             self._change("restarting", None)
         if self.spec.prepare is not None:

@@ -60,7 +60,7 @@ def make_plan(
     `PortTaken` and `AddressTaken` if one could not listen.
     """
     modules = _modules(wanted)
-    require_free(_told_addresses(settings, modules))
+    require_free(told_addresses(settings, modules))
     allocated = partial(allocate, settings.home, must_keep=not may_change_ports)
     told = _addressed(settings, allocated)
     base = {**environment, **_variables(told), "PYTHONUNBUFFERED": "1"}
@@ -101,7 +101,7 @@ def _modules(wanted: Sequence[str]) -> Mapping[str, str]:
     return {name: module for name, module in there.items() if name in with_views}
 
 
-def _told_addresses(settings: Settings, modules: Mapping[str, str]) -> Mapping[str, str]:
+def told_addresses(settings: Settings, modules: Mapping[str, str]) -> Mapping[str, str]:
     """Return the configured listen addresses of these services, by variable."""
     fields = [field for name, field in ADDRESSES.items() if name in modules]
     fields += ["sync_http"] if "sync" in modules else []

@@ -1,0 +1,281 @@
+"""What may keep a node from starting or working on this machine, and the remedy: each check on its own, none raises."""
+
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.embedded.checks import (
+    ANSWER_SECONDS,
+    require_connected,
+    require_free,
+    require_home,
+    require_redis,
+)
+from odf_common.embedded.kafka_redis import java, kafka_folder, redis_server
+from odf_common.embedded.node_file import Node, NoNode, read_node
+from odf_common.embedded.plan import installed, told_addresses
+from odf_common.errors import OdfError
+from odf_common.service.settings import Settings, child_environment
+
+OK: Final = "ok"
+WARNING: Final = "warning"
+FAILED: Final = "failed"
+GIB: Final = 1024**3
+JAVA_AT_LEAST: Final = 17
+FREE_AT_LEAST: Final = GIB  # bytes; Kafka alone preallocates some
+FREE_ADVISED: Final = 5 * GIB
+MEMORY_ADVISED: Final = 3 * GIB  # Kafka, Spark and five Python processes
+FILES_AT_LEAST: Final = 4096  # Kafka keeps several files per partition open
+CLOCK_SECONDS: Final = 5.0
+PACKAGES: Final = ("odf-common", "pyspark", "pyarrow", "confluent-kafka", "grpcio")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check found: `state` is ok, warning or failed; `remedy` is empty if it is ok."""
+
+    check: str
+    state: str
+    text: str
+    remedy: str = ""
+
+
+Check = Callable[[Settings, Node | None], Iterator[Finding]]
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Iterate over the findings of all checks, as they are made; takes some seconds."""
+    try:
+        node = read_node(settings.home)
+    except NoNode:
+        node = None
+    for check in CHECKS:
+        try:
+            yield from check(settings, node)
+        except OdfError as error:
+            yield _failed(check.__name__.strip("_"), error)
+        except Exception as error:  # noqa: BLE001 - a check that breaks must not hide the others
+            yield Finding(
+                check=check.__name__.strip("_"), state=FAILED, text=f"the check itself failed: {error!r}"
+            )
+
+
+def _versions(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    del settings, node
+    text = [f"python {sys.version.split()[0]}"]
+    for name in PACKAGES:
+        try:
+            text.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            yield Finding(
+                check="versions", state=FAILED, text=f"{name} is not installed", remedy="run `make setup`"
+            )
+    yield Finding(check="versions", state=OK, text=", ".join(text))
+
+
+def _java(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    del settings, node
+    program = java(child_environment())
+    said = subprocess.run(
+        [program, "-version"], capture_output=True, text=True, check=False, timeout=20
+    ).stderr
+    found = re.search(r'version "(\d+)', said)
+    number = int(found[1]) if found else 0
+    if number < JAVA_AT_LEAST:
+        yield Finding(
+            check="java",
+            state=FAILED,
+            text=f"{program} is version {number or 'unknown'}; Spark and Kafka need {JAVA_AT_LEAST} or later",
+            remedy="install a newer JDK, or set JAVA_HOME to one",
+        )
+    else:
+        yield Finding(check="java", state=OK, text=f"{program}, version {number}")
+
+
+def _programs(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    del node
+    if settings.kafka is None:
+        jars = len(list(kafka_folder().glob("*.jar")))
+        if jars:
+            yield Finding(check="kafka jars", state=OK, text=f"{jars} in {kafka_folder()}")
+        else:
+            yield Finding(
+                check="kafka jars",
+                state=FAILED,
+                text=f"none in {kafka_folder()}",
+                remedy="run `make setup`, which needs Maven (mvn), or set ODF_KAFKA to a cluster of yours",
+            )
+        if not jars and shutil.which("mvn") is None:
+            yield Finding(
+                check="maven",
+                state=FAILED,
+                text="mvn is not on the PATH",
+                remedy="install Maven (Debian: apt-get install maven)",
+            )
+    if settings.redis is None:
+        yield Finding(check="redis-server", state=OK, text=redis_server(child_environment()))
+    yield Finding(check="services", state=OK, text=", ".join(installed()))
+
+
+def _home(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    del node
+    require_home(settings.home)
+    yield Finding(check="home", state=OK, text=f"{settings.home} can be written")
+
+
+def _disk(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    del node
+    for name, folder in (
+        ("disk", _existing(settings.home)),
+        ("temporary files", Path(tempfile.gettempdir())),
+    ):
+        usage = shutil.disk_usage(folder)
+        state = FAILED if usage.free < FREE_AT_LEAST else WARNING if usage.free < FREE_ADVISED else OK
+        text = f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.1f} at {folder}"
+        remedy = (
+            ""
+            if state == OK
+            else "free some space: without it no commit succeeds (see `odf system drop-data`)"
+        )
+        yield Finding(check=name, state=state, text=text, remedy=remedy)
+
+
+def _memory(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    del settings
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    is_short = free < MEMORY_ADVISED and node is None
+    yield Finding(
+        check="memory",
+        state=WARNING if is_short else OK,
+        text=f"{free / GIB:.1f} GiB available",
+        remedy=f"a node takes about {MEMORY_ADVISED // GIB} GiB: stop other programs" if is_short else "",
+    )
+
+
+def _open_files(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    del settings, node
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_short = most not in (-1, resource.RLIM_INFINITY) and most < FILES_AT_LEAST
+    yield Finding(
+        check="open files",
+        state=WARNING if is_short else OK,
+        text="no limit" if most in (-1, resource.RLIM_INFINITY) else f"at most {most} per process",
+        remedy=f"raise the hard limit to {FILES_AT_LEAST} or more (`ulimit -Hn`)" if is_short else "",
+    )
+
+
+def _clock(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    """Compare the clock with the newest head: system time never goes back, so commits would get times in the future."""
+    del node
+    heads = (settings.home / "datasets").glob("*/refs/head")
+    newest = max((file.stat().st_mtime for file in heads), default=0.0)
+    ahead = newest - time.time()
+    if ahead > CLOCK_SECONDS:
+        yield Finding(
+            check="clock",
+            state=FAILED,
+            text=f"the newest commit is {ahead:.0f} s in the future: the clock went back",
+            remedy="set the clock (`timedatectl`); until then commits are given that time",
+        )
+    else:
+        yield Finding(check="clock", state=OK, text=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+
+def _addresses(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    if node is not None:
+        return
+    told = told_addresses(settings, installed())
+    require_free(told)
+    if told:
+        yield Finding(check="addresses", state=OK, text=f"{', '.join(told)}: free")
+
+
+def _kafka(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    address = settings.kafka or (node.kafka if node else None)
+    if address is not None:
+        require_connected("Kafka", "ODF_KAFKA", address, address.split(","))
+        KafkaTopics(address).require_answer(ANSWER_SECONDS)
+        yield Finding(check="kafka", state=OK, text=f"answers at {address}")
+
+
+def _redis(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    address = settings.redis or (node.redis if node else None)
+    if address is not None:
+        require_redis(address)
+        yield Finding(check="redis", state=OK, text=f"accepts connections at {address}")
+
+
+def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    if node is None:
+        yield Finding(
+            check="node", state=OK, text=f"none is running for {settings.home}; `odf up` starts one"
+        )
+        return
+    for part in (*node.services, *node.parts):
+        log = node.home / "logs" / f"{part.name}.log"
+        if part.state not in ("ready", "foreground"):
+            yield Finding(
+                check=part.name,
+                state=FAILED,
+                text=f"{part.state} since {part.since}",
+                remedy=f"see the end of {log}",
+            )
+        elif part.name in node.grpc and (why := _silent(node.grpc[part.name])):
+            yield Finding(
+                check=part.name,
+                state=FAILED,
+                text=f"{part.state}, but it does not answer: {why}",
+                remedy=f"see {log}; kill process {part.pid}, and the node restarts it",
+            )
+        else:
+            yield Finding(check=part.name, state=OK, text=f"{part.state} since {part.since}")
+
+
+def _silent(address: str) -> str:
+    """Return why a service does not answer, empty if it does."""
+    with grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=ANSWER_SECONDS
+            )
+        except grpc.RpcError as error:
+            return str(error.code().name)
+    return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "it is not serving"
+
+
+CHECKS: Final[Sequence[Check]] = (
+    _versions,
+    _java,
+    _programs,
+    _home,
+    _disk,
+    _memory,
+    _open_files,
+    _clock,
+    _addresses,
+    _kafka,
+    _redis,
+    _node,
+)
+
+
+def _failed(check: str, error: OdfError) -> Finding:
+    return Finding(check=check.replace("_", " "), state=FAILED, text=str(error), remedy=error.advice())
+
+
+def _existing(folder: Path) -> Path:
+    return next(parent for parent in (folder, *folder.parents) if parent.exists())

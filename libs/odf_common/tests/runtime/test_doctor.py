@@ -1,0 +1,103 @@
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from odf_common.cli import main as cli
+from odf_common.embedded import doctor
+from odf_common.embedded.doctor import FAILED, OK, WARNING, Finding, examine
+from odf_common.embedded.node_file import Node, Part, write_node
+from odf_common.service.settings import Settings
+
+
+def found(settings: Settings, check: str) -> Finding:
+    (finding,) = [one for one in examine(settings) if one.check == check]
+    return finding
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path)
+
+
+def test_a_sound_machine_has_nothing_that_failed(settings: Settings) -> None:
+    assert [one for one in examine(settings) if one.state == FAILED] == []
+    assert all(one.remedy == "" for one in examine(settings) if one.state == OK)
+
+
+def test_an_old_java_is_named_with_what_is_needed(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    java = found(settings, "java")
+    assert (java.state, "version 11" in java.text, "JAVA_HOME" in java.remedy) == (FAILED, True, True)
+
+
+def test_a_clock_behind_the_newest_commit_is_found(settings: Settings) -> None:
+    head = settings.home / "datasets" / "fed01" / "refs" / "head"
+    head.parent.mkdir(parents=True)
+    head.write_text("f1620")
+    later = time.time() + 3600
+    os.utime(head, (later, later))
+    clock = found(settings, "clock")
+    assert clock.state == FAILED
+    assert "in the future" in clock.text
+
+
+def test_too_little_space_fails_and_little_space_warns(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def free(count: int) -> Callable[[Path], object]:
+        return lambda folder: type("Usage", (), {"free": count, "total": 100 * doctor.GIB})()
+
+    monkeypatch.setattr("shutil.disk_usage", free(doctor.GIB // 2))
+    assert found(settings, "disk").state == FAILED
+    monkeypatch.setattr("shutil.disk_usage", free(2 * doctor.GIB))
+    assert found(settings, "disk").state == WARNING
+
+
+def test_a_configured_server_that_is_down_and_an_address_that_is_taken_are_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = Settings(home=tmp_path, kafka="127.0.0.1:9", verifier_grpc=address)
+        assert "127.0.0.1:9" in found(settings, "kafka").text
+        assert (
+            found(settings, "addresses").text == f"ODF_VERIFIER_GRPC={address}: another process listens there"
+        )
+        assert found(settings, "addresses").remedy
+
+
+def test_parts_of_a_running_node_that_are_down_or_silent_are_named(settings: Settings) -> None:
+    parts = (
+        Part(name="ingest", pid=1, state="ready", since="2026-01-01T00:00:00Z"),
+        Part(name="sync", pid=None, state="restarting", since="2026-01-01T00:00:00Z"),
+    )
+    write_node(Node(home=settings.home, pid=os.getpid(), grpc={"ingest": "127.0.0.1:9"}, services=parts))
+    assert "it does not answer" in found(settings, "ingest").text
+    assert "sync.log" in found(settings, "sync").remedy
+
+
+def test_a_check_that_breaks_hides_no_other(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(settings: Settings, node: Node | None) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(doctor, "CHECKS", (broken, *doctor.CHECKS))
+    first, *others = examine(settings)
+    assert (first.state, "ZeroDivisionError" in first.text) == (FAILED, True)
+    assert others
+
+
+def test_the_command_fails_if_a_check_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ODF_HOME", str(tmp_path / "file" / "home"))
+    assert cli.main(["doctor"]) == 1
+    assert "set ODF_HOME" in capsys.readouterr().out
