@@ -1,4 +1,4 @@
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_threads_that_wait_come_one_after_the_other_and_nothing_is_kept() -> Non
     locks = DatasetLocks(FreeLocks(), 10_000)
     inside, most = 0, 0
 
-    def work() -> None:
+    def work(_: int) -> None:
         nonlocal inside, most
         for _ in range(50):
             with locks.hold(ONE):
@@ -36,10 +36,7 @@ def test_threads_that_wait_come_one_after_the_other_and_nothing_is_kept() -> Non
                 most = max(most, inside)
                 inside -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
 
     assert (most, len(locks)) == (1, 0)

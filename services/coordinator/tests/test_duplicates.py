@@ -1,0 +1,68 @@
+"""A proposal that comes again is told from one that came too late: by place, events and time."""
+
+import pytest
+from odf_testing.builders import AChain, a_chain, a_time
+
+from odf_common.errors import NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.metadata.events import KnownEvent, SetInfo
+from odf_coordinator.commit.duplicates import is_repeat
+
+ONE, TWO, THREE = (SetInfo(description=text) for text in ("one", "two", "three"))
+
+
+@pytest.fixture
+def chain() -> AChain:
+    """A chain on which `ONE` and `TWO` were committed, and `THREE` after them."""
+    return a_chain().add(ONE).add(TWO).add(THREE)
+
+
+def asked(
+    chain: AChain, expected: Multihash | None, *events: KnownEvent, at: int, other: AChain | None = None
+) -> bool:
+    """Ask whether events were committed on `expected`; `at` is the place of their first block."""
+    known = chain.store | (other.store if other else {})
+
+    def read(name: Multihash) -> bytes:
+        if name not in known:
+            raise NotFound(what=str(name))
+        return known[name]
+
+    return is_repeat(read, chain.state.head, expected, events, chain.blocks[at].block.system_time)
+
+
+def test_a_commit_is_found_under_the_blocks_that_came_after_it(chain: AChain) -> None:
+    assert asked(chain, chain.blocks[2].hash, ONE, at=3)
+    assert asked(chain, chain.blocks[4].hash, THREE, at=5)
+
+
+def test_other_events_or_another_time_are_no_repeat(chain: AChain) -> None:
+    before = chain.blocks[2].hash
+    assert not asked(chain, before, TWO, at=3)
+    assert not asked(chain, before, ONE, at=4)
+    assert not asked(chain, before, ONE, TWO, at=3)  # one time for both
+
+
+def test_more_events_than_are_there_are_no_repeat(chain: AChain) -> None:
+    assert not asked(chain, chain.blocks[4].hash, THREE, ONE, at=5)
+
+
+def test_the_same_event_on_another_block_is_no_repeat() -> None:
+    chain = a_chain().add(ONE, TWO)
+    other = a_chain().add(THREE)
+
+    assert chain.blocks[4].block.sequence_number == other.state.sequence_number + 1
+    assert not asked(chain, other.state.head, TWO, at=4, other=other)
+    assert asked(chain, chain.blocks[3].hash, TWO, at=4, other=other)
+
+
+def test_a_whole_chain_may_be_proposed_again(chain: AChain) -> None:
+    seed = chain.blocks[0].block.event
+    assert asked(chain, None, seed, at=0)  # type: ignore[arg-type]
+    assert chain.blocks[0].block.system_time == a_time()
+
+
+@pytest.mark.parametrize("expected", [physical_hash_of(b"unknown")])
+def test_a_block_that_is_unknown_here_has_nothing_after_it(chain: AChain, expected: Multihash) -> None:
+    assert not asked(chain, expected, ONE, at=3)

@@ -1,0 +1,260 @@
+"""What is admitted of chains that another service has stored: what continues ours, whole, and nothing else."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from odf_testing.builders import a_block, a_chain, a_dataset, a_push_source, a_seed, a_time
+from odf_testing.coordinator import Coordinator
+from odf_testing.redis import MemoryLocks
+
+from odf_common.chain.build_blocks import build_blocks
+from odf_common.chain.state import ChainState
+from odf_common.codec.flatbuffers import block_hash, encode_block
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.did import DatasetId
+from odf_common.identity.keys import generate
+from odf_common.metadata.events import KnownEvent, SetInfo
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_coordinator.catalog.registry import Known
+from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused
+
+
+@pytest.fixture
+def locks() -> MemoryLocks:
+    return MemoryLocks(lambda: 0.0)
+
+
+@pytest.fixture
+def node(tmp_path: Path, locks: MemoryLocks) -> Coordinator:
+    return Coordinator(home=tmp_path, locks=locks)
+
+
+@pytest.fixture
+def cities(node: Coordinator, root: str) -> Known:
+    node.add(root)
+    return node.push("cities", "Oslo")
+
+
+def stored(node: Coordinator, past: ChainState, *events: KnownEvent) -> ChainState:
+    """Store blocks on top of a state, as a pull does before it asks for an import."""
+    time = type(past.system_time)(past.system_time.ns + 1_000_000_000)
+    blocks, state = build_blocks(past, events, system_time=time, version=3)
+    for block in blocks:
+        node.blobs.put(past.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
+    return state
+
+
+def forget(node: Coordinator, known: Known) -> None:
+    """Leave only the blocks and objects of a dataset."""
+    node.catalog.remove(known.alias)
+    node.refs.remove(known.id, HEAD, expected=None)
+
+
+def imported(
+    node: Coordinator, dataset: DatasetId, expected: Multihash | None, head: Multihash, alias: str = ""
+) -> Outcome:
+    return node.importer.import_chain(dataset, expected_head=expected, new_head=head, alias=alias)
+
+
+def refused(node: Coordinator, known: Known, outcome: Outcome) -> str:
+    """Return why nothing was imported."""
+    assert isinstance(outcome, Refused), outcome
+    assert node.refs.head(known.id) == known.state.head
+    assert node.find("cities").state == known.state
+    return outcome.text
+
+
+def test_what_continues_the_head_is_imported(node: Coordinator, cities: Known) -> None:
+    after = stored(node, cities.state, SetInfo(description="one"), SetInfo(description="two"))
+
+    outcome = imported(node, cities.id, cities.state.head, after.head)
+
+    assert outcome == Committed(state=after)
+    assert node.find("cities").state == after
+    assert imported(node, cities.id, cities.state.head, after.head) == Committed(state=after, already=True)
+
+
+def test_a_fork_of_our_chain_is_not_imported(node: Coordinator, cities: Known) -> None:
+    fork = stored(node, cities.state, SetInfo(description="theirs"))
+    ours = node.propose(cities, [SetInfo(description="ours")])
+    assert isinstance(ours, Committed)
+    now = node.find("cities")
+
+    why = refused(node, now, imported(node, cities.id, now.state.head, fork.head))
+
+    assert f"is not in the chain of {fork.head}" in why
+    moved = imported(node, cities.id, cities.state.head, fork.head)
+    assert moved == HeadMoved(expected=cities.state.head, head=now.state.head)
+    assert node.find("cities").state == now.state
+
+
+def test_the_head_does_not_go_back(node: Coordinator, cities: Known) -> None:
+    now = node.push("cities", "Rome", minute=1)
+
+    refused(node, now, imported(node, cities.id, now.state.head, cities.state.head))
+
+
+def test_a_chain_whose_head_is_not_stored_is_not_imported(node: Coordinator, cities: Known) -> None:
+    unknown = block_hash(b"unknown")
+
+    assert "is missing" in refused(node, cities, imported(node, cities.id, cities.state.head, unknown))
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("loss", ["removed", "cut"])
+def test_a_chain_without_its_objects_is_not_imported(
+    node: Coordinator, cities: Known, is_new: bool, loss: str
+) -> None:
+    before = {*node.blobs.names(cities.id, ObjectKind.DATA)}
+    after = stored(node, cities.state, *node.ingest_events(cities, ["Rome"], 1))
+    (name,) = {*node.blobs.names(cities.id, ObjectKind.DATA)} - before
+    node.blobs.remove(cities.id, ObjectKind.DATA, [name])
+    if loss == "cut":
+        node.blobs.put(cities.id, ObjectKind.DATA, name, b"cut")
+    if is_new:
+        forget(node, cities)
+
+    outcome = imported(
+        node, cities.id, None if is_new else cities.state.head, after.head, "copy" if is_new else ""
+    )
+
+    assert isinstance(outcome, Refused)
+    assert outcome.code == "ObjectMissing"
+    assert node.refs.head(cities.id) == (None if is_new else cities.state.head)
+    assert node.catalog.by_alias("copy") is None
+
+
+def test_a_chain_of_another_dataset_is_not_imported(node: Coordinator) -> None:
+    chain = a_chain(a_seed(dataset=a_dataset("theirs")), a_push_source())
+    ours = a_dataset("ours")
+    for block in chain.blocks:
+        node.blobs.put(ours, ObjectKind.BLOCK, block.hash, block.raw)
+
+    outcome = imported(node, ours, None, chain.state.head, "copy")
+
+    assert isinstance(outcome, Refused)
+    assert f"the chain belongs to {a_dataset('theirs')}, not to {ours}" in outcome.text
+    assert node.refs.head(ours) is None
+    assert node.catalog.by_alias("copy") is None
+
+
+def test_a_chain_that_breaks_a_rule_is_not_imported(node: Coordinator, cities: Known) -> None:
+    late = encode_block(a_block(cities.state, SetInfo(description="x"), system_time=a_time(-(10**9))), 3)
+    node.blobs.put(cities.id, ObjectKind.BLOCK, block_hash(late), late)
+
+    outcome = imported(node, cities.id, cities.state.head, block_hash(late))
+
+    assert "system_time_never_decreases" in refused(node, cities, outcome)
+
+
+def test_a_new_dataset_needs_a_name_of_its_own(node: Coordinator, cities: Known, root: str) -> None:
+    forget(node, cities)
+    outcome = imported(node, cities.id, None, cities.state.head)
+    assert isinstance(outcome, Refused)
+    assert "needs a name" in outcome.text
+
+    node.add(root)
+    taken = imported(node, cities.id, None, cities.state.head, "Cities")
+    assert isinstance(taken, Refused)
+    assert taken.code == "AlreadyExists"
+    assert node.refs.head(cities.id) is None
+
+
+def test_a_new_dataset_is_announced_once_it_has_its_name(node: Coordinator, cities: Known) -> None:
+    forget(node, cities)
+    named: list[str] = []
+
+    def listen(state: ChainState) -> None:
+        entry = node.catalog.by_id(state.dataset_id)
+        named.append("" if entry is None else entry.alias)
+
+    node.committer.listen(listen)
+    imported(node, cities.id, None, cities.state.head, "copy")
+
+    assert named[-1] == "copy"
+
+
+def test_a_name_is_taken_after_the_head_has_moved(
+    node: Coordinator, cities: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget(node, cities)
+    heads: list[Multihash | None] = []
+    add = node.catalog.add
+
+    def noted(entry: CatalogEntry) -> None:
+        heads.append(node.refs.head(cities.id))
+        add(entry)
+
+    monkeypatch.setattr(node.catalog, "add", noted)
+    imported(node, cities.id, None, cities.state.head, "copy")
+
+    assert heads == [cities.state.head]
+
+
+def held_while_moving(node: Coordinator, locks: MemoryLocks, act: Callable[[], object]) -> list[bool]:
+    """Return for each move of a reference whether its dataset was locked; afterwards none is."""
+    was_held: list[bool] = []
+    move = node.refs.compare_and_set
+
+    def noted(dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD) -> None:
+        was_held.append(dataset in locks.held)
+        move(dataset, expected=expected, new=new, ref=ref)
+
+    node.refs.compare_and_set = noted  # type: ignore[method-assign]
+    act()
+    assert locks.held == {}
+    return was_held
+
+
+def test_a_dataset_is_locked_while_its_references_move_and_free_afterwards(
+    node: Coordinator, cities: Known, locks: MemoryLocks
+) -> None:
+    after = stored(node, cities.state, SetInfo(description="x"))
+
+    def act() -> None:
+        node.references.set("cities@next", "", None)
+        imported(node, cities.id, cities.state.head, after.head)
+        node.propose(node.find("cities"), [SetInfo(description="y")])
+
+    assert held_while_moving(node, locks, act) == [True] * 3
+
+
+def test_a_dataset_is_free_after_a_refusal_too(node: Coordinator, cities: Known, locks: MemoryLocks) -> None:
+    def act() -> None:
+        assert isinstance(node.propose(cities, []), Refused)
+        imported(node, cities.id, cities.state.head, block_hash(b"unknown"))
+
+    assert held_while_moving(node, locks, act) == []
+
+
+def test_a_seed_of_another_dataset_is_not_committed(node: Coordinator) -> None:
+    key = generate()
+    node.keys.save(key)
+
+    outcome = node.committer.commit(
+        key.dataset_id,
+        expected_head=None,
+        events=[a_seed(dataset=a_dataset("other"))],
+        system_time=node.clock.now(),
+    )
+
+    assert isinstance(outcome, Refused)
+    assert f"the seed of {key.dataset_id} names {a_dataset('other')}" in outcome.text
+    assert node.refs.head(key.dataset_id) is None
+
+
+def test_listeners_hear_of_a_head_after_it_has_moved_and_never_of_a_reference(
+    node: Coordinator, cities: Known
+) -> None:
+    heard: list[tuple[Multihash, Multihash | None]] = []
+    node.committer.listen(lambda state: heard.append((state.head, node.refs.head(cities.id))))
+
+    node.references.set("cities@next", "", None)
+    node.changing.commit_event("cities@next", SetInfo(description="staged"))
+    assert heard == []
+    assert node.find("cities").state == cities.state
+
+    after = node.push("cities", "Rome", minute=1).state.head
+    assert heard == [(after, after)]
