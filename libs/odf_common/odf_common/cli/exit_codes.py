@@ -1,6 +1,15 @@
-"""What the `odf` command's exit codes mean."""
+"""How the `odf` command exits: its codes, and Ctrl-C, which exits with 130 even while Python is importing modules.
 
+An interrupt raised as an exception during an import may print a traceback or get lost, so the process exits at once
+instead. This module imports nothing slow itself.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from types import FrameType
 from typing import Self
 
 
@@ -22,3 +31,21 @@ class ExitCode(IntEnum):
         code._value_ = value
         code.meaning = meaning
         return code
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Let Ctrl-C exit the process at once in this block, unless it is ignored or has another handler."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _abort)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _abort(_number: int, _frame: FrameType | None) -> None:
+    os.write(2, b"\naborted\n")
+    os._exit(ExitCode.ABORTED)

@@ -9,8 +9,7 @@ from typing import Final
 
 import click
 
-from odf_common.cli.entrypoint import importing
-from odf_common.cli.exit_codes import ExitCode
+from odf_common.cli.exit_codes import ExitCode, importing
 from odf_common.errors import OdfError, VerificationFailed
 
 PACKAGE: Final = "odf_common.cli.commands"
