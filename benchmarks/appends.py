@@ -27,7 +27,7 @@ from odf_common.identity.keys import generate
 from odf_common.metadata.events import AddData, DataSlice, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.ownership import KeyFolder, Owners
+from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import Committed
 
@@ -55,7 +55,7 @@ class Store:
         """Begin empty."""
         self.blobs = LocalBlobStore(home)
         self.refs = LocalRefStore(home)
-        self._keys = KeyFolder(home / "keys")
+        self._keys = KeyStore(home / "keys")
         self._catalog = LocalCatalog(home)
         self._redis = redis
         self._slice = physical_hash_of(SLICE)
@@ -63,7 +63,7 @@ class Store:
     def committer(self) -> Committer:
         """Return a committer that has just started."""
         states = ChainStates(self.blobs, self.refs, RedisStateCache(self._redis))
-        owners = Owners(keys=self._keys, catalog=self._catalog)
+        owners = OwnershipCheck(keys=self._keys, catalog=self._catalog)
         return Committer(
             blobs=self.blobs,
             refs=self.refs,

@@ -25,12 +25,12 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import FreeLocks, SystemClock
-from odf_coordinator.catalog.ownership import KeyFolder, Owners
-from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.head_publisher import Publisher
 from odf_coordinator.commit.outcomes import require_committed
-from odf_coordinator.definitions.create import Adding
+from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.transforms.runner import Step, Transformer
@@ -105,7 +105,7 @@ class Coordinator:
         """Keep everything in a folder."""
         self.blobs, refs, catalog = LocalBlobStore(home), LocalRefStore(home), LocalCatalog(home)
         states = ChainStates(self.blobs, refs, NoStateCache())
-        keys = KeyFolder(home / "keys")
+        keys = KeyStore(home / "keys")
         self.clock = SystemClock()
         self.datasets = Datasets(catalog=catalog, states=states, blobs=self.blobs, refs=refs)
         self.committer = Committer(
@@ -113,7 +113,7 @@ class Coordinator:
             refs=refs,
             states=states,
             locks=FreeLocks(),
-            require_owned=Owners(keys=keys, catalog=catalog).require,
+            require_owned=OwnershipCheck(keys=keys, catalog=catalog).require,
         )
         claims = Claims(
             datasets=self.datasets,
@@ -123,7 +123,7 @@ class Coordinator:
             publisher=Publisher(bus=FakeBus(), catalog=catalog),
             keys=keys,
         )
-        self.adding = Adding(
+        self.creator = DatasetCreator(
             datasets=self.datasets,
             committer=self.committer,
             claims=claims,
@@ -173,12 +173,12 @@ class Pair:
         assert step is not None, "each push gives records"
         return seconds, step
 
-    def _known(self, dataset: DatasetId) -> Known:
+    def _known(self, dataset: DatasetId) -> DatasetHandle:
         known = self.coordinator.datasets.by_id(dataset)
         assert known is not None, "datasets are added and stay"
         return known
 
-    def _events(self, known: Known) -> list[KnownEvent]:
+    def _events(self, known: DatasetHandle) -> list[KnownEvent]:
         blobs, state = self.coordinator.blobs, known.state
         table = with_system_columns(
             departures(self.blocks),
@@ -209,7 +209,7 @@ def add(coordinator: Coordinator, name: str, query: str) -> Pair:
     """Make a root and a derivative of it; `query` reads `flights`."""
     root = _ROOT.format(name=f"{name}.root", columns=", ".join(COLUMNS))
     derived = _DERIVATIVE.format(name=name, root=f"{name}.root", query=query)
-    coordinator.adding.add(
+    coordinator.creator.add(
         [
             Manifest(name="root.yaml", text=root.encode()),
             Manifest(name="derived.yaml", text=derived.encode()),

@@ -34,7 +34,7 @@ from odf_common.ports.bus import PARTITIONS
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 from odf_coordinator.api.grpc_servicer import Servicer
-from odf_coordinator.catalog.partitions import Ownership
+from odf_coordinator.catalog.partitions import PartitionOwnership
 
 Row = dict[str, object]
 FEW: Final = 500
@@ -84,7 +84,7 @@ def _measured(count: int) -> dict[str, float]:
 def _restarted(node: Coordinator, count: int) -> dict[str, float]:
     """Return how long it takes until all heads are announced and all derivatives looked at; then what idling costs."""
     node.committer.listen(node.publisher.announce)
-    ownership = Ownership(datasets=node.datasets, keys=node.keys, tell=node.committer.tell)
+    ownership = PartitionOwnership(datasets=node.datasets, keys=node.keys, tell=node.committer.announce)
     stop = threading.Event()
     works = (ownership.run, node.publisher.run, node.scheduler.run, node.scheduler.run)
     threads = [threading.Thread(target=work, args=(stop,)) for work in works]

@@ -175,13 +175,13 @@ class Node(RuleBasedStateMachine):
         others = {alias.lower() for one, alias in self.named.items() if one != dataset}
         must = name.lower() not in others
         doubts = (("rename", dataset, name),)
-        if self.act(lambda node: node.changing.rename(str(dataset), name), fate, doubts, must=must):
+        if self.act(lambda node: node.editor.rename(str(dataset), name), fate, doubts, must=must):
             assert self.named[dataset] == name
 
     def delete(self, pick: int, fate: Fate) -> None:
         dataset = self.chosen(pick)
         doubts = (("delete", dataset),)
-        if self.act(lambda node: node.changing.delete(str(dataset)), fate, doubts, must=True):
+        if self.act(lambda node: node.editor.delete(str(dataset)), fate, doubts, must=True):
             assert dataset not in self.named
 
     def reset(self, pick: int, back: int, fate: Fate) -> None:
@@ -190,7 +190,7 @@ class Node(RuleBasedStateMachine):
         heads = self.expected[dataset].heads
         target = heads[back % len(heads)]
         self.act(
-            lambda node: node.changing.reset(str(dataset), target),
+            lambda node: node.editor.reset(str(dataset), target),
             fate,
             (("reset", dataset, target),),
             must=self.is_in_chain(dataset, target),

@@ -15,26 +15,26 @@ from odf_common.service.environment import Environment
 from odf_common.service.run import Service, Subscription
 from odf_coordinator.api.bus_handlers import Commands, Notifications
 from odf_coordinator.api.grpc_servicer import Parts, register
-from odf_coordinator.catalog.ownership import KeyFolder, Owners
-from odf_coordinator.catalog.partitions import Ownership
+from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
+from odf_coordinator.catalog.partitions import PartitionOwnership
 from odf_coordinator.catalog.problems import Problems
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.committer import Committer, Sign
 from odf_coordinator.commit.head_publisher import Publisher
-from odf_coordinator.definitions.create import Adding
+from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.lifecycle.collector import Collector
-from odf_coordinator.operations.drop_data import Dropping
+from odf_coordinator.operations.drop_data import DataDropper
 from odf_coordinator.operations.import_chain import Importer
 from odf_coordinator.operations.ingest_client import IngestClient
-from odf_coordinator.operations.modify import Changing
-from odf_coordinator.operations.pull import Pulling
-from odf_coordinator.operations.read import Reading
-from odf_coordinator.operations.rebuild_data import Rebuilding
+from odf_coordinator.operations.modify import DatasetEditor
+from odf_coordinator.operations.pull import Puller
+from odf_coordinator.operations.read import RecordReader
+from odf_coordinator.operations.rebuild_data import DataRebuilder
 from odf_coordinator.operations.references import References
-from odf_coordinator.operations.rollback import Diverged
+from odf_coordinator.operations.rollback import DerivativeRollback
 from odf_coordinator.storage.slice_index import Slices
-from odf_coordinator.transforms.progress import Underway
+from odf_coordinator.transforms.progress import RunningTransforms
 from odf_coordinator.transforms.runner import Transformer
 from odf_coordinator.transforms.scheduler import Scheduler
 
@@ -46,22 +46,22 @@ NOTICES: Final = 8  # threads for notifications of commits by other instances
 
 def build(env: Environment) -> Service:
     """Wire the coordinator."""
-    keys = KeyFolder(env.settings.home / "keys")
+    keys = KeyStore(env.settings.home / "keys")
     datasets = Datasets(
-        catalog=env.catalog, states=env.states, blobs=env.blobs, refs=env.refs, is_ours=keys.has
+        catalog=env.catalog, states=env.states, blobs=env.blobs, refs=env.refs, has_key=keys.has
     )
-    committer = _committer(env, Owners(keys=keys, catalog=env.catalog), datasets.waits)
+    committer = _committer(env, OwnershipCheck(keys=keys, catalog=env.catalog), datasets.waits)
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
-    ownership = Ownership(datasets=datasets, keys=keys, tell=committer.tell)
+    ownership = PartitionOwnership(datasets=datasets, keys=keys, tell=committer.announce)
     transformer = Transformer(
         datasets=datasets,
         committer=committer,
         engine=env.engine,
         blobs=env.blobs,
         clock=env.clock,
-        underway=Underway(publisher.working),
+        underway=RunningTransforms(publisher.working),
     )
-    scheduler = Scheduler(datasets=datasets, transformer=transformer, is_ours=ownership.is_ours)
+    scheduler = Scheduler(datasets=datasets, transformer=transformer, is_assigned=ownership.is_assigned)
     committer.listen(publisher.announce)
     committer.listen(scheduler.on_committed)
     claims = Claims(
@@ -72,7 +72,7 @@ def build(env: Environment) -> Service:
         publisher=publisher,
         keys=keys,
     )
-    adding = Adding(
+    creator = DatasetCreator(
         datasets=datasets,
         committer=committer,
         claims=claims,
@@ -83,7 +83,7 @@ def build(env: Environment) -> Service:
     collector = Collector(catalog=env.catalog, claims=claims, staging=Staging(env.settings.home))
     ingest = IngestClient(env.settings.ingest_grpc)
     importer = Importer(datasets=datasets, refs=env.refs, committer=committer, claims=claims)
-    parts = _parts(adding, importer, scheduler, ingest)
+    parts = _parts(creator, importer, scheduler, ingest)
     return Service(
         name="coordinator",
         subscriptions=_subscriptions(importer, ownership, parts),
@@ -93,7 +93,7 @@ def build(env: Environment) -> Service:
     )
 
 
-def _committer(env: Environment, owners: Owners, waits: Problems) -> Committer:
+def _committer(env: Environment, owners: OwnershipCheck, waits: Problems) -> Committer:
     key = node_key(env.settings.home / "keys")
     log.info("node key", signer=str(SignerId.of_key(key)), signs_blocks=env.settings.sign_blocks)
     return Committer(
@@ -113,10 +113,12 @@ def _signing(key: PrivateKey) -> Sign:
     return lambda block: encode_signature(sign_block(key, block))
 
 
-def _subscriptions(importer: Importer, ownership: Ownership, parts: Parts) -> tuple[Subscription, ...]:
+def _subscriptions(
+    importer: Importer, ownership: PartitionOwnership, parts: Parts
+) -> tuple[Subscription, ...]:
     commands = Commands(committer=importer.committer, importer=importer).handle
     notifications = Notifications(
-        scheduler=parts.scheduler, datasets=parts.datasets, slices=parts.reading.slices
+        scheduler=parts.scheduler, datasets=parts.datasets, slices=parts.record_reader.slices
     ).handle
     return (
         Subscription(
@@ -126,26 +128,26 @@ def _subscriptions(importer: Importer, ownership: Ownership, parts: Parts) -> tu
     )
 
 
-def _parts(adding: Adding, importer: Importer, scheduler: Scheduler, ingest: IngestClient) -> Parts:
-    datasets, keys = adding.datasets, adding.keys
-    changing = Changing(datasets=datasets, committer=adding.committer, adding=adding)
+def _parts(creator: DatasetCreator, importer: Importer, scheduler: Scheduler, ingest: IngestClient) -> Parts:
+    datasets, keys = creator.datasets, creator.keys
+    editor = DatasetEditor(datasets=datasets, committer=creator.committer, creator=creator)
     return Parts(
         datasets=datasets,
-        adding=adding,
-        changing=changing,
+        creator=creator,
+        editor=editor,
         references=References(
-            datasets=datasets, refs=importer.refs, importer=importer, adding=adding, keys=keys
+            datasets=datasets, refs=importer.refs, importer=importer, creator=creator, keys=keys
         ),
-        reading=Reading(datasets=datasets, slices=Slices(datasets), engine=adding.engine),
-        pulling=Pulling(
+        record_reader=RecordReader(datasets=datasets, slices=Slices(datasets), engine=creator.engine),
+        puller=Puller(
             datasets=datasets,
             scheduler=scheduler,
-            changing=changing,
+            editor=editor,
             ingest=ingest,
             keys=keys,
-            diverged=Diverged(datasets=datasets, adding=adding, keys=keys),
-            rebuilding=Rebuilding(datasets=datasets, committer=adding.committer, engine=adding.engine),
+            rollback=DerivativeRollback(datasets=datasets, creator=creator, keys=keys),
+            rebuilder=DataRebuilder(datasets=datasets, committer=creator.committer, engine=creator.engine),
         ),
         scheduler=scheduler,
-        dropping=Dropping(datasets=datasets, committer=adding.committer, engine=adding.engine),
+        dropper=DataDropper(datasets=datasets, committer=creator.committer, engine=creator.engine),
     )

@@ -81,7 +81,7 @@ def test_each_step_is_told_the_schema_of_its_records(widened: Coordinator) -> No
 def test_a_column_that_an_input_gains_comes_into_what_selects_all(widened: Coordinator) -> None:
     widened.work()
 
-    table = widened.reading.tail("cities.copy", 9)
+    table = widened.record_reader.tail("cities.copy", 9)
     assert table["population"].to_pylist() == [None, None, 10, 3]
     known = widened.find("cities.copy")
     schemas = [
@@ -100,7 +100,7 @@ def test_a_query_that_names_its_columns_stays_as_it_is(widened: Coordinator) -> 
 
     widened.work()
 
-    assert widened.reading.tail("cities.copy", 9).column_names[4:] == ["city"]
+    assert widened.record_reader.tail("cities.copy", 9).column_names[4:] == ["city"]
     assert widened.find("cities.copy").state.last_offset == 3
 
 

@@ -4,7 +4,7 @@ from odf_common.codec.bus import Body, envelope
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.keys import generate
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_coordinator.views.table import Board
+from odf_coordinator.views.table import DatasetTable
 
 DATASET = generate().dataset_id
 HEAD = physical_hash_of(b"head")
@@ -17,15 +17,15 @@ def committed(last_offset: int | None, *, number: int = 1) -> bus.Committed:
 
 
 def test_a_row_has_what_was_said_last() -> None:
-    board = Board()
-    board.committed(str(DATASET), committed(None), now=None)
+    table = DatasetTable()
+    table.committed(str(DATASET), committed(None), now=None)
 
-    board.see(envelope(DATASET, committed(9, number=2)), 100.0)
-    board.see(envelope(DATASET, bus.IngestProgress(source_name="a", lag=3)), 100.0)
+    table.see(envelope(DATASET, committed(9, number=2)), 100.0)
+    table.see(envelope(DATASET, bus.IngestProgress(source_name="a", lag=3)), 100.0)
     told = bus.IngestProgress(source_name="b", lag=4, rejected=2, rejected_reason="is empty")
-    board.see(envelope(DATASET, told), 100.0)
+    table.see(envelope(DATASET, told), 100.0)
 
-    (row,) = board.rows(100.0)
+    (row,) = table.rows(100.0)
     assert row == {
         "dataset_id": str(DATASET),
         "alias": "cities",
@@ -44,29 +44,29 @@ def test_a_row_has_what_was_said_last() -> None:
 
 @pytest.mark.parametrize("end", [bus.TransformProgress(), committed(9, number=2)])
 def test_a_row_has_what_the_engine_does_until_that_ends(end: Body) -> None:
-    board = Board()
-    board.committed(str(DATASET), committed(None), now=None)
-    board.see(envelope(DATASET, bus.TransformProgress(stage="computing", rows=3, total=5)), 100.0)
-    (row,) = board.rows(100.0)
+    table = DatasetTable()
+    table.committed(str(DATASET), committed(None), now=None)
+    table.see(envelope(DATASET, bus.TransformProgress(stage="computing", rows=3, total=5)), 100.0)
+    (row,) = table.rows(100.0)
     assert (row["stage"], row["rows"], row["total"]) == ("computing", 3, 5)
-    board.see(envelope(DATASET, end), 101.0)
-    (row,) = board.rows(101.0)
+    table.see(envelope(DATASET, end), 101.0)
+    (row,) = table.rows(101.0)
     assert (row["stage"], row["rows"], row["total"]) == (None, 0, 0)
 
 
 def test_throughput_is_that_of_the_last_minute() -> None:
-    board = Board()
-    board.committed(str(DATASET), committed(599), now=None)
-    board.see(envelope(DATASET, committed(1199, number=2)), 100.0)
+    table = DatasetTable()
+    table.committed(str(DATASET), committed(599), now=None)
+    table.see(envelope(DATASET, committed(1199, number=2)), 100.0)
 
-    assert [row["records_per_second"] for row in board.rows(159.0)] == [10.0]
-    assert [row["records_per_second"] for row in board.rows(160.0)] == [0.0]
+    assert [row["records_per_second"] for row in table.rows(159.0)] == [10.0]
+    assert [row["records_per_second"] for row in table.rows(160.0)] == [0.0]
 
 
 def test_a_removed_dataset_is_gone() -> None:
-    board = Board()
-    board.committed(str(DATASET), committed(1), now=None)
+    table = DatasetTable()
+    table.committed(str(DATASET), committed(1), now=None)
 
-    board.see(envelope(DATASET, bus.DatasetRemoved(alias="cities")), 1.0)
+    table.see(envelope(DATASET, bus.DatasetRemoved(alias="cities")), 1.0)
 
-    assert list(board.rows(1.0)) == []
+    assert list(table.rows(1.0)) == []

@@ -34,7 +34,7 @@ def test_an_input_is_reset_by_force_and_what_was_derived_follows(
 ) -> None:
     kept = worked.find("cities.copy").state.input_progress[0].last_block
     worked.push("cities", "Lima", minute=2)
-    worked.pulling.scheduler.wait(
+    worked.puller.scheduler.wait(
         worked.find("cities.copy").id, worked.scheduler.request(worked.find("cities.copy").id), 30
     )
 
@@ -48,7 +48,7 @@ def test_an_input_is_reset_by_force_and_what_was_derived_follows(
     assert "rolled back cities.copy" in said.err
     rows = {row["dataset"]: row["state"] for row in json.loads(said.out)}
     assert rows.keys() == {"cities", "cities.copy"}
-    assert worked.reading.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo", "Rome"]
+    assert worked.record_reader.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo", "Rome"]
 
 
 def test_a_watermark_is_not_set_while_derivatives_are_taken_back(
@@ -87,7 +87,7 @@ def test_the_status_tells_of_dropped_data_and_of_what_stands_still(
 ) -> None:
     address = os.environ["ODF_COORDINATOR_GRPC"]
     write_node(Node(home=tmp_path, pid=os.getpid(), grpc={"coordinator": address}))
-    worked.dropping.drop("cities.copy")
+    worked.dropper.drop("cities.copy")
     worked.push("cities", "Lima", minute=2)
     copy = worked.find("cities.copy").id
     worked.scheduler.wait(copy, worked.scheduler.request(copy), 30)
@@ -138,7 +138,7 @@ def test_dropping_asks_first_and_refuses_roots(
 ) -> None:
     monkeypatch.setattr("click.confirm", _no)
     assert odf("system", "drop-data", "cities.copy") == 130
-    assert worked.reading.tail("cities.copy", 1).num_rows == 1
+    assert worked.record_reader.tail("cities.copy", 1).num_rows == 1
     capsys.readouterr()
 
     assert odf("system", "drop-data", "cities", "--yes") == 1

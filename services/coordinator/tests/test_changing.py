@@ -33,7 +33,7 @@ def pair(node: Coordinator, root: str, derivative: str) -> Coordinator:
 
 
 def test_a_renamed_dataset_keeps_its_topics_and_its_readers(pair: Coordinator) -> None:
-    pair.changing.rename("cities", "towns")
+    pair.editor.rename("cities", "towns")
 
     known = pair.find("towns")
     assert known.entry.push_topics == {"default": "odf.push.cities.default"}
@@ -45,21 +45,21 @@ def test_a_renamed_dataset_keeps_its_topics_and_its_readers(pair: Coordinator) -
 
 
 def test_only_the_case_of_a_name_may_change(pair: Coordinator) -> None:
-    pair.changing.rename("cities", "Cities")
+    pair.editor.rename("cities", "Cities")
 
     assert pair.find("cities").alias == "Cities"
 
 
 def test_a_dataset_that_is_read_is_not_deleted(pair: Coordinator) -> None:
     with pytest.raises(Refused, match=r"cities is read by cities\.copy"):
-        pair.changing.delete("cities")
+        pair.editor.delete("cities")
 
 
 def test_deleting_removes_topics_name_data_and_key(pair: Coordinator) -> None:
     known = pair.find("cities")
-    pair.changing.delete("cities.copy")
+    pair.editor.delete("cities.copy")
 
-    pair.changing.delete("cities")
+    pair.editor.delete("cities")
 
     assert pair.topics.names == set()
     assert list(pair.catalog.entries()) == []
@@ -72,7 +72,7 @@ def test_a_head_can_be_moved_back_to_a_block_of_its_chain(pair: Coordinator) -> 
     before = pair.find("cities").state
     pair.push("cities", "Rome", minute=1)
 
-    pair.changing.reset("cities", before.head)
+    pair.editor.reset("cities", before.head)
 
     assert pair.find("cities").state == before
 
@@ -83,21 +83,21 @@ def test_what_a_derivative_has_read_cannot_be_lost(pair: Coordinator) -> None:
     pair.work()
 
     with pytest.raises(Refused, match=r"cities\.copy has read past block"):
-        pair.changing.reset("cities", before.head)
+        pair.editor.reset("cities", before.head)
 
 
 def test_a_head_is_not_moved_to_a_foreign_block(pair: Coordinator) -> None:
     foreign = pair.find("cities.copy").state.head
 
     with pytest.raises(InvalidInput, match="is not a block of the chain of cities"):
-        pair.changing.reset("cities", foreign)
+        pair.editor.reset("cities", foreign)
 
 
 def test_an_event_is_committed_once(pair: Coordinator) -> None:
-    first = pair.changing.commit_event("cities", SetInfo(description="towns"))
+    first = pair.editor.commit_event("cities", SetInfo(description="towns"))
 
     assert first.state.info == SetInfo(description="towns")
-    assert pair.changing.commit_event("cities", SetInfo(description="towns")).state == first.state
+    assert pair.editor.commit_event("cities", SetInfo(description="towns")).state == first.state
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_events_that_only_the_node_writes_are_refused(
     before = pair.find("cities").state
 
     with pytest.raises(Refused, match=f"only the node writes {type(event).__name__}: .*{instead}"):
-        pair.changing.commit_event("cities", event)
+        pair.editor.commit_event("cities", event)
 
     assert pair.find("cities").state == before
 
@@ -123,22 +123,22 @@ def test_events_are_not_committed_to_a_copy(pair: Coordinator) -> None:
     pair.keys.remove(pair.find("cities").id)
 
     with pytest.raises(Refused, match="cities is a copy"):
-        pair.changing.commit_event("cities", SetInfo(description="towns"))
+        pair.editor.commit_event("cities", SetInfo(description="towns"))
 
 
 def test_a_new_push_source_has_its_topic_and_a_disabled_one_takes_no_more(pair: Coordinator) -> None:
     source = AddPushSource(source_name="second", read=ReadStepNdJson(), merge=MergeStrategyAppend())
 
-    made = pair.changing.commit_event("cities", source)
+    made = pair.editor.commit_event("cities", source)
     assert pair.topics.names == {"odf.push.cities.default", made.entry.push_topics["second"]}
-    left = pair.changing.commit_event("cities", DisablePushSource(source_name="second"))
+    left = pair.editor.commit_event("cities", DisablePushSource(source_name="second"))
 
     assert set(left.state.push_sources) == {"default"}
 
 
 def test_the_vocabulary_is_fixed_once_there_is_data(pair: Coordinator) -> None:
     with pytest.raises(InvalidInput, match="vocabulary cannot change"):
-        pair.changing.commit_event("cities", SetVocab(offset_column="no"))
+        pair.editor.commit_event("cities", SetVocab(offset_column="no"))
 
 
 def test_a_new_transform_is_validated(pair: Coordinator) -> None:
@@ -146,7 +146,7 @@ def test_a_new_transform_is_validated(pair: Coordinator) -> None:
     event = SetTransform(inputs=(TransformInput(dataset_ref="cities"),), transform=transform)
 
     with pytest.raises(InvalidQuery):
-        pair.changing.commit_event("cities.copy", event)
+        pair.editor.commit_event("cities.copy", event)
 
 
 def test_inputs_that_were_read_cannot_be_exchanged(pair: Coordinator, root: str) -> None:
@@ -155,7 +155,7 @@ def test_inputs_that_were_read_cannot_be_exchanged(pair: Coordinator, root: str)
     event = SetTransform(inputs=(TransformInput(dataset_ref="other"),), transform=transform)
 
     with pytest.raises(InvalidInput, match="inputs cannot change"):
-        pair.changing.commit_event("cities.copy", event)
+        pair.editor.commit_event("cities.copy", event)
 
 
 @pytest.mark.parametrize("ref", ["cities.copy", "third"])
@@ -169,7 +169,7 @@ def test_a_dataset_does_not_come_to_read_itself(
     event = SetTransform(inputs=(TransformInput(dataset_ref=ref),), transform=transform)
 
     with pytest.raises(InvalidInput, match=f"cities.copy cannot read {ref}"):
-        node.changing.commit_event("cities.copy", event)
+        node.editor.commit_event("cities.copy", event)
     with pytest.raises(InvalidInput, match=r"cities\.copy cannot read third|read each other"):
         node.add(derivative.replace("Cities", ref), replace=True)
 
@@ -177,19 +177,19 @@ def test_a_dataset_does_not_come_to_read_itself(
 
 
 def test_a_watermark_is_raised_on_roots_only_and_never_lowered(pair: Coordinator) -> None:
-    raised = pair.changing.set_watermark("cities", Timestamp.from_ms(60_000))
+    raised = pair.editor.set_watermark("cities", Timestamp.from_ms(60_000))
 
     assert raised.state.watermark == Timestamp.from_ms(60_000)
-    again = pair.changing.set_watermark("cities", Timestamp.from_ms(60_000))
+    again = pair.editor.set_watermark("cities", Timestamp.from_ms(60_000))
     assert again.state.head == raised.state.head
     with pytest.raises(Refused, match="watermark"):
-        pair.changing.set_watermark("cities", Timestamp.from_ms(1))
+        pair.editor.set_watermark("cities", Timestamp.from_ms(1))
     with pytest.raises(Refused, match="derivative"):
-        pair.changing.set_watermark("cities.copy", Timestamp.from_ms(60_000))
+        pair.editor.set_watermark("cities.copy", Timestamp.from_ms(60_000))
 
 
 def test_a_raised_watermark_reaches_derivatives(pair: Coordinator) -> None:
-    pair.changing.set_watermark("cities", Timestamp.from_ms(60_000))
+    pair.editor.set_watermark("cities", Timestamp.from_ms(60_000))
     pair.work()
 
     assert pair.find("cities.copy").state.watermark == Timestamp.from_ms(60_000)
@@ -197,27 +197,27 @@ def test_a_raised_watermark_reaches_derivatives(pair: Coordinator) -> None:
 
 def test_a_query_over_an_unknown_table_names_the_nearest_dataset(pair: Coordinator) -> None:
     with pytest.raises(NotFound, match="dataset citis does not exist; did you mean cities"):
-        pair.reading.query("SELECT * FROM citis")
+        pair.record_reader.query("SELECT * FROM citis")
 
 
 def test_a_query_reads_all_slices(pair: Coordinator) -> None:
     pair.push("cities", "Rome", minute=1)
-    assert pair.reading.query("SELECT * FROM `cities`").num_rows == 2
+    assert pair.record_reader.query("SELECT * FROM `cities`").num_rows == 2
     pair.push("cities", "Bonn", minute=2)
-    assert pair.reading.query("SELECT * FROM `cities`").num_rows == 3
+    assert pair.record_reader.query("SELECT * FROM `cities`").num_rows == 3
 
 
 def test_a_tail_has_the_last_records_across_slices(pair: Coordinator) -> None:
     pair.push("cities", "Rome", "Bonn", minute=1)
     pair.push("cities", "Lima", minute=2)
 
-    assert pair.reading.tail("cities", 2)["city"].to_pylist() == ["Bonn", "Lima"]
+    assert pair.record_reader.tail("cities", 2)["city"].to_pylist() == ["Bonn", "Lima"]
 
 
 def test_a_tail_of_nothing_has_the_declared_columns(node: Coordinator, root: str) -> None:
     node.add(root)
 
-    table = node.reading.tail("cities", 10)
+    table = node.record_reader.tail("cities", 10)
 
     assert table.column_names == ["offset", "op", "system_time", "event_time", "city"]
     assert table.num_rows == 0
@@ -225,8 +225,8 @@ def test_a_tail_of_nothing_has_the_declared_columns(node: Coordinator, root: str
 
 def test_a_dotted_name_without_backticks_is_explained(pair: Coordinator) -> None:
     with pytest.raises(InvalidQuery, match=r"put a name with dots in backticks: `cities\.copy`"):
-        pair.reading.query("SELECT * FROM cities.copy")
-    assert pair.reading.query("SELECT * FROM `cities.copy`").num_rows == 1
+        pair.record_reader.query("SELECT * FROM cities.copy")
+    assert pair.record_reader.query("SELECT * FROM `cities.copy`").num_rows == 1
 
 
 def test_a_dataset_that_cannot_be_read_is_listed_with_its_problem_and_can_be_deleted(
@@ -241,12 +241,12 @@ def test_a_dataset_that_cannot_be_read_is_listed_with_its_problem_and_can_be_del
 
     pair.blobs.read = damaged  # type: ignore[method-assign]
     assert [one.alias for one in pair.datasets.all()] == ["cities"]
-    _, lost = pair.datasets.listed()
+    _, lost = pair.datasets.scan()
     assert isinstance(lost, Unreadable)
     assert str(known.state.head) in lost.why
     assert unreadable_summary(lost).problem == f"cannot be read: {lost.why}"
 
-    pair.changing.delete("cities.copy")
+    pair.editor.delete("cities.copy")
 
     assert [entry.alias for entry in pair.catalog.entries()] == ["cities"]
     assert not pair.keys.has(known.id)

@@ -82,12 +82,12 @@ def test_a_copy_without_a_circle_is_taken_in(cities: Coordinator) -> None:
 
 
 def test_a_reset_closes_no_circle(cities: Coordinator) -> None:
-    before = cities.changing.commit_event("first", reading(cities.find("second").id)).state.head
-    now = cities.changing.commit_event("first", reading(cities.find("cities").id)).state.head
-    cities.changing.commit_event("second", reading(cities.find("first").id))
+    before = cities.editor.commit_event("first", reading(cities.find("second").id)).state.head
+    now = cities.editor.commit_event("first", reading(cities.find("cities").id)).state.head
+    cities.editor.commit_event("second", reading(cities.find("first").id))
 
     with pytest.raises(InvalidInput, match=CIRCLE):
-        cities.changing.reset("first", before)
+        cities.editor.reset("first", before)
 
     assert cities.find("first").state.head == now
 
@@ -96,7 +96,7 @@ def test_a_circle_that_is_there_keeps_nothing_from_being_pulled(cities: Coordina
     first, second = cities.find("first"), cities.find("second")
     cities.propose(first, (reading(second.id),))
     cities.propose(second, (reading(first.id),))
-    steps = cities.pulling.pull([], is_all=True, is_recursive=False, is_wanted=lambda: False)
+    steps = cities.puller.pull([], is_all=True, is_recursive=False, is_wanted=lambda: False)
     assert {step.alias for step in steps} == {"cities", "first", "second"}
 
 
@@ -106,7 +106,7 @@ def test_what_reads_itself_is_in_nobodys_way(cities: Coordinator) -> None:
     cities.states.remember(replace(state, definitions=replace(state.definitions, transform=itself)))
     assert cities.find("first").inputs() == (state.dataset_id,)
 
-    cities.changing.delete("first")
+    cities.editor.delete("first")
 
     assert cities.catalog.by_alias("first") is None
 
@@ -142,7 +142,7 @@ def both(first: Callable[[], object], second: Callable[[], object]) -> list[OdfE
 def test_an_instance_that_slept_longer_than_its_lock_closes_no_circle(cities: Coordinator) -> None:
     first, second = cities.find("first"), cities.find("second")
     slow, quick = (
-        replace(cities.adding, committer=cities.new_committer(locks=Expired(), lock_ttl_ms=1))
+        replace(cities.creator, committer=cities.new_committer(locks=Expired(), lock_ttl_ms=1))
         for _ in range(2)
     )
     commit = slow.committer.commit
@@ -183,14 +183,14 @@ def test_what_is_read_from_now_on_is_not_deleted_meanwhile(
     )
     actions: dict[str, Callable[[], object]] = {
         "added": lambda: cities.add(added),
-        "committed": lambda: cities.changing.commit_event("first", reading(towns.id)),
+        "committed": lambda: cities.editor.commit_event("first", reading(towns.id)),
     }
 
-    (error,) = both(lambda: cities.changing.delete("towns"), actions[begins])
+    (error,) = both(lambda: cities.editor.delete("towns"), actions[begins])
 
     assert isinstance(error, NotFound)
     assert cities.catalog.by_id(towns.id) is None
     assert {known.alias for known in cities.datasets.all()} == {"cities", "first", "second"}
     assert not cities.datasets.dependants(towns.id)
     with pytest.raises(Refused, match="cities is read by first, second"):
-        cities.changing.delete("cities")
+        cities.editor.delete("cities")

@@ -13,17 +13,17 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind, RefStore
-from odf_coordinator.catalog.registry import Known
+from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused
 
 
 @pytest.fixture
-def cities(node: Coordinator, root: str) -> Known:
+def cities(node: Coordinator, root: str) -> DatasetHandle:
     node.add(root)
     return node.find("cities")
 
 
-def test_a_proposal_on_the_head_is_committed(node: Coordinator, cities: Known) -> None:
+def test_a_proposal_on_the_head_is_committed(node: Coordinator, cities: DatasetHandle) -> None:
     outcome = node.propose(cities, node.ingest_events(cities, ["Oslo", "Rome"], 1))
 
     assert isinstance(outcome, Committed)
@@ -32,7 +32,9 @@ def test_a_proposal_on_the_head_is_committed(node: Coordinator, cities: Known) -
     assert node.refs.head(cities.id) == outcome.state.head
 
 
-def test_a_stale_proposal_is_answered_with_the_head_which_stays(node: Coordinator, cities: Known) -> None:
+def test_a_stale_proposal_is_answered_with_the_head_which_stays(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
     now = node.push("cities", "Oslo")
 
     outcome = node.propose(cities, [SetInfo(description="late")])
@@ -42,7 +44,7 @@ def test_a_stale_proposal_is_answered_with_the_head_which_stays(node: Coordinato
 
 
 def test_a_repeat_is_answered_already_also_when_others_have_committed_since(
-    node: Coordinator, cities: Known
+    node: Coordinator, cities: DatasetHandle
 ) -> None:
     events, moment = node.ingest_events(cities, ["Oslo"], 1), node.clock.now()
     node.propose(cities, events, system_time=moment)
@@ -55,7 +57,7 @@ def test_a_repeat_is_answered_already_also_when_others_have_committed_since(
     assert node.find("cities").state.last_offset == 1
 
 
-def test_the_same_events_at_another_time_are_no_repeat(node: Coordinator, cities: Known) -> None:
+def test_the_same_events_at_another_time_are_no_repeat(node: Coordinator, cities: DatasetHandle) -> None:
     node.propose(cities, [SetInfo(description="one")])
 
     assert isinstance(node.propose(cities, [SetInfo(description="one")]), HeadMoved)
@@ -68,7 +70,7 @@ def data_of(events: Sequence[KnownEvent]) -> Multihash:
     return event.new_data.physical_hash
 
 
-def test_a_block_whose_object_is_missing_is_refused(node: Coordinator, cities: Known) -> None:
+def test_a_block_whose_object_is_missing_is_refused(node: Coordinator, cities: DatasetHandle) -> None:
     events = node.ingest_events(cities, ["Oslo"], 1)
     node.blobs.remove(cities.id, ObjectKind.DATA, [data_of(events)])
 
@@ -79,7 +81,7 @@ def test_a_block_whose_object_is_missing_is_refused(node: Coordinator, cities: K
     assert node.refs.head(cities.id) == cities.state.head
 
 
-def test_a_block_whose_object_has_another_size_is_refused(node: Coordinator, cities: Known) -> None:
+def test_a_block_whose_object_has_another_size_is_refused(node: Coordinator, cities: DatasetHandle) -> None:
     events = node.ingest_events(cities, ["Oslo"], 1)
     node.blobs.remove(cities.id, ObjectKind.DATA, [data_of(events)])
     node.blobs.put(cities.id, ObjectKind.DATA, data_of(events), b"short")
@@ -91,7 +93,9 @@ def test_a_block_whose_object_has_another_size_is_refused(node: Coordinator, cit
     assert node.refs.head(cities.id) == cities.state.head
 
 
-def test_a_proposal_that_breaks_a_rule_is_refused_by_its_name(node: Coordinator, cities: Known) -> None:
+def test_a_proposal_that_breaks_a_rule_is_refused_by_its_name(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
     node.push("cities", "Oslo", minute=5)
     now = node.find("cities")
 
@@ -102,7 +106,7 @@ def test_a_proposal_that_breaks_a_rule_is_refused_by_its_name(node: Coordinator,
     assert "previous_offset_is_carried" in outcome.text
 
 
-def test_an_empty_proposal_is_refused(node: Coordinator, cities: Known) -> None:
+def test_an_empty_proposal_is_refused(node: Coordinator, cities: DatasetHandle) -> None:
     outcome = node.propose(cities, [])
 
     assert isinstance(outcome, Refused)
@@ -116,7 +120,9 @@ class HeldLocks:
         """Never."""
 
 
-def test_a_lock_that_somebody_holds_delays_but_does_not_decide(node: Coordinator, cities: Known) -> None:
+def test_a_lock_that_somebody_holds_delays_but_does_not_decide(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
     committer = node.new_committer(locks=HeldLocks(), lock_ttl_ms=30)
     began = time.monotonic()
 
@@ -131,7 +137,9 @@ def test_a_lock_that_somebody_holds_delays_but_does_not_decide(node: Coordinator
     assert time.monotonic() - began >= 0.03
 
 
-def test_of_many_writers_without_locks_exactly_one_wins_each_head(node: Coordinator, cities: Known) -> None:
+def test_of_many_writers_without_locks_exactly_one_wins_each_head(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
     committers = [node.new_committer() for _ in range(4)]
     barrier = threading.Barrier(4)
     outcomes: list[Outcome] = []
@@ -180,7 +188,7 @@ class LateRefs:
         return self._refs.names(dataset)
 
 
-def test_a_lock_that_was_outlived_meets_the_fence(node: Coordinator, cities: Known) -> None:
+def test_a_lock_that_was_outlived_meets_the_fence(node: Coordinator, cities: DatasetHandle) -> None:
     refs = LateRefs(node.refs, lambda: node.push("cities", "Oslo"))
     committer = node.new_committer(refs=refs)
 
@@ -197,7 +205,7 @@ def test_a_lock_that_was_outlived_meets_the_fence(node: Coordinator, cities: Kno
 
 
 def test_a_chain_in_the_store_is_imported_with_its_name(
-    node: Coordinator, cities: Known, tmp_path: Path
+    node: Coordinator, cities: DatasetHandle, tmp_path: Path
 ) -> None:
     head = node.push("cities", "Oslo").state.head
     node.catalog.remove("cities")
@@ -212,15 +220,15 @@ def test_a_chain_in_the_store_is_imported_with_its_name(
     assert again.already
 
 
-def test_moving_a_head_from_elsewhere_is_noticed(node: Coordinator, cities: Known) -> None:
+def test_moving_a_head_from_elsewhere_is_noticed(node: Coordinator, cities: DatasetHandle) -> None:
     state = node.push("cities", "Oslo").state
 
     with pytest.raises(HeadMovedError):
-        node.committer.move(cities.id, expected=cities.state.head, state=state)
+        node.committer.move_ref(cities.id, expected=cities.state.head, state=state)
 
 
 def test_what_fails_after_the_head_has_moved_does_not_fail_the_commit(
-    node: Coordinator, cities: Known, monkeypatch: pytest.MonkeyPatch
+    node: Coordinator, cities: DatasetHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[ChainState] = []
 

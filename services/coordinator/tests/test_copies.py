@@ -42,9 +42,9 @@ def key(node: Coordinator, root: str) -> PrivateKey:
 @pytest.mark.parametrize(
     "write",
     [
-        lambda node, _: node.changing.commit_event("cities", SetInfo(description="x")),
-        lambda node, _: node.changing.commit_event("cities@next", SetInfo(description="x")),
-        lambda node, _: node.changing.set_watermark("cities", Timestamp.parse("2030-01-01T00:00:00Z")),
+        lambda node, _: node.editor.commit_event("cities", SetInfo(description="x")),
+        lambda node, _: node.editor.commit_event("cities@next", SetInfo(description="x")),
+        lambda node, _: node.editor.set_watermark("cities", Timestamp.parse("2030-01-01T00:00:00Z")),
         lambda node, _: node.push("cities", "Rome"),
         lambda node, root: node.add(root.replace(*WIDER), replace=True),
     ],
@@ -81,10 +81,10 @@ def test_a_proposal_from_ingest_is_refused_by_its_own_code(node: Coordinator) ->
 
 @pytest.mark.usefixtures("key")
 def test_a_pull_of_all_passes_copies_over_and_one_by_name_says_why(node: Coordinator) -> None:
-    steps = list(node.pulling.pull([], is_all=True, is_recursive=False, is_wanted=lambda: True))
+    steps = list(node.puller.pull([], is_all=True, is_recursive=False, is_wanted=lambda: True))
     assert steps[-1].state == "up-to-date"
 
-    steps = list(node.pulling.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True))
+    steps = list(node.puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True))
     assert (steps[-1].state, steps[-1].error) == ("failed", WORDS)
     assert "odf key import" in NotOwned(text=WORDS).advice()
 
@@ -92,14 +92,14 @@ def test_a_pull_of_all_passes_copies_over_and_one_by_name_says_why(node: Coordin
 def test_a_copy_follows_is_reset_renamed_and_deleted(node: Coordinator, root: str, key: PrivateKey) -> None:
     first = node.find("cities").state.head
     node.keys.save(key)
-    node.changing.commit_event("cities@next", SetInfo(description="as it was staged by a pull"))
+    node.editor.commit_event("cities@next", SetInfo(description="as it was staged by a pull"))
     node.keys.remove(key.dataset_id)
 
     assert node.references.fast_forward("cities@next").state.info is not None
-    assert node.changing.reset("cities", first).state.head == first
+    assert node.editor.reset("cities", first).state.head == first
     assert node.add(root)[0].outcome == "unchanged"
-    node.changing.rename("cities", "towns")
-    node.changing.delete("towns")
+    node.editor.rename("cities", "towns")
+    node.editor.delete("towns")
     assert list(node.catalog.entries()) == []
 
 
@@ -111,7 +111,7 @@ def test_with_its_key_a_copy_is_ours_and_a_pull_gives_it_topics(node: Coordinato
     assert problem.text.endswith("has no topic here: nothing can be published to it")
     assert problem.remedy == "`odf pull cities` creates it"
 
-    steps = list(node.pulling.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True))
+    steps = list(node.puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True))
 
     assert steps[-1].state == "up-to-date"
     assert node.topics.names == {"odf.push.cities.default"}
@@ -124,7 +124,7 @@ def test_a_pattern_covers_ours_and_passes_copies_over(node: Coordinator, root: s
     node.add(root.replace("name: cities", "name: cities.ours"))
 
     def pulled(*refs: str) -> dict[str, str]:
-        steps = node.pulling.pull(refs, is_all=False, is_recursive=False, is_wanted=lambda: True)
+        steps = node.puller.pull(refs, is_all=False, is_recursive=False, is_wanted=lambda: True)
         return {step.alias: step.state for step in steps}
 
     assert pulled("CITIES%") == {"cities": "up-to-date", "cities.ours": "up-to-date"}

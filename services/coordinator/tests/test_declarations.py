@@ -245,9 +245,9 @@ def test_a_second_snapshot_source_is_refused_by_add_and_by_commit(node: Coordina
         merge=MergeStrategySnapshot(primary_key=("city",)),
     )
     with pytest.raises(InvalidInput, match="source one takes snapshots too"):
-        node.changing.commit_event("cities", snapshot)
-    node.changing.commit_event("cities", DisablePushSource(source_name="one"))
-    node.changing.commit_event("cities", snapshot)
+        node.editor.commit_event("cities", snapshot)
+    node.editor.commit_event("cities", DisablePushSource(source_name="one"))
+    node.editor.commit_event("cities", snapshot)
     assert set(node.find("cities").state.push_sources) == {"default", "two"}
 
 
@@ -279,7 +279,7 @@ def test_a_source_goes_on_with_the_columns_that_the_dataset_has(
     with pytest.raises(InvalidInput, match=rf"^m0\.yaml:10:\d+: cities: \S+: source default: {complaint}"):
         filled.add(root.replace(COLUMNS, f"schema: [{', '.join(columns)}]"), replace=True)
     with pytest.raises(InvalidInput, match=rf"^read\S*: source default: {complaint}"):
-        filled.changing.commit_event("cities", source(*columns))
+        filled.editor.commit_event("cities", source(*columns))
 
     assert filled.find("cities").state == before
 
@@ -297,7 +297,7 @@ def test_a_source_goes_on_with_the_columns_that_the_dataset_has(
 def test_columns_may_be_added_and_other_sources_may_lack_optional_ones(
     filled: Coordinator, more: AddPushSource
 ) -> None:
-    made = filled.changing.commit_event("cities", more)
+    made = filled.editor.commit_event("cities", more)
 
     assert made.state.push_sources[more.source_name] == more
 
@@ -317,7 +317,7 @@ def test_what_comes_of_sql_is_known_only_when_it_comes(filled: Coordinator) -> N
         preprocess=sql,
         merge=MergeStrategyAppend(),
     )
-    assert filled.changing.commit_event("cities", made).state.push_sources["default"].preprocess is not None
+    assert filled.editor.commit_event("cities", made).state.push_sources["default"].preprocess is not None
 
 
 def test_single_events_are_looked_at_as_those_of_manifests(node: Coordinator, root: str) -> None:
@@ -345,7 +345,7 @@ def test_single_events_are_looked_at_as_those_of_manifests(node: Coordinator, ro
         ),
     ):
         with pytest.raises(InvalidInput, match=complaint):
-            node.changing.commit_event("cities", event)
+            node.editor.commit_event("cities", event)
 
 
 def test_the_names_of_system_columns_are_those_of_the_dataset(node: Coordinator, root: str) -> None:
@@ -355,7 +355,7 @@ def test_the_names_of_system_columns_are_those_of_the_dataset(node: Coordinator,
     node.add(root.replace("city STRING", "offset STRING") + vocab)
 
     with pytest.raises(InvalidInput, match="column nr: the name belongs to"):
-        node.changing.commit_event("cities", source("nr INT", name="second"))
+        node.editor.commit_event("cities", source("nr INT", name="second"))
 
 
 def test_comparing_needs_declared_columns_in_single_events_too(node: Coordinator, root: str) -> None:
@@ -363,7 +363,7 @@ def test_comparing_needs_declared_columns_in_single_events_too(node: Coordinator
     merge = MergeStrategySnapshot(primary_key=("a",), compare_columns=("b",))
     event = AddPushSource(source_name="s", read=ReadStepNdJson(ddl_schema=("a INT",)), merge=merge)
     with pytest.raises(InvalidInput, match=r"^merge\.compareColumns\[0\]: source s: column to compare b"):
-        node.changing.commit_event("cities", event)
+        node.editor.commit_event("cities", event)
 
 
 def test_a_rule_of_the_chain_that_is_broken_is_told_with_its_place(node: Coordinator, root: str) -> None:
@@ -402,15 +402,15 @@ def test_a_polling_source_is_refused_since_nothing_would_fetch_it(node: Coordina
     assert list(node.catalog.entries()) == []
     node.add(root.split("    - kind", maxsplit=1)[0].replace("metadata:", "metadata: []"))
     with pytest.raises(InvalidInput, match="polling is not supported"):
-        node.changing.commit_event("cities", a_polling_source("http://example.org"))
+        node.editor.commit_event("cities", a_polling_source("http://example.org"))
 
 
 def test_a_polled_dataset_keeps_working_and_a_pull_says_that_nothing_was_fetched(
     node: Coordinator, polled: str
 ) -> None:
     assert node.add(polled)[0].outcome == "unchanged"
-    assert node.changing.commit_event("cities", SetInfo(description="x")).state.info is not None
-    step = [*node.pulling.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True)][-1]
+    assert node.editor.commit_event("cities", SetInfo(description="x")).state.info is not None
+    step = [*node.puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True)][-1]
     assert step.state == "failed"
     assert "does not support polling" in step.error
     with pytest.raises(InvalidInput, match="polling is not supported"):

@@ -36,8 +36,8 @@ def test_two_hundred_datasets_that_were_deleted_are_in_no_map(
         assert len(held(ids)) > 5
 
         for number in range(PAIRS):
-            node.changing.delete(f"copy.{number}")
-            node.changing.delete(f"cities.{number}")
+            node.editor.delete(f"copy.{number}")
+            node.editor.delete(f"cities.{number}")
         for topic, message in node.bus.sent:
             if topic == NOTIFICATIONS:
                 list(node.notifications.handle(message))

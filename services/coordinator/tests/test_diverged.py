@@ -27,11 +27,11 @@ class Story:
     first: Multihash  # the root's head with one slice
 
     def cities(self, ref: str) -> list[str]:
-        return list(self.node.reading.tail(ref, 99)["city"].to_pylist())
+        return list(self.node.record_reader.tail(ref, 99)["city"].to_pylist())
 
     def go_another_way(self) -> None:
         """Reset the root below what was read, and go on from there."""
-        self.node.changing.reset("cities", self.first, is_forced=True)
+        self.node.editor.reset("cities", self.first, is_forced=True)
         self.node.push("cities", "Lima", minute=2)
 
     def problems(self) -> list[str]:
@@ -43,7 +43,7 @@ class Story:
 
     def derive_again(self, *refs: str) -> list[Pulled]:
         with self.node.at_work():
-            steps = self.node.pulling.derive_again(refs, is_recursive=False, is_wanted=lambda: True)
+            steps = self.node.puller.derive_again(refs, is_recursive=False, is_wanted=lambda: True)
             return [one for one in steps if one.state != "running"]
 
 
@@ -98,17 +98,17 @@ def test_what_was_derived_is_taken_back_and_derived_again(story: Story) -> None:
 
 
 def test_what_was_said_since_is_said_again(story: Story) -> None:
-    story.node.changing.commit_event("cities.copy", SetInfo(description="early"))
+    story.node.editor.commit_event("cities.copy", SetInfo(description="early"))
     story.node.push("cities", "Bern", minute=2)
     story.node.work()
     kept = story.node.find("cities").state.head
     story.node.push("cities", "Kyiv", minute=3)
     story.node.work()
     for text in ("late", "last"):
-        story.node.changing.commit_event("cities.copy", SetInfo(description=text))
+        story.node.editor.commit_event("cities.copy", SetInfo(description=text))
     story.node.push("cities", "Baku", minute=4)
     story.node.work()
-    story.node.changing.reset("cities", kept, is_forced=True)
+    story.node.editor.reset("cities", kept, is_forced=True)
 
     story.derive_again("cities")
 
@@ -140,7 +140,7 @@ def test_an_input_reset_to_before_its_first_records_leaves_none_derived(story: S
     links = iterate(story.node.datasets.reader(state.dataset_id), state.head)
     empty = next(name for name, decoded, _ in links if decoded.block.sequence_number == 1)
 
-    story.node.changing.reset("cities", empty, is_forced=True)
+    story.node.editor.reset("cities", empty, is_forced=True)
     story.node.work()
     assert "no longer in its chain" in story.problems()[0]
     story.derive_again("cities")
@@ -164,7 +164,7 @@ def test_a_copy_of_a_derivative_is_left_as_it_is(story: Story) -> None:
 
 def test_a_reset_that_loses_what_was_read_is_refused_unless_it_is_forced(story: Story) -> None:
     with pytest.raises(Refused, match=r"--force, then roll back .*`odf pull --reset-derivatives cities`"):
-        story.node.changing.reset("cities", story.first)
+        story.node.editor.reset("cities", story.first)
 
 
 def test_a_reset_while_a_transform_runs_loses_only_the_transform(
@@ -182,7 +182,7 @@ def test_a_reset_while_a_transform_runs_loses_only_the_transform(
             self, request: TransformRequest, on_progress: OnProgress | None = None
         ) -> TransformResponseSuccess:
             if not self.requests:
-                node.changing.reset("cities", first)
+                node.editor.reset("cities", first)
                 node.push("cities", "Lima", minute=2)
             return super().execute_transform(request, on_progress)
 
@@ -190,7 +190,7 @@ def test_a_reset_while_a_transform_runs_loses_only_the_transform(
 
     node.work()
 
-    assert node.reading.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo", "Lima"]
+    assert node.record_reader.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo", "Lima"]
     assert node.scheduler.problem(node.find("cities.copy").id) == ""
 
 
@@ -212,9 +212,9 @@ def test_a_derivative_whose_input_cannot_be_read_keeps_no_other_from_being_taken
     monkeypatch.setattr(node.refs, "head", failing)
     story.go_another_way()
 
-    diverged = node.pulling.diverged
+    diverged = node.puller.rollback
     with capture_logs() as logs:
-        taken_back = list(diverged.take_back(diverged.downstream(node.datasets.all())))
+        rolled_back = list(diverged.roll_back(diverged.downstream(node.datasets.all())))
 
-    assert [one.alias for one in taken_back] == ["copy.copy", "cities.copy"]
+    assert [one.alias for one in rolled_back] == ["copy.copy", "cities.copy"]
     assert "towns.copy" in {one.get("dataset") for one in logs if "cannot compare" in one["event"]}

@@ -46,7 +46,7 @@ class Story:
 
     def pull(self, *refs: str, recursive: bool = False) -> dict[str, Pulled]:
         with self.node.at_work():
-            steps = self.node.pulling.pull(refs, is_all=False, is_recursive=recursive, is_wanted=lambda: True)
+            steps = self.node.puller.pull(refs, is_all=False, is_recursive=recursive, is_wanted=lambda: True)
             return {one.alias: one for one in steps}
 
 
@@ -62,7 +62,7 @@ def story(node: Coordinator, root: str, derivative: str, second: str) -> Story:
 def test_slices_and_checkpoints_go_and_the_chain_stays(story: Story) -> None:
     before, state = story.objects("cities.copy"), story.node.find("cities.copy").state
 
-    dropped = story.node.dropping.drop("cities.copy")
+    dropped = story.node.dropper.drop("cities.copy")
 
     assert (dropped.slices, dropped.checkpoints) == (3, 3)
     assert dropped.size == sum(len(content) for content in before.values())
@@ -73,7 +73,7 @@ def test_slices_and_checkpoints_go_and_the_chain_stays(story: Story) -> None:
 def test_a_pull_makes_them_again_bit_for_bit(story: Story) -> None:
     before, state = story.objects("cities.copy"), story.node.find("cities.copy").state
     asked = list(story.node.engine.requests)
-    story.node.dropping.drop("cities.copy")
+    story.node.dropper.drop("cities.copy")
 
     pulled = story.pull("cities.copy")
 
@@ -87,20 +87,20 @@ def test_a_pull_makes_them_again_bit_for_bit(story: Story) -> None:
 
 
 def test_a_pull_derives_what_came_meanwhile_too(story: Story) -> None:
-    story.node.dropping.drop("cities.copy")
+    story.node.dropper.drop("cities.copy")
     story.node.push("cities", "Bonn", minute=4)
 
     pulled = story.pull("cities.copy")
 
     assert pulled["cities.copy"].state == "updated"
-    table = story.node.reading.tail("cities.copy", 9)
+    table = story.node.record_reader.tail("cities.copy", 9)
     assert table["city"].to_pylist() == ["Oslo", "Rome", "Lima", "Bonn"]
 
 
 def test_a_rebuild_that_was_cut_off_goes_on(story: Story) -> None:
     before = story.objects("cities.copy")
-    story.node.dropping.drop("cities.copy")
-    rebuilding = story.node.pulling.rebuilding
+    story.node.dropper.drop("cities.copy")
+    rebuilding = story.node.puller.rebuilder
     steps = rebuilding.rebuild(story.node.find("cities.copy"))
     next(steps)
     steps.close()  # type: ignore[attr-defined]
@@ -117,7 +117,7 @@ def test_what_was_dropped_is_told_from_what_was_lost(story: Story) -> None:
     node, known = story.node, story.node.find("cities.copy")
     kept = story.objects("cities.copy")
     assert not was_dropped(node.datasets, known)
-    node.dropping.drop("cities.copy")
+    node.dropper.drop("cities.copy")
     assert was_dropped(node.datasets, known)
     story.pull("cities.copy")
     assert not was_dropped(node.datasets, known)
@@ -142,7 +142,7 @@ def test_the_newest_go_before_the_others(story: Story, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(blobs, "remove", once)
     with pytest.raises(OSError, match="went off"):
-        story.node.dropping.drop("cities.copy")
+        story.node.dropper.drop("cities.copy")
 
     assert newest.isdisjoint(name for _, name in story.objects("cities.copy"))
     assert story.objects("cities.copy")
@@ -150,18 +150,18 @@ def test_the_newest_go_before_the_others(story: Story, monkeypatch: pytest.Monke
 
 
 def test_reading_says_how_to_have_the_data_again(story: Story) -> None:
-    story.node.dropping.drop("cities.copy")
+    story.node.dropper.drop("cities.copy")
 
     with pytest.raises(DataDropped, match=r"data of cities\.copy is missing: .*`odf pull cities\.copy`"):
-        story.node.reading.tail("cities.copy", 1)
+        story.node.record_reader.tail("cities.copy", 1)
     with pytest.raises(DataDropped, match=r"`odf pull cities\.copy`"):
-        story.node.reading.query("SELECT * FROM `cities.copy`")
+        story.node.record_reader.query("SELECT * FROM `cities.copy`")
 
 
 def test_a_derivative_of_dropped_data_waits_for_it_and_goes_on(story: Story) -> None:
     story.node.push("cities", "Bonn", minute=4)
     story.node.scheduler.work()
-    story.node.dropping.drop("cities.copy")
+    story.node.dropper.drop("cities.copy")
     story.node.work()
     copy = story.node.find("copy.copy")
     assert "`odf pull cities.copy`" in story.node.scheduler.problem(copy.id)
@@ -175,7 +175,7 @@ def test_a_derivative_of_dropped_data_waits_for_it_and_goes_on(story: Story) -> 
 def test_inputs_that_were_dropped_too_are_made_again_first(story: Story) -> None:
     before = [story.objects(ref) for ref in ("cities.copy", "copy.copy")]
     for ref in ("copy.copy", "cities.copy"):
-        story.node.dropping.drop(ref)
+        story.node.dropper.drop(ref)
 
     alone = story.pull("copy.copy")
     assert "the data of cities.copy is missing" in alone["copy.copy"].error
@@ -188,10 +188,10 @@ def test_inputs_that_were_dropped_too_are_made_again_first(story: Story) -> None
 
 def test_roots_and_copies_are_refused(story: Story) -> None:
     with pytest.raises(Refused, match="cities is a root"):
-        story.node.dropping.drop("cities")
+        story.node.dropper.drop("cities")
     story.node.keys.remove(story.node.find("cities.copy").id)
     with pytest.raises(Refused, match=r"cities\.copy is a copy"):
-        story.node.dropping.drop("cities.copy")
+        story.node.dropper.drop("cities.copy")
     assert story.objects("cities")
     assert story.objects("cities.copy")
 
@@ -204,7 +204,7 @@ def test_a_copy_that_lost_its_data_is_to_be_pulled_again(story: Story) -> None:
             story.node.blobs.remove(known.id, kind, list(story.node.blobs.names(known.id, kind)))
 
         with pytest.raises(CopyLost, match=rf"{ref} is a copy; `odf pull URL --as {ref}` fetches it again"):
-            story.node.reading.tail(ref, 1)
+            story.node.record_reader.tail(ref, 1)
 
         assert f"{ref} is a copy of a dataset that is kept elsewhere" in story.pull(ref)[ref].error
 
@@ -212,10 +212,10 @@ def test_a_copy_that_lost_its_data_is_to_be_pulled_again(story: Story) -> None:
 def test_what_an_input_could_not_give_again_is_kept(story: Story) -> None:
     known = story.node.find("cities")
     links = list(iterate(story.node.datasets.reader(known.id), known.state.head))
-    story.node.changing.reset("cities", links[1][0], is_forced=True)
+    story.node.editor.reset("cities", links[1][0], is_forced=True)
 
     with pytest.raises(Refused, match=r"no longer has block .* could not be recomputed"):
-        story.node.dropping.drop("cities.copy")
+        story.node.dropper.drop("cities.copy")
 
     assert story.objects("cities.copy")
 
@@ -244,11 +244,11 @@ class Differing(PassingEngine):
 
 @pytest.mark.parametrize("what", ["checkpoint", "bytes of the slice"])
 def test_what_comes_otherwise_is_not_stored_and_names_the_block(story: Story, what: str) -> None:
-    story.node.dropping.drop("cities.copy")
+    story.node.dropper.drop("cities.copy")
     known = story.node.find("cities.copy")
     links = iterate(story.node.datasets.reader(known.id), known.state.head)
     first = [(name, decoded.block) for name, decoded, _ in links if list(objects_of(decoded.block.event))][-1]
-    rebuilding = replace(story.node.pulling.rebuilding, engine=Differing(what))
+    rebuilding = replace(story.node.puller.rebuilder, engine=Differing(what))
 
     with pytest.raises(RebuildDiffers, match=f"cannot be rebuilt: {what}: declared") as caught:
         list(rebuilding.rebuild(known))
@@ -262,15 +262,15 @@ def test_a_transform_that_ran_while_the_data_was_dropped_is_not_committed(story:
     node = story.node
     before = node.find("cities.copy").state
 
-    class Dropping(PassingEngine):
+    class DataDropper(PassingEngine):
         def execute_transform(
             self, request: TransformRequest, on_progress: OnProgress | None = None
         ) -> TransformResponseSuccess:
             answer = super().execute_transform(request, on_progress)
-            node.dropping.drop("cities.copy")
+            node.dropper.drop("cities.copy")
             return answer
 
-    object.__setattr__(node.scheduler._transformer, "engine", Dropping())
+    object.__setattr__(node.scheduler._transformer, "engine", DataDropper())
     node.push("cities", "Bonn", minute=4)
 
     node.work()
@@ -283,7 +283,7 @@ def test_a_proposal_on_a_checkpoint_that_is_gone_is_refused(story: Story) -> Non
     known = story.node.find("cities.copy")
     links = iterate(story.node.datasets.reader(known.id), known.state.head)
     name, decoded, _ = next(links)
-    story.node.changing.reset("cities.copy", decoded.block.prev_block_hash or name, is_forced=True)
+    story.node.editor.reset("cities.copy", decoded.block.prev_block_hash or name, is_forced=True)
     again = story.node.find("cities.copy")
     assert again.state.checkpoint is not None
     story.node.blobs.remove(known.id, ObjectKind.CHECKPOINT, [again.state.checkpoint.physical_hash])
@@ -299,6 +299,6 @@ def test_a_lost_slice_of_a_root_is_plainly_not_found(story: Story) -> None:
     story.node.blobs.remove(known.id, ObjectKind.DATA, [one.name for one in story.named("cities")])
 
     with pytest.raises(NotFound) as caught:
-        story.node.reading.tail("cities", 1)
+        story.node.record_reader.tail("cities", 1)
 
     assert not isinstance(caught.value, DataDropped)

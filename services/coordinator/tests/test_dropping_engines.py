@@ -39,13 +39,11 @@ def commit_again(node: Coordinator) -> None:
     """Commit the derivative's transform without its version, so that it asks for the engine that is here."""
     event = node.find("cities.copy").state.transform
     assert event is not None
-    node.changing.commit_event(
-        "cities.copy", replace(event, transform=replace(event.transform, version=None))
-    )
+    node.editor.commit_event("cities.copy", replace(event, transform=replace(event.transform, version=None)))
 
 
 def test_what_the_engine_that_is_here_computed_may_be_dropped(versioned: Coordinator) -> None:
-    assert versioned.dropping.drop("cities.copy").slices == 1
+    assert versioned.dropper.drop("cities.copy").slices == 1
 
 
 def test_what_another_engine_computed_is_kept(versioned: Coordinator) -> None:
@@ -55,13 +53,13 @@ def test_what_another_engine_computed_is_kept(versioned: Coordinator) -> None:
     with pytest.raises(
         Refused, match=r"cities\.copy could not be recomputed here: asked for one, here is two"
     ):
-        versioned.dropping.drop("cities.copy")
+        versioned.dropper.drop("cities.copy")
 
     assert slices(versioned) == before
     commit_again(versioned)
     assert versioned.find("cities.copy").state.transform is not None
     with pytest.raises(Refused, match="asked for one, here is two"):
-        versioned.dropping.drop("cities.copy")
+        versioned.dropper.drop("cities.copy")
 
 
 def test_a_transform_that_computed_nothing_is_not_asked_for(
@@ -76,7 +74,7 @@ def test_a_transform_that_computed_nothing_is_not_asked_for(
     node.push("cities", "Oslo")
     node.work()
 
-    assert node.dropping.drop("cities.copy").slices == 1
+    assert node.dropper.drop("cities.copy").slices == 1
 
 
 def test_a_query_that_the_engine_here_cannot_read_is_kept(
@@ -88,7 +86,7 @@ def test_a_query_that_the_engine_here_cannot_read_is_kept(
     monkeypatch.setattr(versioned.engine, "validate", refuse)
 
     with pytest.raises(Refused, match="could not be recomputed here: syntax error"):
-        versioned.dropping.drop("cities.copy")
+        versioned.dropper.drop("cities.copy")
 
     assert slices(versioned)
 
@@ -111,7 +109,7 @@ def test_an_engine_that_changes_while_it_is_asked_is_asked_again(versioned: Coor
                 commit_again(versioned)
             return answer
 
-    dropping = replace(versioned.dropping, engine=Upgraded())
+    dropping = replace(versioned.dropper, engine=Upgraded())
 
     with pytest.raises(Refused, match="asked for one, here is two"):
         dropping.drop("cities.copy")
@@ -122,7 +120,7 @@ def test_an_engine_that_changes_while_it_is_asked_is_asked_again(versioned: Coor
 def told(node: Coordinator) -> EngineGone:
     """Return what a rebuild says while another engine is here."""
     with pytest.raises(EngineGone) as caught:
-        list(node.pulling.rebuilding.rebuild(node.find("cities.copy")))
+        list(node.puller.rebuilder.rebuild(node.find("cities.copy")))
     return caught.value
 
 
@@ -130,7 +128,7 @@ def test_what_the_engine_that_was_there_dropped_is_made_again_by_that_one_only(
     versioned: Coordinator,
 ) -> None:
     before = slices(versioned)
-    versioned.dropping.drop("cities.copy")
+    versioned.dropper.drop("cities.copy")
     versioned.engine.version = "two"
 
     said = str(told(versioned))
@@ -138,25 +136,25 @@ def test_what_the_engine_that_was_there_dropped_is_made_again_by_that_one_only(
     assert "was computed by spark one, which is not installed" in said
     assert slices(versioned) == set()
     versioned.engine.version = "one"
-    assert list(versioned.pulling.rebuilding.rebuild(versioned.find("cities.copy"))) == [1]
+    assert list(versioned.puller.rebuilder.rebuild(versioned.find("cities.copy"))) == [1]
     assert slices(versioned) == before
 
 
 def test_or_it_is_derived_anew_as_advised(versioned: Coordinator, root: str, derivative: str) -> None:
-    versioned.dropping.drop("cities.copy")
+    versioned.dropper.drop("cities.copy")
     versioned.engine.version = "two"
     error = told(versioned)
     command, block = re.findall(r"`odf (reset) cities\.copy (\w+) --force`", str(error))[0]
     assert (command, block) == ("reset", error.before)
 
-    versioned.changing.reset("cities.copy", Multihash.parse(block), is_forced=True)
+    versioned.editor.reset("cities.copy", Multihash.parse(block), is_forced=True)
     assert [one.outcome for one in versioned.add(derivative, replace=True)] == ["replaced"]
     versioned.work()
 
     known = versioned.find("cities.copy")
     assert known.state.transform is not None
     assert known.state.transform.transform.version == "two"
-    assert versioned.reading.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo"]
+    assert versioned.record_reader.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo"]
     assert not was_dropped(versioned.datasets, known)
     # What is lost from now on is told from what was dropped before.
     versioned.blobs.remove(known.id, ObjectKind.DATA, slices(versioned))
@@ -165,7 +163,7 @@ def test_or_it_is_derived_anew_as_advised(versioned: Coordinator, root: str, der
 
 
 def test_a_new_query_on_dropped_data_says_that_it_was_dropped(versioned: Coordinator) -> None:
-    versioned.dropping.drop("cities.copy")
+    versioned.dropper.drop("cities.copy")
     versioned.engine.version = "two"
     before = versioned.find("cities.copy").state
 

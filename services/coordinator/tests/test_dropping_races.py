@@ -33,32 +33,32 @@ def test_data_dropped_while_its_newest_is_made_again_stays_dropped(filled: Coord
         ) -> TransformResponseSuccess:
             answer = super().execute_transform(request, on_progress)
             if request.next_offset == 1:
-                filled.dropping.drop("cities.copy")
+                filled.dropper.drop("cities.copy")
             return answer
 
-    filled.dropping.drop("cities.copy")
+    filled.dropper.drop("cities.copy")
     known = filled.find("cities.copy")
-    rebuilding = replace(filled.pulling.rebuilding, engine=DroppingAtTheEnd())
+    rebuilding = replace(filled.puller.rebuilder, engine=DroppingAtTheEnd())
 
     with pytest.raises(DataDropped, match=r"the data of cities\.copy is missing"):
         list(rebuilding.rebuild(known))
 
     assert is_dropped(filled.datasets, known)
     assert not list(filled.blobs.names(known.id, ObjectKind.DATA))
-    assert list(filled.pulling.rebuilding.rebuild(known)) == [1, 2]
+    assert list(filled.puller.rebuilder.rebuild(known)) == [1, 2]
 
 
 def test_what_is_made_again_is_stored_under_the_lock(
     filled: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled.dropping.drop("cities.copy")
+    filled.dropper.drop("cities.copy")
     known = filled.find("cities.copy")
     held: list[DatasetId] = []
-    exclusively, put_file = filled.committer.exclusively, filled.blobs.put_file
+    lock, put_file = filled.committer.lock, filled.blobs.put_file
 
     @contextmanager
     def noted(dataset: DatasetId) -> Iterator[None]:
-        with exclusively(dataset):
+        with lock(dataset):
             held.append(dataset)
             yield
             held.remove(dataset)
@@ -67,30 +67,30 @@ def test_what_is_made_again_is_stored_under_the_lock(
         assert held == [known.id]
         put_file(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(filled.committer, "exclusively", noted)
+    monkeypatch.setattr(filled.committer, "lock", noted)
     monkeypatch.setattr(filled.blobs, "put_file", put)
 
-    assert list(filled.pulling.rebuilding.rebuild(known)) == [1, 2]
+    assert list(filled.puller.rebuilder.rebuild(known)) == [1, 2]
 
 
 def test_an_input_that_is_reset_before_the_lock_is_had_is_seen(
     filled: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = filled.find("cities.copy")
-    exclusively = filled.committer.exclusively
+    lock = filled.committer.lock
 
     @contextmanager
     def late(dataset: DatasetId) -> Iterator[None]:
         if dataset == known.id:
             root = filled.find("cities")
             links = list(iterate(filled.datasets.reader(root.id), root.state.head))
-            filled.changing.reset("cities", links[1][0], is_forced=True)
-        with exclusively(dataset):
+            filled.editor.reset("cities", links[1][0], is_forced=True)
+        with lock(dataset):
             yield
 
-    monkeypatch.setattr(filled.committer, "exclusively", late)
+    monkeypatch.setattr(filled.committer, "lock", late)
 
     with pytest.raises(Refused, match="no longer has block"):
-        filled.dropping.drop("cities.copy")
+        filled.dropper.drop("cities.copy")
 
     assert list(filled.blobs.names(known.id, ObjectKind.DATA))

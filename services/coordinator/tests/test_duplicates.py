@@ -7,7 +7,7 @@ from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import KnownEvent, SetInfo
-from odf_coordinator.commit.duplicates import is_repeat
+from odf_coordinator.commit.duplicates import is_duplicate
 
 ONE, TWO, THREE = (SetInfo(description=text) for text in ("one", "two", "three"))
 
@@ -29,7 +29,7 @@ def asked(
             raise NotFound(what=str(name))
         return known[name]
 
-    return is_repeat(read, chain.state.head, expected, events, chain.blocks[at].block.system_time)
+    return is_duplicate(read, chain.state.head, expected, events, chain.blocks[at].block.system_time)
 
 
 def test_a_commit_is_found_under_the_blocks_that_came_after_it(chain: AChain) -> None:

@@ -52,7 +52,7 @@ def test_another_engine_stops_a_derivative_until_its_transform_is_committed_agai
     assert known.state.next_offset == 0
     assert first.scheduler.problem(known.id) == "asked for one, here is two"
 
-    first.changing.commit_event("cities.copy", unversioned(transform(first)))
+    first.editor.commit_event("cities.copy", unversioned(transform(first)))
     first.now += 60
     first.work()
     assert transform(first).transform.version == "two"
@@ -62,13 +62,13 @@ def test_another_engine_stops_a_derivative_until_its_transform_is_committed_agai
 
 def test_the_same_transform_for_the_same_engine_changes_nothing(first: Coordinator) -> None:
     head = first.find("cities.copy").state.head
-    assert first.changing.commit_event("cities.copy", unversioned(transform(first))).state.head == head
+    assert first.editor.commit_event("cities.copy", unversioned(transform(first))).state.head == head
 
 
 def test_a_transform_for_another_engine_is_not_admitted(first: Coordinator) -> None:
     event = replace(transform(first), transform=replace(transform(first).transform, version="two"))
     with pytest.raises(EngineNotAvailable):
-        first.changing.commit_event("cities.copy", event)
+        first.editor.commit_event("cities.copy", event)
 
 
 def test_chains_without_a_version_go_on_with_any(node: Coordinator, root: str, derivative: str) -> None:

@@ -16,8 +16,8 @@ from odf_testing.profiles import examples
 from odf_common.chain.walk import iterate
 from odf_common.errors import HeadMoved
 from odf_common.metadata.events import ExecuteTransform
-from odf_coordinator.catalog.registry import Known
-from odf_coordinator.operations.rollback import Diverged
+from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.operations.rollback import DerivativeRollback
 
 ROOT = """
 kind: DatasetSnapshot
@@ -58,7 +58,9 @@ def a_diamond(home: Path) -> Coordinator:
 
 
 def cities(node: Coordinator, ref: str) -> Counter[str]:
-    return Counter(node.reading.tail(ref, 10_000)["city"].to_pylist() if node.find(ref).state.schema else ())
+    return Counter(
+        node.record_reader.tail(ref, 10_000)["city"].to_pylist() if node.find(ref).state.schema else ()
+    )
 
 
 def require_exact(node: Coordinator) -> None:
@@ -102,7 +104,7 @@ def test_every_record_arrives_once_on_every_way_however_looks_and_commits_altern
             for _ in range(looks):
                 node.scheduler.work()
         if has_watermark and steps:
-            node.changing.set_watermark("a", node.clock.now())
+            node.editor.set_watermark("a", node.clock.now())
         node.work()
 
         require_exact(node)
@@ -140,11 +142,11 @@ def test_a_diamond_whose_root_goes_back_is_exact_again(tmp_path: Path) -> None:
     first = node.find("a").state.head
     node.push("a", "Rome", minute=1)
     node.work()
-    node.changing.reset("a", first, is_forced=True)
+    node.editor.reset("a", first, is_forced=True)
     node.push("a", "Lima", minute=2)
 
     with node.at_work():
-        steps = [*node.pulling.derive_again(["a"], is_recursive=False, is_wanted=lambda: True)]
+        steps = [*node.puller.derive_again(["a"], is_recursive=False, is_wanted=lambda: True)]
 
     assert {one.alias for one in steps if one.state == "reset"} == set(READS)
     require_exact(node)
@@ -157,11 +159,11 @@ class LooksBetween:
 
     node: Coordinator
 
-    def downstream(self, chosen: Iterable[Known]) -> tuple[Known, ...]:
-        return self.node.pulling.diverged.downstream(chosen)
+    def downstream(self, chosen: Iterable[DatasetHandle]) -> tuple[DatasetHandle, ...]:
+        return self.node.puller.rollback.downstream(chosen)
 
-    def take_back(self, chosen: Iterable[Known]) -> Iterator[Known]:
-        for known in self.node.pulling.diverged.take_back(chosen):
+    def roll_back(self, chosen: Iterable[DatasetHandle]) -> Iterator[DatasetHandle]:
+        for known in self.node.puller.rollback.roll_back(chosen):
             self.node.work()
             yield known
 
@@ -175,10 +177,10 @@ def test_a_derivative_that_is_looked_at_before_its_inputs_are_taken_back_is_take
     first = node.find("a").state.head
     node.push("a", "Rome", minute=1)
     node.work()
-    node.changing.reset("a", first, is_forced=True)
+    node.editor.reset("a", first, is_forced=True)
     node.push("a", "Lima", minute=2)
 
-    pulling = replace(node.pulling, diverged=cast("Diverged", LooksBetween(node)))
+    pulling = replace(node.puller, rollback=cast("DerivativeRollback", LooksBetween(node)))
     with node.at_work():
         assert [*pulling.derive_again(["a"], is_recursive=False, is_wanted=lambda: True)]
 
@@ -190,12 +192,12 @@ def test_dropped_data_of_a_whole_graph_comes_back_inputs_first(tmp_path: Path) -
     for number in range(3):
         node.push("a", f"city {number}", minute=number)
         node.work()
-    before = {name: node.reading.tail(name, 99) for name in READS}
+    before = {name: node.record_reader.tail(name, 99) for name in READS}
     for name in READS:
-        node.dropping.drop(name)
+        node.dropper.drop(name)
 
     with node.at_work():
-        steps = [*node.pulling.pull(["e"], is_all=False, is_recursive=True, is_wanted=lambda: True)]
+        steps = [*node.puller.pull(["e"], is_all=False, is_recursive=True, is_wanted=lambda: True)]
 
     assert {one.alias for one in steps if one.state == "rebuilt"} == set(READS)
-    assert {name: node.reading.tail(name, 99) for name in READS} == before
+    assert {name: node.record_reader.tail(name, 99) for name in READS} == before

@@ -12,7 +12,7 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.bus import COORDINATOR_REPLIES, NOTIFICATIONS
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
-from odf_coordinator.catalog.partitions import Ownership
+from odf_coordinator.catalog.partitions import PartitionOwnership
 from odf_coordinator.commit.head_publisher import Publisher
 
 
@@ -128,15 +128,15 @@ def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordina
     node.add(root)
     known = node.find("cities")
     told: list[DatasetId] = []
-    ownership = Ownership(
+    ownership = PartitionOwnership(
         datasets=node.datasets, keys=node.keys, tell=lambda state: told.append(state.dataset_id)
     )
-    assert not ownership.is_ours(known.id)
+    assert not ownership.is_assigned(known.id)
 
     ownership.on_owned(frozenset(range(8)))
     ownership._take_over(ownership._take())
 
-    assert ownership.is_ours(known.id)
+    assert ownership.is_assigned(known.id)
     assert told == [known.id]
     ownership.on_owned(frozenset())
-    assert not ownership.is_ours(known.id)
+    assert not ownership.is_assigned(known.id)

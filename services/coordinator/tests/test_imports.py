@@ -17,7 +17,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import KnownEvent, SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_coordinator.catalog.registry import Known
+from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused
 
 
@@ -32,7 +32,7 @@ def node(tmp_path: Path, locks: MemoryLocks) -> Coordinator:
 
 
 @pytest.fixture
-def cities(node: Coordinator, root: str) -> Known:
+def cities(node: Coordinator, root: str) -> DatasetHandle:
     node.add(root)
     return node.push("cities", "Oslo")
 
@@ -46,7 +46,7 @@ def stored(node: Coordinator, past: ChainState, *events: KnownEvent) -> ChainSta
     return state
 
 
-def forget(node: Coordinator, known: Known) -> None:
+def forget(node: Coordinator, known: DatasetHandle) -> None:
     """Leave only the blocks and objects of a dataset."""
     node.catalog.remove(known.alias)
     node.refs.remove(known.id, HEAD, expected=None)
@@ -58,7 +58,7 @@ def imported(
     return node.importer.import_chain(dataset, expected_head=expected, new_head=head, alias=alias)
 
 
-def refused(node: Coordinator, known: Known, outcome: Outcome) -> str:
+def refused(node: Coordinator, known: DatasetHandle, outcome: Outcome) -> str:
     """Return why nothing was imported."""
     assert isinstance(outcome, Refused), outcome
     assert node.refs.head(known.id) == known.state.head
@@ -66,7 +66,7 @@ def refused(node: Coordinator, known: Known, outcome: Outcome) -> str:
     return outcome.text
 
 
-def test_what_continues_the_head_is_imported(node: Coordinator, cities: Known) -> None:
+def test_what_continues_the_head_is_imported(node: Coordinator, cities: DatasetHandle) -> None:
     after = stored(node, cities.state, SetInfo(description="one"), SetInfo(description="two"))
 
     outcome = imported(node, cities.id, cities.state.head, after.head)
@@ -76,7 +76,7 @@ def test_what_continues_the_head_is_imported(node: Coordinator, cities: Known) -
     assert imported(node, cities.id, cities.state.head, after.head) == Committed(state=after, already=True)
 
 
-def test_a_fork_of_our_chain_is_not_imported(node: Coordinator, cities: Known) -> None:
+def test_a_fork_of_our_chain_is_not_imported(node: Coordinator, cities: DatasetHandle) -> None:
     fork = stored(node, cities.state, SetInfo(description="theirs"))
     ours = node.propose(cities, [SetInfo(description="ours")])
     assert isinstance(ours, Committed)
@@ -90,13 +90,13 @@ def test_a_fork_of_our_chain_is_not_imported(node: Coordinator, cities: Known) -
     assert node.find("cities").state == now.state
 
 
-def test_the_head_does_not_go_back(node: Coordinator, cities: Known) -> None:
+def test_the_head_does_not_go_back(node: Coordinator, cities: DatasetHandle) -> None:
     now = node.push("cities", "Rome", minute=1)
 
     refused(node, now, imported(node, cities.id, now.state.head, cities.state.head))
 
 
-def test_a_chain_whose_head_is_not_stored_is_not_imported(node: Coordinator, cities: Known) -> None:
+def test_a_chain_whose_head_is_not_stored_is_not_imported(node: Coordinator, cities: DatasetHandle) -> None:
     unknown = block_hash(b"unknown")
 
     assert "is missing" in refused(node, cities, imported(node, cities.id, cities.state.head, unknown))
@@ -105,7 +105,7 @@ def test_a_chain_whose_head_is_not_stored_is_not_imported(node: Coordinator, cit
 @pytest.mark.parametrize("is_new", [True, False])
 @pytest.mark.parametrize("loss", ["removed", "cut"])
 def test_a_chain_without_its_objects_is_not_imported(
-    node: Coordinator, cities: Known, is_new: bool, loss: str
+    node: Coordinator, cities: DatasetHandle, is_new: bool, loss: str
 ) -> None:
     before = {*node.blobs.names(cities.id, ObjectKind.DATA)}
     after = stored(node, cities.state, *node.ingest_events(cities, ["Rome"], 1))
@@ -140,7 +140,7 @@ def test_a_chain_of_another_dataset_is_not_imported(node: Coordinator) -> None:
     assert node.catalog.by_alias("copy") is None
 
 
-def test_a_chain_that_breaks_a_rule_is_not_imported(node: Coordinator, cities: Known) -> None:
+def test_a_chain_that_breaks_a_rule_is_not_imported(node: Coordinator, cities: DatasetHandle) -> None:
     late = encode_block(a_block(cities.state, SetInfo(description="x"), system_time=a_time(-(10**9))), 3)
     node.blobs.put(cities.id, ObjectKind.BLOCK, block_hash(late), late)
 
@@ -149,7 +149,7 @@ def test_a_chain_that_breaks_a_rule_is_not_imported(node: Coordinator, cities: K
     assert "system_time_never_decreases" in refused(node, cities, outcome)
 
 
-def test_a_new_dataset_needs_a_name_of_its_own(node: Coordinator, cities: Known, root: str) -> None:
+def test_a_new_dataset_needs_a_name_of_its_own(node: Coordinator, cities: DatasetHandle, root: str) -> None:
     forget(node, cities)
     outcome = imported(node, cities.id, None, cities.state.head)
     assert isinstance(outcome, Refused)
@@ -162,7 +162,7 @@ def test_a_new_dataset_needs_a_name_of_its_own(node: Coordinator, cities: Known,
     assert node.refs.head(cities.id) is None
 
 
-def test_a_new_dataset_is_announced_once_it_has_its_name(node: Coordinator, cities: Known) -> None:
+def test_a_new_dataset_is_announced_once_it_has_its_name(node: Coordinator, cities: DatasetHandle) -> None:
     forget(node, cities)
     named: list[str] = []
 
@@ -177,7 +177,7 @@ def test_a_new_dataset_is_announced_once_it_has_its_name(node: Coordinator, citi
 
 
 def test_a_name_is_taken_after_the_head_has_moved(
-    node: Coordinator, cities: Known, monkeypatch: pytest.MonkeyPatch
+    node: Coordinator, cities: DatasetHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget(node, cities)
     heads: list[Multihash | None] = []
@@ -209,7 +209,7 @@ def held_while_moving(node: Coordinator, locks: MemoryLocks, act: Callable[[], o
 
 
 def test_a_dataset_is_locked_while_its_references_move_and_free_afterwards(
-    node: Coordinator, cities: Known, locks: MemoryLocks
+    node: Coordinator, cities: DatasetHandle, locks: MemoryLocks
 ) -> None:
     after = stored(node, cities.state, SetInfo(description="x"))
 
@@ -221,7 +221,9 @@ def test_a_dataset_is_locked_while_its_references_move_and_free_afterwards(
     assert held_while_moving(node, locks, act) == [True] * 3
 
 
-def test_a_dataset_is_free_after_a_refusal_too(node: Coordinator, cities: Known, locks: MemoryLocks) -> None:
+def test_a_dataset_is_free_after_a_refusal_too(
+    node: Coordinator, cities: DatasetHandle, locks: MemoryLocks
+) -> None:
     def act() -> None:
         assert isinstance(node.propose(cities, []), Refused)
         imported(node, cities.id, cities.state.head, block_hash(b"unknown"))
@@ -246,13 +248,13 @@ def test_a_seed_of_another_dataset_is_not_committed(node: Coordinator) -> None:
 
 
 def test_listeners_hear_of_a_head_after_it_has_moved_and_never_of_a_reference(
-    node: Coordinator, cities: Known
+    node: Coordinator, cities: DatasetHandle
 ) -> None:
     heard: list[tuple[Multihash, Multihash | None]] = []
     node.committer.listen(lambda state: heard.append((state.head, node.refs.head(cities.id))))
 
     node.references.set("cities@next", "", None)
-    node.changing.commit_event("cities@next", SetInfo(description="staged"))
+    node.editor.commit_event("cities@next", SetInfo(description="staged"))
     assert heard == []
     assert node.find("cities").state == cities.state
 

@@ -23,7 +23,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 from odf_common.service.consumer_loop import Reader, Subscription
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.api.grpc_servicer import Servicer
-from odf_coordinator.catalog.registry import Known
+from odf_coordinator.catalog.registry import DatasetHandle
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def until(claim: Callable[[], bool]) -> None:
     assert claim()
 
 
-def propose(node: Coordinator, messages: MemoryBus, known: Known) -> None:
+def propose(node: Coordinator, messages: MemoryBus, known: DatasetHandle) -> None:
     event = encode_event(SetInfo(description="x"))
     body = bus.Propose(
         expected_head=known.state.head.raw, system_time=time_message(node.clock.now()), events=[event]

@@ -4,81 +4,81 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
-from odf_coordinator.transforms.work_queue import TRANSITIONS, JobEvent, JobState, Line, Result
+from odf_coordinator.transforms.work_queue import TRANSITIONS, JobEvent, JobState, Result, WorkQueue
 
 ONE, TWO = generate().dataset_id, generate().dataset_id
 
 
 def test_first_marked_is_first_taken_and_each_once_at_a_time() -> None:
-    line = Line()
-    line.mark(TWO)
-    line.mark(ONE)
-    line.mark(TWO)
+    queue = WorkQueue()
+    queue.enqueue(TWO)
+    queue.enqueue(ONE)
+    queue.enqueue(TWO)
 
-    assert line.take(0.0) == (TWO, False)
-    line.mark(TWO)
-    assert line.take(0.0) == (ONE, False)
-    assert line.take(0.0) is None
+    assert queue.take(0.0) == (TWO, False)
+    queue.enqueue(TWO)
+    assert queue.take(0.0) == (ONE, False)
+    assert queue.take(0.0) is None
 
 
 def test_a_mark_during_a_look_is_a_further_look() -> None:
-    line = Line()
-    before = line.mark(ONE)
-    line.take(0.0)
-    during = line.mark(ONE)
+    queue = WorkQueue()
+    before = queue.enqueue(ONE)
+    queue.take(0.0)
+    during = queue.enqueue(ONE)
 
-    line.finish(ONE, Result(records=1))
+    queue.finish(ONE, Result(records=1))
 
-    assert line.result(ONE, before) == Result(records=1)
-    assert line.result(ONE, during) is None
-    assert line.take(0.0) == (ONE, False)
+    assert queue.result(ONE, before) == Result(records=1)
+    assert queue.result(ONE, during) is None
+    assert queue.take(0.0) == (ONE, False)
 
 
 def test_a_postponed_look_keeps_its_tickets_open_and_waits() -> None:
-    line = Line()
-    ticket = line.mark(ONE)
-    line.take(0.0)
+    queue = WorkQueue()
+    ticket = queue.enqueue(ONE)
+    queue.take(0.0)
 
-    line.postpone(ONE, 5.0)
+    queue.postpone(ONE, 5.0)
 
-    assert line.result(ONE, ticket) is None
-    assert line.next_due() == 5.0
-    assert line.take(4.9) is None
-    assert line.take(5.0) == (ONE, False)
+    assert queue.result(ONE, ticket) is None
+    assert queue.next_due() == 5.0
+    assert queue.take(4.9) is None
+    assert queue.take(5.0) == (ONE, False)
 
 
 def test_a_failure_is_told_and_another_look_follows() -> None:
-    line = Line()
-    ticket = line.mark(ONE)
-    line.take(0.0)
+    queue = WorkQueue()
+    ticket = queue.enqueue(ONE)
+    queue.take(0.0)
     failed = Result(error=InvalidInput(text="no"))
 
-    line.finish(ONE, failed, again_at=3.0)
+    queue.finish(ONE, failed, again_at=3.0)
 
-    assert line.result(ONE, ticket) == failed
-    assert line.pauses(ONE) == 1
-    assert line.take(2.0) is None
-    assert line.take(3.0) == (ONE, False)
+    assert queue.result(ONE, ticket) == failed
+    assert queue.pauses(ONE) == 1
+    assert queue.take(2.0) is None
+    assert queue.take(3.0) == (ONE, False)
 
 
 def test_a_forced_mark_does_not_wait() -> None:
-    line = Line()
-    line.mark(ONE)
-    line.take(0.0)
-    line.postpone(ONE, 100.0)
+    queue = WorkQueue()
+    queue.enqueue(ONE)
+    queue.take(0.0)
+    queue.postpone(ONE, 100.0)
 
-    line.mark(ONE, is_forced=True)
+    queue.enqueue(ONE, is_forced=True)
 
-    assert line.take(0.0) == (ONE, True)
+    assert queue.take(0.0) == (ONE, True)
 
 
 def test_what_was_removed_needs_no_look() -> None:
-    line = Line()
-    ticket = line.mark(ONE)
-    line.forget((ONE,))
+    queue = WorkQueue()
+    ticket = queue.enqueue(ONE)
+    queue.forget((ONE,))
 
-    assert line.take(0.0) is None
-    assert line.result(ONE, ticket) == Result()
+    assert queue.take(0.0) is None
+    assert queue.result(ONE, ticket) == Result()
 
 
 # What each state becomes on MARK, FORCE, TAKE, FINISH, FAIL, POSTPONE; "-" where that cannot happen.
@@ -97,7 +97,7 @@ FAILED          FAILED          FORCED          RUNNING  FAILED     FAILED     F
 def test_every_event_in_every_state_has_its_transition() -> None:
     wanted = {
         (JobState[name], event): JobState[after]
-        for name, *states in (line.split() for line in TABLE.strip().splitlines())
+        for name, *states in (queue.split() for queue in TABLE.strip().splitlines())
         for event, after in zip(JobEvent, states, strict=True)
         if after != "-"
     }
@@ -106,25 +106,25 @@ def test_every_event_in_every_state_has_its_transition() -> None:
 
 
 class LineModel(RuleBasedStateMachine):
-    """A line beside what is expected of it: no request is lost, none runs twice at a time, tickets are answered in turn."""
+    """A queue beside what is expected of it: no request is lost, none runs twice at a time, tickets are answered in turn."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = Line()
+        self.queue = WorkQueue()
         self.now = 0.0
         self.running: dict[DatasetId, int] = {}
         self.asked: dict[DatasetId, int] = {}
         self.answered: dict[DatasetId, int] = {}
 
     @rule(one=st.sampled_from((ONE, TWO)), is_forced=st.booleans())
-    def mark(self, one: DatasetId, is_forced: bool) -> None:
-        self.asked[one] = self.line.mark(one, is_forced=is_forced)
+    def enqueue(self, one: DatasetId, is_forced: bool) -> None:
+        self.asked[one] = self.queue.enqueue(one, is_forced=is_forced)
 
     @rule(seconds=st.sampled_from((0.0, 1.0, 5.0)))
     def take(self, seconds: float) -> None:
         self.now += seconds
-        due = self.line.next_due()
-        taken = self.line.take(self.now)
+        due = self.queue.next_due()
+        taken = self.queue.take(self.now)
         assert (taken is None) == (due is None or due > self.now)
         if taken is not None:
             assert taken[0] not in self.running
@@ -135,35 +135,35 @@ class LineModel(RuleBasedStateMachine):
     def end(self, end: str) -> None:
         one, covered = self.running.popitem()
         if end == "postpone":
-            self.line.postpone(one, self.now + 2)
+            self.queue.postpone(one, self.now + 2)
             return
-        self.line.finish(one, Result(records=covered), again_at=self.now + 3 if end == "fail" else None)
+        self.queue.finish(one, Result(records=covered), again_at=self.now + 3 if end == "fail" else None)
         self.answered[one] = covered
 
     @precondition(lambda self: not self.running)
     @rule(one=st.sampled_from((ONE, TWO)))
     def forget(self, one: DatasetId) -> None:
-        self.line.forget((one,))
+        self.queue.forget((one,))
         self.asked.pop(one, None)
         self.answered.pop(one, None)
 
     @invariant()
     def whoever_asked_is_answered_or_waits(self) -> None:
         for one, ticket in self.asked.items():
-            is_answered = self.line.result(one, ticket) is not None
+            is_answered = self.queue.result(one, ticket) is not None
             assert is_answered == (self.answered.get(one, 0) >= ticket)
             if not is_answered and one not in self.running:
-                assert self.line.next_due() is not None
+                assert self.queue.next_due() is not None
 
     def teardown(self) -> None:
         for one, covered in self.running.items():
-            self.line.finish(one, Result(records=covered))
+            self.queue.finish(one, Result(records=covered))
         for _ in range(4):
             self.now += 10
-            while (taken := self.line.take(self.now)) is not None:
-                self.line.finish(taken[0], Result())
-        assert self.line.next_due() is None
-        assert all(self.line.result(one, ticket) is not None for one, ticket in self.asked.items())
+            while (taken := self.queue.take(self.now)) is not None:
+                self.queue.finish(taken[0], Result())
+        assert self.queue.next_due() is None
+        assert all(self.queue.result(one, ticket) is not None for one, ticket in self.asked.items())
 
 
 TestLine = LineModel.TestCase

@@ -59,11 +59,11 @@ def whole_life(home: Path, root: str, derivative: str) -> None:
     node.work()
     node.push("cities", "Lima", minute=1)
     node.work()
-    node.changing.set_watermark("cities", Timestamp.parse("2030-01-01T00:00:00Z"))
+    node.editor.set_watermark("cities", Timestamp.parse("2030-01-01T00:00:00Z"))
     node.work()
-    node.changing.rename("cities", "towns")
-    node.changing.reset("towns", first, is_forced=True)
-    node.changing.delete("cities.copy")
+    node.editor.rename("cities", "towns")
+    node.editor.reset("towns", first, is_forced=True)
+    node.editor.delete("cities.copy")
 
 
 def nothing(*_: object) -> None:

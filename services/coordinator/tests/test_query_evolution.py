@@ -105,7 +105,7 @@ def test_a_query_that_adds_a_column_goes_on_after_a_migration(evolving: Evolving
     heads = []
     node.committer.listen(lambda state: heads.append(state.sequence_number))
 
-    made = node.changing.commit_event(
+    made = node.editor.commit_event(
         "cities.copy", evolving.query("SELECT event_time, city, population FROM cities")
     )
 
@@ -127,13 +127,11 @@ def test_a_query_that_adds_a_column_goes_on_after_a_migration(evolving: Evolving
 
 def test_records_after_the_new_query_have_its_column_and_those_before_have_none(evolving: Evolving) -> None:
     node = evolving.node
-    node.changing.commit_event(
-        "cities.copy", evolving.query("SELECT event_time, city, population FROM cities")
-    )
+    node.editor.commit_event("cities.copy", evolving.query("SELECT event_time, city, population FROM cities"))
     evolving.push("Rome", 3, 1)
     node.work()
 
-    table = node.reading.tail("cities.copy", 9)
+    table = node.record_reader.tail("cities.copy", 9)
     assert table["population"].to_pylist() == [None, 3]
     checkpoint = json.loads(Path(evolving.engine.requests[-1].prev_checkpoint_path or "").read_text())
     assert checkpoint[""] == 3, "it goes on from what the migration left"
@@ -156,7 +154,7 @@ def test_a_query_that_breaks_a_column_is_refused_by_its_name(
     before = evolving.node.find("cities.copy").state
 
     with pytest.raises(InvalidInput, match=f"transform: {why}"):
-        evolving.node.changing.commit_event("cities.copy", evolving.query(query))
+        evolving.node.editor.commit_event("cities.copy", evolving.query(query))
     with pytest.raises(InvalidInput, match=f"transform: {why}"):
         evolving.node.add(derivative.replace("SELECT event_time, city FROM cities", query), replace=True)
 
@@ -182,7 +180,7 @@ def test_what_cannot_be_migrated_changes_nothing(evolving: Evolving) -> None:
     evolving.engine.failures = [InvalidQuery(text="its windows cannot be carried over")]
 
     with pytest.raises(InvalidQuery, match="its windows cannot be carried over"):
-        node.changing.commit_event(
+        node.editor.commit_event(
             "cities.copy", evolving.query("SELECT event_time, city, population FROM cities")
         )
 
@@ -199,9 +197,9 @@ def test_a_query_for_columns_that_were_not_read_yet_is_told_what_to_do_first(evo
     new = evolving.query("SELECT event_time, city, country FROM cities")
 
     with pytest.raises(InvalidQuery, match="no column country; the schema of cities has changed: pull"):
-        node.changing.commit_event("cities.copy", new)
+        node.editor.commit_event("cities.copy", new)
     node.work()
-    node.changing.commit_event("cities.copy", new)
+    node.editor.commit_event("cities.copy", new)
 
     assert node.find("cities.copy").state.last_offset == 1
 
@@ -213,7 +211,7 @@ def test_a_query_that_ran_never_is_replaced_without_a_migration(
     node = Coordinator(home=tmp_path, engine=engine)
     node.add(root, derivative)
 
-    node.changing.commit_event("cities.copy", Evolving(node).query("SELECT event_time FROM cities"))
+    node.editor.commit_event("cities.copy", Evolving(node).query("SELECT event_time FROM cities"))
 
     assert engine.migrations == []
 
@@ -223,9 +221,9 @@ def test_a_state_that_stays_as_it_is_needs_no_block(evolving: Evolving) -> None:
         def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
             return PassingEngine.migrate(self, request)
 
-    object.__setattr__(evolving.node.adding, "engine", Carrying())
+    object.__setattr__(evolving.node.creator, "engine", Carrying())
 
-    evolving.node.changing.commit_event("cities.copy", evolving.query("SELECT event_time, city FROM Cities"))
+    evolving.node.editor.commit_event("cities.copy", evolving.query("SELECT event_time, city FROM Cities"))
 
     assert isinstance(evolving.events()[-1], SetTransform)
 
@@ -255,14 +253,14 @@ def test_records_of_a_migration_come_with_it(evolving: Evolving) -> None:
 
     engine = Closing()
     engine.requests, engine.columns = evolving.engine.requests, None
-    object.__setattr__(evolving.node.adding, "engine", engine)
+    object.__setattr__(evolving.node.creator, "engine", engine)
 
-    made = evolving.node.changing.commit_event(
+    made = evolving.node.editor.commit_event(
         "cities.copy", evolving.query("SELECT event_time, city, population FROM cities")
     )
 
     assert made.state.last_offset == 1
-    assert evolving.node.reading.tail("cities.copy", 9)["population"].to_pylist() == [None, 7]
+    assert evolving.node.record_reader.tail("cities.copy", 9)["population"].to_pylist() == [None, 7]
     schema, new, migration = evolving.events()[-3:]
     assert isinstance(schema, SetDataSchema)
     assert isinstance(new, SetTransform)
@@ -276,31 +274,29 @@ def test_a_query_that_is_taken_back_with_its_input_is_migrated_again(evolving: E
     evolving.push("Rome", 3, 1)
     node.work()
     new = evolving.query("SELECT event_time, city, population FROM cities")
-    node.changing.commit_event("cities.copy", new)
+    node.editor.commit_event("cities.copy", new)
     before = node.find("cities.copy").state
-    node.changing.reset("cities", first, is_forced=True)
+    node.editor.reset("cities", first, is_forced=True)
 
-    (taken_back,) = node.pulling.diverged.take_back((node.find("cities.copy"),))
+    (rolled_back,) = node.puller.rollback.roll_back((node.find("cities.copy"),))
 
-    assert taken_back.state.transform == before.transform
+    assert rolled_back.state.transform == before.transform
     assert [type(event) for event in evolving.events()[-2:]] == [SetTransform, ExecuteTransform]
     assert [one.next_offset for one in evolving.engine.migrations] == [2, 1]
     evolving.push("Lima", 10, 2)
     node.work()
-    assert node.reading.tail("cities.copy", 9)["population"].to_pylist() == [None, 10]
+    assert node.record_reader.tail("cities.copy", 9)["population"].to_pylist() == [None, 10]
 
 
 def test_a_dataset_is_not_reset_to_between_a_query_and_its_migration(evolving: Evolving) -> None:
     node = evolving.node
     before = node.find("cities.copy").state.head
-    node.changing.commit_event(
-        "cities.copy", evolving.query("SELECT event_time, city, population FROM cities")
-    )
+    node.editor.commit_event("cities.copy", evolving.query("SELECT event_time, city, population FROM cities"))
     known = node.find("cities.copy")
     links = list(iterate(node.datasets.reader(known.id), known.state.head))
 
     with pytest.raises(InvalidInput, match="the next block is its migration"):
-        node.changing.reset("cities.copy", links[1][0])
+        node.editor.reset("cities.copy", links[1][0])
 
     assert node.find("cities.copy").state == known.state
-    assert node.changing.reset("cities.copy", before).state.head == before
+    assert node.editor.reset("cities.copy", before).state.head == before

@@ -37,7 +37,7 @@ def test_a_reference_is_made_at_the_head_and_goes_on_by_itself(cities: Coordinat
         Compared(relation=Equal(), common=head.head),
     )
 
-    staged = cities.changing.commit_event(BRANCH, info("towns"))
+    staged = cities.editor.commit_event(BRANCH, info("towns"))
 
     assert staged.state.info == info("towns")
     assert cities.find("cities").state == head
@@ -48,7 +48,7 @@ def test_a_reference_is_made_at_the_head_and_goes_on_by_itself(cities: Coordinat
 
 def test_the_head_follows_a_reference_that_goes_on_from_it(cities: Coordinator) -> None:
     cities.references.set(BRANCH, "", None)
-    staged = cities.changing.commit_event(BRANCH, info("towns"))
+    staged = cities.editor.commit_event(BRANCH, info("towns"))
 
     cities.references.fast_forward(BRANCH)
 
@@ -61,7 +61,7 @@ def test_the_head_follows_a_reference_that_goes_on_from_it(cities: Coordinator) 
 
 def test_the_head_does_not_follow_a_reference_that_went_its_own_way(cities: Coordinator) -> None:
     common = cities.references.set(BRANCH, "", None).block
-    cities.changing.commit_event(BRANCH, info("towns"))
+    cities.editor.commit_event(BRANCH, info("towns"))
     cities.push("cities", "Rome", minute=1)
     cities.push("cities", "Bern", minute=2)
 
@@ -75,7 +75,7 @@ def test_the_head_does_not_follow_a_reference_that_went_its_own_way(cities: Coor
 def test_a_push_source_that_was_staged_gets_its_topic_when_the_head_has_it(cities: Coordinator) -> None:
     cities.references.set(BRANCH, "", None)
     other = AddPushSource(source_name="other", read=ReadStepNdJson(), merge=MergeStrategyAppend())
-    cities.changing.commit_event(BRANCH, other)
+    cities.editor.commit_event(BRANCH, other)
     assert cities.topics.names == {"odf.push.cities.default"}
 
     known = cities.references.fast_forward(BRANCH)
@@ -102,13 +102,13 @@ def test_a_reference_moves_only_from_where_it_is_expected(cities: Coordinator) -
     assert cities.references.set("cities@older", "old", None).block == first
     cities.references.delete(BRANCH, str(head))
     with pytest.raises(NotFound, match="reference next of cities"):
-        cities.datasets.find_at(BRANCH)
+        cities.datasets.open_at(BRANCH)
 
 
 def test_a_reference_that_cannot_be_read_hides_no_other(cities: Coordinator) -> None:
     head = cities.references.set("cities@well", "", None).block
     cities.references.set("cities@broken", "", None)
-    lost = cities.changing.commit_event("cities@broken", info("towns")).state.head
+    lost = cities.editor.commit_event("cities@broken", info("towns")).state.head
     cities.blobs.remove(cities.find("cities").id, ObjectKind.BLOCK, [lost])
     cities.references.set("cities@damaged", "", None)
     read = cities.refs.head
@@ -140,7 +140,7 @@ def test_a_reference_that_cannot_be_read_hides_no_other(cities: Coordinator) -> 
 
 def test_references_are_listed_where_the_head_cannot_be_read(cities: Coordinator) -> None:
     cities.references.set("cities@old", "", None)
-    lost = cities.changing.commit_event("cities", info("towns")).state.head
+    lost = cities.editor.commit_event("cities", info("towns")).state.head
     cities.blobs.remove(cities.find("cities").id, ObjectKind.BLOCK, [lost])
     cities.states.forget(cities.find("cities").id)
 
@@ -162,20 +162,20 @@ def test_a_reference_that_is_deleted_meanwhile_is_not_listed(cities: Coordinator
 def test_a_reference_is_reset_to_a_block_of_its_own_chain(cities: Coordinator) -> None:
     head = cities.find("cities").state.head
     cities.references.set(BRANCH, "", None)
-    staged = cities.changing.commit_event(BRANCH, info("towns")).state
+    staged = cities.editor.commit_event(BRANCH, info("towns")).state
     cities.references.set("cities@back", "", None)
 
     with pytest.raises(InvalidInput, match="not a block of the chain"):
-        cities.changing.reset("cities@back", staged.head)
-    cities.changing.reset(BRANCH, head)
+        cities.editor.reset("cities@back", staged.head)
+    cities.editor.reset(BRANCH, head)
 
-    assert cities.datasets.find_at(BRANCH).state.head == head
+    assert cities.datasets.open_at(BRANCH).state.head == head
 
 
 def test_a_state_beside_the_head_does_not_make_the_head_cold(cities: Coordinator) -> None:
     first = cities.references.set("cities@old", "", None).block
     cities.push("cities", "Rome", minute=1)
-    assert cities.datasets.find_at("cities@old").state.head == first
+    assert cities.datasets.open_at("cities@old").state.head == first
     read = cities.blobs.read
     try:
         cities.blobs.read = lambda *_: pytest.fail("the head's state was forgotten")  # type: ignore[method-assign]
@@ -198,7 +198,7 @@ def test_what_is_no_reference_or_no_block_is_refused(cities: Coordinator) -> Non
     with pytest.raises(NotFound, match="reference next"):
         cities.references.fast_forward(BRANCH)
     with pytest.raises(InvalidInput):
-        cities.changing.rename(BRANCH, "towns")
+        cities.editor.rename(BRANCH, "towns")
 
 
 def test_rules_hold_on_a_reference_too(cities: Coordinator) -> None:
@@ -208,7 +208,7 @@ def test_rules_hold_on_a_reference_too(cities: Coordinator) -> None:
         transform=TransformSql(engine="spark", query="SELECT event_time, city FROM cities"),
     )
     with pytest.raises((InvalidInput, Refused, ChainRuleViolated)):
-        cities.changing.commit_event(BRANCH, transform)
+        cities.editor.commit_event(BRANCH, transform)
 
 
 def test_other_datasets_share_no_block(cities: Coordinator, derivative: str) -> None:
@@ -229,7 +229,7 @@ def test_a_circle_that_was_staged_in_two_datasets_is_never_closed(
     for name, other in (("first", "second"), ("second", "first")):
         cities.references.set(f"{name}@next", "", None)
         source = str(cities.find(other).id)
-        cities.changing.commit_event(
+        cities.editor.commit_event(
             f"{name}@next",
             SetTransform(
                 inputs=(TransformInput(dataset_ref=source, alias="other"),),

@@ -9,7 +9,7 @@ from odf_testing.coordinator import Coordinator
 from odf_common.codec.bus import envelope
 from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.commit.bus_messages import committed
-from odf_coordinator.views.table import Board
+from odf_coordinator.views.table import DatasetTable
 
 Odf = Callable[..., int]
 SENTINELS = [
@@ -31,7 +31,7 @@ def test_a_watermark_at_a_sentinel_is_set_announced_and_shown(
     assert odf("list", "--output", "json") == 0
     (listed,) = [one for one in json.loads(capsys.readouterr().out) if one["alias"] == "cities"]
     assert listed["watermark"] == text
-    board = Board()
+    board = DatasetTable()
     board.see(envelope(cities.id, committed(cities.state, alias="cities")), 0.0)
     (row,) = board.rows(0.0)
     assert row["watermark"] == text
@@ -39,6 +39,6 @@ def test_a_watermark_at_a_sentinel_is_set_announced_and_shown(
 
 def test_a_derivative_of_a_dataset_at_a_sentinel_is_transformed(node: Coordinator, odf: Odf) -> None:
     node.push("cities", "Oslo")
-    node.changing.set_watermark("cities", Timestamp.parse(SENTINELS[-1]))
+    node.editor.set_watermark("cities", Timestamp.parse(SENTINELS[-1]))
     node.work()
     assert node.find("cities.copy").state.watermark == Timestamp.parse(SENTINELS[-1])

@@ -9,8 +9,8 @@ from odf_common.identity.keys import generate
 from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.ownership import Owners
-from odf_coordinator.catalog.registry import Known
+from odf_coordinator.catalog.ownership import OwnershipCheck
+from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome
 
@@ -21,13 +21,13 @@ def sign(block: Multihash) -> bytes:
     return encode_signature(sign_block(KEY, block))
 
 
-def commit(node: Coordinator, known: Known, *texts: str, signed: bool = True) -> Outcome:
+def commit(node: Coordinator, known: DatasetHandle, *texts: str, signed: bool = True) -> Outcome:
     committer = Committer(
         blobs=node.blobs,
         refs=node.refs,
         states=node.states,
         locks=NoLocks(),
-        require_owned=Owners(keys=node.keys, catalog=node.catalog).require,
+        require_owned=OwnershipCheck(keys=node.keys, catalog=node.catalog).require,
         sign=sign if signed else None,
     )
     return committer.commit(
@@ -48,7 +48,7 @@ class NoLocks:
         """Nothing is held."""
 
 
-def signatures(node: Coordinator, known: Known) -> set[Multihash]:
+def signatures(node: Coordinator, known: DatasetHandle) -> set[Multihash]:
     return set(node.blobs.names(known.id, ObjectKind.SIGNATURE))
 
 

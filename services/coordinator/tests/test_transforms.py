@@ -14,7 +14,7 @@ from odf_common.errors import InvalidInput, InvalidQuery, Unavailable
 from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, OffsetInterval, SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.transforms.engine_output import examine
+from odf_coordinator.transforms.engine_output import validate
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_derivatives_of_derivatives_follow(chain: Coordinator) -> None:
 
     state = chain.find("copy.copy").state
     assert state.last_offset == 1
-    assert chain.reading.tail("copy.copy", 5)["city"].to_pylist() == ["Oslo", "Rome"]
+    assert chain.record_reader.tail("copy.copy", 5)["city"].to_pylist() == ["Oslo", "Rome"]
 
 
 def test_nothing_new_commits_nothing(chain: Coordinator) -> None:
@@ -117,7 +117,7 @@ def test_a_derivative_that_moved_meanwhile_is_planned_again(chain: Coordinator) 
         chain.scheduler._transformer.perform(known, plan)
     chain.work()
 
-    assert chain.reading.tail("cities.copy", 5)["city"].to_pylist() == ["Oslo", "Rome"]
+    assert chain.record_reader.tail("cities.copy", 5)["city"].to_pylist() == ["Oslo", "Rome"]
 
 
 def test_another_instance_without_the_key_leaves_a_derivative_alone(chain: Coordinator) -> None:
@@ -135,7 +135,7 @@ def test_pull_transforms_what_inputs_hold_now_inputs_first(chain: Coordinator) -
     worker = threading.Thread(target=chain.scheduler.run, args=(stop,))
     worker.start()
     try:
-        steps = [*chain.pulling.pull(["copy.copy"], is_all=False, is_recursive=True, is_wanted=lambda: True)]
+        steps = [*chain.puller.pull(["copy.copy"], is_all=False, is_recursive=True, is_wanted=lambda: True)]
     finally:
         stop.set()
         worker.join()
@@ -153,7 +153,7 @@ def test_pull_tells_why_a_derivative_failed_and_goes_on_with_others(chain: Coord
     worker = threading.Thread(target=chain.scheduler.run, args=(stop,))
     worker.start()
     try:
-        steps = [*chain.pulling.pull([], is_all=True, is_recursive=False, is_wanted=lambda: True)]
+        steps = [*chain.puller.pull([], is_all=True, is_recursive=False, is_wanted=lambda: True)]
     finally:
         stop.set()
         worker.join()
@@ -210,7 +210,7 @@ def test_a_step_without_records_keeps_a_required_column(chain: Coordinator) -> N
     found = its_schema(signed=False, city=pa.field("city", pa.string()))
     pq.write_table(found.empty_table(), scratch / "data", store_schema=False)
 
-    written = examine(state, TransformResponseSuccess(), scratch)
+    written = validate(state, TransformResponseSuccess(), scratch)
 
     assert written.schema is None
     assert written.data is None
@@ -253,7 +253,7 @@ def test_records_of_an_engine_that_break_the_contract_are_refused(
     response = TransformResponseSuccess(new_offset_interval=OffsetInterval(start=0, end=1))
 
     with pytest.raises(InvalidInput, match=f"the engine wrote records that cannot be committed: .*{why}"):
-        examine(chain.find("cities.copy").state, response, scratch)
+        validate(chain.find("cities.copy").state, response, scratch)
 
 
 def test_what_keeps_failing_is_tried_for_ever(chain: Coordinator) -> None:

@@ -16,7 +16,7 @@ from odf_common.ports.bus import PARTITIONS
 from odf_common.ports.engine import OnProgress
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_coordinator.api.grpc_servicer import Servicer
-from odf_coordinator.catalog.partitions import Ownership
+from odf_coordinator.catalog.partitions import PartitionOwnership
 
 CONTEXT = cast("grpc.ServicerContext", None)  # `List` does not look at it
 
@@ -119,7 +119,7 @@ def test_a_dataset_that_could_not_be_read_at_the_start_is_announced_once_it_can(
 ) -> None:
     told: list[DatasetId] = []
     monkeypatch.setattr("odf_coordinator.catalog.partitions.READ_AGAIN_SECONDS", 0.0)
-    ownership = Ownership(
+    ownership = PartitionOwnership(
         datasets=pair.datasets, keys=pair.keys, tell=lambda state: told.append(state.dataset_id)
     )
     towns, head = pair.find("towns").id, pair.refs.head

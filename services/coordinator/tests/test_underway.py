@@ -14,7 +14,7 @@ from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.bus.v1.bus_pb2 import TransformProgress
 from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.transforms.late_counter import late_rows
-from odf_coordinator.transforms.progress import SHORT, Underway
+from odf_coordinator.transforms.progress import SHORT, RunningTransforms
 
 COUNTING = EngineProgress(stage="computing", rows=3, total=5)
 DONE = EngineProgress(stage="writing", rows=5, total=5, late=2)
@@ -29,7 +29,7 @@ def pushed(node: Coordinator, root: str, derivative: str) -> Coordinator:
 
 
 def pulled(node: Coordinator) -> Iterator[Pulled]:
-    return node.pulling.pull(["cities.copy"], is_all=False, is_recursive=False, is_wanted=lambda: True)
+    return node.puller.pull(["cities.copy"], is_all=False, is_recursive=False, is_wanted=lambda: True)
 
 
 def test_a_pull_tells_how_far_the_engine_is_and_what_came_too_late(pushed: Coordinator) -> None:
@@ -92,12 +92,12 @@ def test_a_count_that_cannot_be_read_is_none(node: Coordinator) -> None:
 
 def test_what_takes_longer_is_passed_on_until_it_ends() -> None:
     time, told, dataset = [0.0], [], a_dataset()
-    underway = Underway(lambda _, now: told.append(now), clock=lambda: time[0])
-    with underway.at_work(dataset) as short:
+    underway = RunningTransforms(lambda _, now: told.append(now), clock=lambda: time[0])
+    with underway.track(dataset) as short:
         short.note(COUNTING)
         short.note(DONE)
     assert told == []
-    with underway.at_work(dataset) as long:
+    with underway.track(dataset) as long:
         long.note(EngineProgress())
         time[0] = SHORT
         long.note(COUNTING)

@@ -70,9 +70,7 @@ def test_others_are_listed_and_it_says_why_it_is_not(
     two: Coordinator, fault: OdfError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage(two, two.find("cities").id, fault, monkeypatch)
-    listed = {
-        one.entry.alias: one.why if isinstance(one, Unreadable) else "" for one in two.datasets.listed()
-    }
+    listed = {one.entry.alias: one.why if isinstance(one, Unreadable) else "" for one in two.datasets.scan()}
     assert listed == {"cities": str(fault), "cities.copy": "", "rivers": ""}
 
 

@@ -28,26 +28,26 @@ from odf_common.ports.store import BlobStore, Catalog, ObjectKind, RefStore
 from odf_common.service.environment import FreeLocks
 from odf_coordinator.api.bus_handlers import Notifications
 from odf_coordinator.api.grpc_servicer import Parts
-from odf_coordinator.catalog.ownership import KeyFolder, Owners
-from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.dataset_locks import Locks
 from odf_coordinator.commit.head_publisher import Publisher
 from odf_coordinator.commit.outcomes import Outcome, require_committed
-from odf_coordinator.definitions.create import Added, Adding
+from odf_coordinator.definitions.create import Added, DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.lifecycle.collector import Collector
-from odf_coordinator.operations.drop_data import Dropping
+from odf_coordinator.operations.drop_data import DataDropper
 from odf_coordinator.operations.import_chain import Importer
-from odf_coordinator.operations.modify import Changing
-from odf_coordinator.operations.pull import Pulling
-from odf_coordinator.operations.read import Reading
-from odf_coordinator.operations.rebuild_data import Rebuilding
+from odf_coordinator.operations.modify import DatasetEditor
+from odf_coordinator.operations.pull import Puller
+from odf_coordinator.operations.read import RecordReader
+from odf_coordinator.operations.rebuild_data import DataRebuilder
 from odf_coordinator.operations.references import References
-from odf_coordinator.operations.rollback import Diverged
+from odf_coordinator.operations.rollback import DerivativeRollback
 from odf_coordinator.storage.slice_index import Slices
-from odf_coordinator.transforms.progress import Underway
+from odf_coordinator.transforms.progress import RunningTransforms
 from odf_coordinator.transforms.runner import Transformer
 from odf_coordinator.transforms.scheduler import Scheduler
 from odf_testing.passing_engine import PassingEngine
@@ -129,13 +129,13 @@ class Coordinator:
         self.clock = TickingClock()
         self._open_stores()
         self.states = ChainStates(self.blobs, self.refs, self.cache)
-        self.keys = KeyFolder(self.home / "keys")
+        self.keys = KeyStore(self.home / "keys")
         self.datasets = Datasets(
             catalog=self.catalog,
             states=self.states,
             blobs=self.blobs,
             refs=self.refs,
-            is_ours=self.keys.has,
+            has_key=self.keys.has,
         )
         self.committer = self.new_committer()
         self.publisher = Publisher(bus=self.bus, catalog=self.catalog)
@@ -145,10 +145,10 @@ class Coordinator:
             engine=self.engine,
             blobs=self.blobs,
             clock=self.clock,
-            underway=Underway(clock=lambda: self.now),
+            underway=RunningTransforms(clock=lambda: self.now),
         )
         self.scheduler = Scheduler(
-            datasets=self.datasets, transformer=transformer, is_ours=self.keys.has, now=lambda: self.now
+            datasets=self.datasets, transformer=transformer, is_assigned=self.keys.has, now=lambda: self.now
         )
         self.committer.listen(self.scheduler.on_committed)
         self._wire()
@@ -179,7 +179,7 @@ class Coordinator:
         self.importer = Importer(
             datasets=self.datasets, refs=self.refs, committer=self.committer, claims=self.claims
         )
-        self.adding = Adding(
+        self.creator = DatasetCreator(
             datasets=self.datasets,
             committer=self.committer,
             claims=self.claims,
@@ -187,27 +187,29 @@ class Coordinator:
             clock=self.clock,
             keys=self.keys,
         )
-        self.changing = Changing(datasets=self.datasets, committer=self.committer, adding=self.adding)
+        self.editor = DatasetEditor(datasets=self.datasets, committer=self.committer, creator=self.creator)
         self.references = References(
             datasets=self.datasets,
             refs=self.refs,
             importer=self.importer,
-            adding=self.adding,
+            creator=self.creator,
             keys=self.keys,
         )
-        self.dropping = Dropping(datasets=self.datasets, committer=self.committer, engine=self.engine)
-        self.reading = Reading(datasets=self.datasets, slices=Slices(self.datasets), engine=self.engine)
-        self.notifications = Notifications(
-            scheduler=self.scheduler, datasets=self.datasets, slices=self.reading.slices
+        self.dropper = DataDropper(datasets=self.datasets, committer=self.committer, engine=self.engine)
+        self.record_reader = RecordReader(
+            datasets=self.datasets, slices=Slices(self.datasets), engine=self.engine
         )
-        self.pulling = Pulling(
+        self.notifications = Notifications(
+            scheduler=self.scheduler, datasets=self.datasets, slices=self.record_reader.slices
+        )
+        self.puller = Puller(
             datasets=self.datasets,
             scheduler=self.scheduler,
-            changing=self.changing,
+            editor=self.editor,
             ingest=self.ingest,
             keys=self.keys,
-            diverged=Diverged(datasets=self.datasets, adding=self.adding, keys=self.keys),
-            rebuilding=Rebuilding(datasets=self.datasets, committer=self.committer, engine=self.engine),
+            rollback=DerivativeRollback(datasets=self.datasets, creator=self.creator, keys=self.keys),
+            rebuilder=DataRebuilder(datasets=self.datasets, committer=self.committer, engine=self.engine),
         )
 
     @property
@@ -215,13 +217,13 @@ class Coordinator:
         """Return what the servicer answers with."""
         return Parts(
             datasets=self.datasets,
-            adding=self.adding,
-            changing=self.changing,
+            creator=self.creator,
+            editor=self.editor,
             references=self.references,
-            reading=self.reading,
-            pulling=self.pulling,
+            record_reader=self.record_reader,
+            puller=self.puller,
             scheduler=self.scheduler,
-            dropping=self.dropping,
+            dropper=self.dropper,
         )
 
     def new_committer(
@@ -233,26 +235,28 @@ class Coordinator:
             refs=refs or self.refs,
             states=self.states,
             locks=locks or self.locks,
-            require_owned=Owners(keys=self.keys, catalog=self.catalog).require,
+            require_owned=OwnershipCheck(keys=self.keys, catalog=self.catalog).require,
             lock_ttl_ms=lock_ttl_ms,
             waits=self.datasets.waits,
         )
 
     def add(self, *texts: str, replace: bool = False) -> tuple[Added, ...]:
         manifests = [Manifest(name=f"m{n}.yaml", text=text.encode()) for n, text in enumerate(texts)]
-        return self.adding.add(manifests, is_replacing=replace)
+        return self.creator.add(manifests, is_replacing=replace)
 
-    def find(self, ref: str) -> Known:
+    def find(self, ref: str) -> DatasetHandle:
         return self.datasets.find(ref)
 
-    def ingest_events(self, known: Known, cities: Iterable[str], minute: int) -> tuple[KnownEvent, ...]:
+    def ingest_events(
+        self, known: DatasetHandle, cities: Iterable[str], minute: int
+    ) -> tuple[KnownEvent, ...]:
         """Return the events of one slice, whose object is stored."""
         moments = [minute * 60_000] * len(list(cities := list(cities)))
         return self.slice_events(
             known, pa.table({"event_time": moments, "city": cities}, schema=DATA), minute
         )
 
-    def slice_events(self, known: Known, records: pa.Table, minute: int) -> tuple[KnownEvent, ...]:
+    def slice_events(self, known: DatasetHandle, records: pa.Table, minute: int) -> tuple[KnownEvent, ...]:
         """Return the events of one slice of any columns, with that of its schema where it is another one."""
         state = known.state
         table = with_system_columns(
@@ -280,20 +284,20 @@ class Coordinator:
         is_known = state.schema is not None and not check_evolution(schema_of_event(state.schema), schema)
         return (event,) if is_known else (schema_to_event(schema), event)
 
-    def push(self, ref: str, *cities: str, minute: int = 0) -> Known:
+    def push(self, ref: str, *cities: str, minute: int = 0) -> DatasetHandle:
         """Commit one slice to a root."""
         known = self.find(ref)
         require_committed(known.id, self.propose(known, self.ingest_events(known, cities, minute)))
         return self.find(ref)
 
-    def push_table(self, ref: str, records: pa.Table, minute: int = 0) -> Known:
+    def push_table(self, ref: str, records: pa.Table, minute: int = 0) -> DatasetHandle:
         """Commit one slice of any columns to a root."""
         known = self.find(ref)
         require_committed(known.id, self.propose(known, self.slice_events(known, records, minute)))
         return self.find(ref)
 
     def propose(
-        self, known: Known, events: Iterable[KnownEvent], *, system_time: Timestamp | None = None
+        self, known: DatasetHandle, events: Iterable[KnownEvent], *, system_time: Timestamp | None = None
     ) -> Outcome:
         """Propose on the head that `known` has."""
         return self.committer.commit(

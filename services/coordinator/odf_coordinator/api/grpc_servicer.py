@@ -23,14 +23,14 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
 )
 from odf_coordinator.api.bus_handlers import known_event
 from odf_coordinator.api.responses import ref_item, summary, unheard, unreadable_summary
-from odf_coordinator.catalog.registry import Datasets, Known, Unreadable
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.catalog.rejects import rejects_of
-from odf_coordinator.definitions.create import Adding
+from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
-from odf_coordinator.operations.drop_data import Dropping
-from odf_coordinator.operations.modify import Changing
-from odf_coordinator.operations.pull import Pulled, Pulling
-from odf_coordinator.operations.read import Reading, ipc_chunks
+from odf_coordinator.operations.drop_data import DataDropper
+from odf_coordinator.operations.modify import DatasetEditor
+from odf_coordinator.operations.pull import Pulled, Puller
+from odf_coordinator.operations.read import RecordReader, ipc_chunks
 from odf_coordinator.operations.references import Expected, References
 from odf_coordinator.storage.availability import was_dropped
 from odf_coordinator.transforms.late_counter import late_rows
@@ -45,13 +45,13 @@ class Parts:
     """The components behind the service."""
 
     datasets: Datasets
-    adding: Adding
-    changing: Changing
-    reading: Reading
+    creator: DatasetCreator
+    editor: DatasetEditor
+    record_reader: RecordReader
     references: References
-    pulling: Pulling
+    puller: Puller
     scheduler: Scheduler
-    dropping: Dropping
+    dropper: DataDropper
 
 
 class Servicer(CoordinatorServicer):
@@ -64,7 +64,7 @@ class Servicer(CoordinatorServicer):
     def Add(self, request: wire.AddRequest, context: grpc.ServicerContext) -> wire.AddReply:  # noqa: N802
         """Create or replace datasets from manifests."""
         manifests = tuple(Manifest(name=one.name, text=one.text) for one in request.manifests)
-        added = self._parts.adding.add(manifests, is_replacing=request.replace)
+        added = self._parts.creator.add(manifests, is_replacing=request.replace)
         results = [
             wire.AddReply.Result(
                 alias=one.alias, dataset_id=str(one.dataset_id), head=str(one.head), outcome=one.outcome
@@ -75,18 +75,18 @@ class Servicer(CoordinatorServicer):
 
     def List(self, request: wire.ListRequest, context: grpc.ServicerContext) -> wire.ListReply:  # noqa: N802
         """Return all datasets by name."""
-        listed = self._parts.datasets.listed()
+        listed = self._parts.datasets.scan()
         return wire.ListReply(datasets=[self._told(one) for one in listed])
 
     def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
         """Return one dataset, with the size of its data."""
-        known = self._parts.datasets.find_at(request.ref)
-        size = sum(one.size for one in self._parts.reading.slices.all(known))
+        known = self._parts.datasets.open_at(request.ref)
+        size = sum(one.size for one in self._parts.record_reader.slices.all(known))
         return self._summary(known, data_size=size)
 
     def Log(self, request: wire.LogRequest, context: grpc.ServicerContext) -> Iterator[wire.BlockItem]:  # noqa: N802
         """Iterate over blocks, newest first."""
-        known = self._parts.datasets.find_at(request.ref)
+        known = self._parts.datasets.open_at(request.ref)
         blocks = iterate(self._parts.datasets.reader(known.id), known.state.head)
         for name, _, raw in islice(blocks, request.limit or None):
             signature = None
@@ -98,7 +98,7 @@ class Servicer(CoordinatorServicer):
         self, request: wire.LastEventRequest, context: grpc.ServicerContext
     ) -> wire.LastEventReply:
         """Return the current event of a kind."""
-        known = self._parts.datasets.find_at(request.ref)
+        known = self._parts.datasets.open_at(request.ref)
         events = {kind.__name__: event for kind, event in known.state.definitions.by_kind().items()}
         if request.kind not in events:
             raise InvalidInput(text=f"expected one of {', '.join(events)}, got {request.kind!r}")
@@ -112,17 +112,17 @@ class Servicer(CoordinatorServicer):
 
     def Tail(self, request: wire.TailRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
         """Iterate over the Arrow stream of the last records."""
-        table = self._parts.reading.tail(request.ref, request.records)
+        table = self._parts.record_reader.tail(request.ref, request.records)
         return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
 
     def Query(self, request: wire.SqlRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
         """Iterate over the Arrow stream of a query's result."""
-        table = self._parts.reading.query(request.sql)
+        table = self._parts.record_reader.query(request.sql)
         return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
 
     def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[wire.PullItem]:  # noqa: N802
         """Iterate over the steps of a pull."""
-        pulling = self._parts.pulling
+        pulling = self._parts.puller
         if request.HasField("set_watermark"):
             if request.all or not request.refs or any(is_pattern(ref) for ref in request.refs):
                 raise InvalidInput(text="set a watermark on datasets by name, not by pattern or --all")
@@ -144,22 +144,22 @@ class Servicer(CoordinatorServicer):
 
     def Rename(self, request: wire.RenameRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
         """Rename a dataset."""
-        return self._told(self._parts.changing.rename(request.ref, request.new_alias))
+        return self._told(self._parts.editor.rename(request.ref, request.new_alias))
 
     def Delete(self, request: wire.DeleteRequest, context: grpc.ServicerContext) -> wire.DeleteReply:  # noqa: N802
         """Remove a dataset."""
-        self._parts.changing.delete(request.ref)
+        self._parts.editor.delete(request.ref)
         return wire.DeleteReply()
 
     def Reset(self, request: wire.ResetRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
         """Move a head back."""
         return self._summary(
-            self._parts.changing.reset(request.ref, Multihash.parse(request.head), is_forced=request.force)
+            self._parts.editor.reset(request.ref, Multihash.parse(request.head), is_forced=request.force)
         )
 
     def DropData(self, request: wire.DropDataRequest, context: grpc.ServicerContext) -> wire.DropDataReply:  # noqa: N802
         """Remove the data of a derivative."""
-        dropped = self._parts.dropping.drop(request.ref)
+        dropped = self._parts.dropper.drop(request.ref)
         return wire.DropDataReply(
             alias=dropped.known.alias,
             slices=dropped.slices,
@@ -173,7 +173,7 @@ class Servicer(CoordinatorServicer):
         context: grpc.ServicerContext,
     ) -> wire.DatasetSummary:
         """Append one metadata event."""
-        return self._summary(self._parts.changing.commit_event(request.ref, known_event(request.event)))
+        return self._summary(self._parts.editor.commit_event(request.ref, known_event(request.event)))
 
     def ListRefs(self, request: wire.ListRefsRequest, context: grpc.ServicerContext) -> wire.ListRefsReply:  # noqa: N802
         """Return the references of a dataset."""
@@ -201,7 +201,7 @@ class Servicer(CoordinatorServicer):
         compared = self._parts.references.compare(request.left, request.right)
         return encode_comparison(compared.relation, compared.common)
 
-    def _told(self, one: Known | Unreadable) -> wire.DatasetSummary:
+    def _told(self, one: DatasetHandle | Unreadable) -> wire.DatasetSummary:
         """Return the summary of a dataset, or its problem; one bad dataset must not hide the others."""
         if isinstance(one, Unreadable):
             return unreadable_summary(one)
@@ -210,12 +210,12 @@ class Servicer(CoordinatorServicer):
         except Exception as error:  # noqa: BLE001 - any error concerns this dataset only
             return unreadable_summary(self._parts.datasets.unreadable(one.entry, error))
 
-    def _summary(self, known: Known, *, data_size: int = 0) -> wire.DatasetSummary:
+    def _summary(self, known: DatasetHandle, *, data_size: int = 0) -> wire.DatasetSummary:
         return summary(
             known,
             problem=self._parts.scheduler.trouble(known.id)
             or self._parts.datasets.waits.recent(known.id, WAITING_SECONDS)
-            or unheard(known, self._parts.datasets.is_ours),
+            or unheard(known, self._parts.datasets.has_key),
             data_size=data_size,
             # Derivatives only: a listing opens no file of a root except its head.
             is_dropped=known.is_derivative and was_dropped(self._parts.datasets, known),

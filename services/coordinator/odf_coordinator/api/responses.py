@@ -9,14 +9,14 @@ from odf_common.dataset.rejects import Rejects
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.catalog.problems import Problem
-from odf_coordinator.catalog.registry import Known, Unreadable
+from odf_coordinator.catalog.registry import DatasetHandle, Unreadable
 from odf_coordinator.operations.references import Reference
 
 NONE: Final = Rejects()
 
 
 def summary(
-    known: Known,
+    known: DatasetHandle,
     *,
     problem: Problem | None = None,
     data_size: int = 0,
@@ -48,10 +48,10 @@ def summary(
     )
 
 
-def unheard(known: Known, is_ours: Callable[[DatasetId], bool]) -> Problem | None:
+def unheard(known: DatasetHandle, has_key: Callable[[DatasetId], bool]) -> Problem | None:
     """Return the problem of an owned dataset whose push sources have no topic, as after `odf key import`."""
     missing = known.state.push_sources.keys() - known.entry.push_topics.keys()
-    if not missing or not is_ours(known.id):
+    if not missing or not has_key(known.id):
         return None
     return Problem(
         text=f"push source {', '.join(sorted(missing))} has no topic here: nothing can be published to it",

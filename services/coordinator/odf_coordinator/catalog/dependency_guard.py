@@ -11,7 +11,7 @@ from odf_coordinator.catalog.registry import Datasets, DatasetUnknown
 
 
 @contextmanager
-def inputs_kept(
+def hold_inputs(
     datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool = False
 ) -> Iterator[None]:
     """Freeze the dependency graph while `events` with a transform are committed to a dataset.
@@ -31,7 +31,7 @@ def inputs_kept(
 def require_inputs_kept(
     datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool
 ) -> None:
-    """Raise what `inputs_kept` raises; the caller holds the catalog's lock."""
+    """Raise what `hold_inputs` raises; the caller holds the catalog's lock."""
     for one in (one for event in events if isinstance(event, SetTransform) for one in event.inputs):
         dataset, name = DatasetId.parse(one.dataset_ref), one.alias or one.dataset_ref
         if datasets.is_derived_of(dataset, entry.dataset_id):

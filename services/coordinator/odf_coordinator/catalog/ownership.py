@@ -26,7 +26,7 @@ class NotOwned(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFolder:
+class KeyStore:
     """Stores keys; a node that has a dataset's key owns it, others have copies."""
 
     folder: Path
@@ -49,10 +49,10 @@ class KeyFolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owners:
+class OwnershipCheck:
     """Checks which datasets this node may commit to."""
 
-    keys: KeyFolder
+    keys: KeyStore
     catalog: Catalog
 
     def require(self, dataset: DatasetId) -> None:

@@ -8,17 +8,17 @@ from typing import Final
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.chain.state import ChainState
 from odf_common.identity.did import DatasetId
-from odf_coordinator.catalog.ownership import KeyFolder
-from odf_coordinator.catalog.registry import Datasets, Known, Unreadable
+from odf_coordinator.catalog.ownership import KeyStore
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 
 IDLE_SECONDS: Final = 0.5
 READ_AGAIN_SECONDS: Final = 10.0
 
 
-class Ownership:
+class PartitionOwnership:
     """Tracks the assigned partitions; takes over the datasets of new ones."""
 
-    def __init__(self, *, datasets: Datasets, keys: KeyFolder, tell: Callable[[ChainState], None]) -> None:
+    def __init__(self, *, datasets: Datasets, keys: KeyStore, tell: Callable[[ChainState], None]) -> None:
         """No partition is assigned yet; `tell` is called with the state of each dataset that becomes ours."""
         self._datasets = datasets
         self._keys = keys
@@ -37,7 +37,7 @@ class Ownership:
             self._owned = partitions
             self._changed.notify()
 
-    def is_ours(self, dataset: DatasetId) -> bool:
+    def is_assigned(self, dataset: DatasetId) -> bool:
         """Return whether this instance updates a dataset: its partition is assigned, and the node has its key."""
         return _partition(dataset) in self._owned and self._keys.has(dataset)
 
@@ -62,7 +62,7 @@ class Ownership:
             return gained
 
     def _take_over(self, partitions: frozenset[int]) -> None:
-        for one in self._datasets.listed():
+        for one in self._datasets.scan():
             if _partition(one.entry.dataset_id) in partitions:
                 self._see(one)
 
@@ -75,8 +75,8 @@ class Ownership:
             if one is not None:
                 self._see(one)
 
-    def _see(self, one: Known | Unreadable) -> None:
-        if isinstance(one, Known):
+    def _see(self, one: DatasetHandle | Unreadable) -> None:
+        if isinstance(one, DatasetHandle):
             self._tell(one.state)
         else:
             self._unread.add(one.entry.dataset_id)

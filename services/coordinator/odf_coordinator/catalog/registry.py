@@ -69,7 +69,7 @@ class ReferenceUnknown(NotFound):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class DatasetHandle:
     """A dataset with a name and blocks, at one of its references."""
 
     entry: CatalogEntry
@@ -108,13 +108,13 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Datasets:
-    """Looks up datasets; those for which `is_ours` is False are copies."""
+    """Looks up datasets; those for which `has_key` is False are copies."""
 
     catalog: Catalog
     states: States
     blobs: BlobStore
     refs: RefReader
-    is_ours: Callable[[DatasetId], bool] = lambda _: True
+    has_key: Callable[[DatasetId], bool] = lambda _: True
     troubles: Problems = field(default_factory=Problems)
     """Datasets that could not be read when last listed."""
     waits: Problems = field(default_factory=Problems)
@@ -122,21 +122,21 @@ class Datasets:
     roots: set[DatasetId] = field(default_factory=set)
     """Datasets known to be roots, which never changes: they read no other."""
 
-    def find(self, ref: str) -> Known:
+    def find(self, ref: str) -> DatasetHandle:
         """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name."""
-        known = self.known(self.entry(ref))
+        known = self.open(self.entry(ref))
         if known is None:
             raise DatasetUnknown(what=ref)
         return known
 
-    def find_at(self, ref: str) -> Known:
+    def open_at(self, ref: str) -> DatasetHandle:
         """Return the dataset of `DATASET@NAME` at that reference; raises `DatasetUnknown`, `NotFound`."""
         text, name = split_ref(ref)
         if name == HEAD:
             return self.find(text)
         entry = self.entry(text)
         block = self.require_ref(entry, name)
-        return Known(entry=entry, state=self.states.aside(entry.dataset_id, block), ref=name)
+        return DatasetHandle(entry=entry, state=self.states.aside(entry.dataset_id, block), ref=name)
 
     def require_ref(self, entry: CatalogEntry, name: str) -> Multihash:
         """Return the block of a dataset's reference; raises `ReferenceUnknown`."""
@@ -157,21 +157,21 @@ class Datasets:
             raise DatasetUnknown(what=ref, nearest=self.nearest(ref))
         return found
 
-    def by_id(self, dataset: DatasetId) -> Known | None:
+    def by_id(self, dataset: DatasetId) -> DatasetHandle | None:
         """Return the dataset with this id; None if it has no name here or no blocks."""
         entry = self.catalog.by_id(dataset)
-        return None if entry is None else self.known(entry)
+        return None if entry is None else self.open(entry)
 
-    def known(self, entry: CatalogEntry) -> Known | None:
+    def open(self, entry: CatalogEntry) -> DatasetHandle | None:
         """Return the dataset of an entry; None if it has no blocks."""
         state = self.states.current(entry.dataset_id)
-        return None if state is None else Known(entry=entry, state=state)
+        return None if state is None else DatasetHandle(entry=entry, state=state)
 
-    def all(self) -> Iterator[Known]:
+    def all(self) -> Iterator[DatasetHandle]:
         """Iterate over all readable datasets by name."""
-        return (one for one in self.listed() if isinstance(one, Known))
+        return (one for one in self.scan() if isinstance(one, DatasetHandle))
 
-    def listed(self) -> Iterator[Known | Unreadable]:
+    def scan(self) -> Iterator[DatasetHandle | Unreadable]:
         """Iterate over all datasets by name, including unreadable ones."""
         entries = tuple(self.catalog.entries())
         if self.troubles:
@@ -181,10 +181,10 @@ class Datasets:
             if one is not None:
                 yield one
 
-    def read(self, entry: CatalogEntry) -> Known | Unreadable | None:
+    def read(self, entry: CatalogEntry) -> DatasetHandle | Unreadable | None:
         """Return the dataset of an entry, or why it cannot be read; None if it has no blocks."""
         try:
-            known = self.known(entry)
+            known = self.open(entry)
         except Exception as error:  # noqa: BLE001 - any error concerns this dataset only
             return self.unreadable(entry, error)
         self.troubles.clear(entry.dataset_id)
@@ -213,14 +213,14 @@ class Datasets:
         self.waits.clear(dataset)
         self.roots.discard(dataset)
 
-    def dependants(self, dataset: DatasetId) -> tuple[Known, ...]:
+    def dependants(self, dataset: DatasetId) -> tuple[DatasetHandle, ...]:
         """Return the other derivatives that read the dataset directly; known roots are not opened for that."""
         entries = tuple(self.catalog.entries())
         self.roots.intersection_update({entry.dataset_id for entry in entries})
         derived = [
             known
             for entry in entries
-            if entry.dataset_id not in self.roots and isinstance(known := self.read(entry), Known)
+            if entry.dataset_id not in self.roots and isinstance(known := self.read(entry), DatasetHandle)
         ]
         self.roots.update(known.id for known in derived if not known.is_derivative)
         return tuple(known for known in derived if dataset in known.inputs() and known.id != dataset)
@@ -248,7 +248,7 @@ class Datasets:
         return lambda name: self.blobs.read(dataset, ObjectKind.BLOCK, name)
 
 
-def inputs_first(chosen: Mapping[DatasetId, Known]) -> Iterator[Known]:
+def inputs_first(chosen: Mapping[DatasetId, DatasetHandle]) -> Iterator[DatasetHandle]:
     """Iterate over the datasets, inputs before their readers."""
     graph = {dataset: [one for one in known.inputs() if one in chosen] for dataset, known in chosen.items()}
     return (chosen[dataset] for dataset in in_order(graph))

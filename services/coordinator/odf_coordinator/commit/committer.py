@@ -24,7 +24,7 @@ from odf_coordinator.catalog.ownership import NotOwned
 from odf_coordinator.catalog.problems import Problems, remedy_of
 from odf_coordinator.catalog.registry import States
 from odf_coordinator.commit.dataset_locks import DatasetLocks, Locks
-from odf_coordinator.commit.duplicates import is_repeat
+from odf_coordinator.commit.duplicates import is_duplicate
 from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
 from odf_coordinator.storage.object_checks import require_checkpoint, require_objects
 
@@ -105,7 +105,7 @@ class Committer:
         ref: str,
         onto: ChainState | None,
     ) -> Outcome:
-        with self.exclusively(dataset):
+        with self.lock(dataset):
             head = self._refs.head(dataset, ref)
             if head != expected_head:
                 return self._overtaken(dataset, ref, expected_head, events, system_time)
@@ -115,7 +115,7 @@ class Committer:
             except (ChainRuleViolated, InvalidInput) as error:
                 return refusal(error)
             try:
-                self.move(dataset, expected=expected_head, state=state, ref=ref)
+                self.move_ref(dataset, expected=expected_head, state=state, ref=ref)
             except HeadMovedError:
                 return self._overtaken(dataset, ref, expected_head, events, system_time)
         return Committed(state=state)
@@ -124,7 +124,7 @@ class Committer:
         """Raise `NotOwned` unless this node may commit to the dataset; call it before expensive work."""
         self._require_owned(dataset)
 
-    def move(
+    def move_ref(
         self, dataset: DatasetId, *, expected: Multihash | None, state: ChainState, ref: str = HEAD
     ) -> None:
         """Move a reference to a chain whose blocks and objects are stored and admitted; raises `HeadMoved`.
@@ -142,14 +142,14 @@ class Committer:
         )
         if ref == HEAD:
             _contained(self._states.remember, state)
-            self.tell(state)
+            self.announce(state)
 
-    def tell(self, state: ChainState) -> None:
+    def announce(self, state: ChainState) -> None:
         """Call the listeners with a chain's state, at or before its head; errors are logged."""
         for listener in self._listeners:
             _contained(listener, state)
 
-    def exclusively(self, dataset: DatasetId) -> AbstractContextManager[None]:
+    def lock(self, dataset: DatasetId) -> AbstractContextManager[None]:
         """Lock a dataset, best effort; an operation that outlives the lock fails at the compare-and-set.
 
         Raises `DatasetBusy` while another operation of this process works on it.
@@ -193,7 +193,7 @@ class Committer:
             return HeadMoved(expected=expected, head=None)
         state = self._state(dataset, ref, actual)
         blobs = self._blobs
-        repeated = is_repeat(
+        repeated = is_duplicate(
             lambda name: blobs.read(dataset, ObjectKind.BLOCK, name),
             state.head,
             expected,

@@ -13,7 +13,7 @@ from odf_common.metadata.scalars import Timestamp
 Read = Callable[[Multihash], bytes]
 
 
-def is_repeat(
+def is_duplicate(
     read: Read,
     head: Multihash,
     expected: Multihash | None,

@@ -10,7 +10,7 @@ T = TypeVar("T")
 ATTEMPTS: Final = 20  # a busy root receives about ten commits a second
 
 
-def again_when_overtaken(change: Callable[[], T]) -> T:
+def retry_on_conflict(change: Callable[[], T]) -> T:
     """Return the result of `change`, retrying it after each `HeadMoved`."""
     for _ in range(ATTEMPTS - 1):
         try:

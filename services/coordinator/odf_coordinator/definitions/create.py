@@ -14,23 +14,23 @@ from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry
-from odf_coordinator.catalog.dependency_guard import inputs_kept, require_inputs_kept
-from odf_coordinator.catalog.ownership import KeyFolder
-from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.dependency_guard import hold_inputs, require_inputs_kept
+from odf_coordinator.catalog.ownership import KeyStore
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed
-from odf_coordinator.commit.retry_on_conflict import again_when_overtaken
+from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
 from odf_coordinator.definitions.diff import (
-    changes,
+    changed_events,
     dropped_sources,
+    keep_engine_version,
     require_admitted,
     require_replaceable,
-    standing,
 )
 from odf_coordinator.definitions.drafts import Draft, Manifest, drafts_of
 from odf_coordinator.definitions.query_validation import Validation
 from odf_coordinator.lifecycle.claims import Claims
-from odf_coordinator.transforms.migration import Migrating
+from odf_coordinator.transforms.migration import QueryMigrator
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class NameTaken(AlreadyExists):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adding:
+class DatasetCreator:
     """Creates and amends datasets."""
 
     datasets: Datasets
@@ -69,7 +69,7 @@ class Adding:
     claims: Claims
     engine: Engine
     clock: Clock
-    keys: KeyFolder
+    keys: KeyStore
 
     def add(self, manifests: Sequence[Manifest], *, is_replacing: bool) -> tuple[Added, ...]:
         """Create or replace the datasets of all manifests. All are checked before the first is created."""
@@ -78,7 +78,11 @@ class Adding:
         checked = []
         for written in drafts:
             known = self._existing(written)
-            draft = written if known is None else written.with_events(standing(known.state, written.events))
+            draft = (
+                written
+                if known is None
+                else written.with_events(keep_engine_version(known.state, written.events))
+            )
             if known is not None:
                 self._require_changeable(known, draft, is_replacing=is_replacing)
             with draft.placed():
@@ -86,7 +90,7 @@ class Adding:
             checked.append(validation.check(draft))
         return tuple(self._make(draft) for draft in checked)
 
-    def amend(self, known: Known, events: Sequence[KnownEvent]) -> Known:
+    def amend(self, known: DatasetHandle, events: Sequence[KnownEvent]) -> DatasetHandle:
         """Append events that change a dataset, and create the topics they need if it is at its head.
 
         A new query is committed together with the migration of its predecessor's state. Raises `NotOwned` for a copy,
@@ -94,15 +98,15 @@ class Adding:
         """
         self.committer.require_owned(known.id)
         time = next_system_time(known.state, self.clock.now())
-        events = Migrating(datasets=self.datasets, engine=self.engine).carried(known, events, time)
-        entry = self.give_topics(known, events) if known.ref == HEAD else known.entry
-        with inputs_kept(self.datasets, known.entry, events, are_here=True):
+        events = QueryMigrator(datasets=self.datasets, engine=self.engine).with_migration(known, events, time)
+        entry = self.create_topics(known, events) if known.ref == HEAD else known.entry
+        with hold_inputs(self.datasets, known.entry, events, are_here=True):
             outcome = self.committer.commit(
                 known.id, expected_head=known.state.head, events=events, system_time=time, ref=known.ref
             )
         return replace(known, entry=entry, state=require_committed(known.id, outcome).state)
 
-    def give_topics(self, known: Known, events: Iterable[KnownEvent]) -> CatalogEntry:
+    def create_topics(self, known: DatasetHandle, events: Iterable[KnownEvent]) -> CatalogEntry:
         """Create a topic for each push source of `events`, and return the dataset's updated entry."""
         sources = _sources_of(events)
         entry = self.claims.entry(known.id)
@@ -114,38 +118,38 @@ class Adding:
             self.datasets.catalog.replace(entry)
         return entry
 
-    def make_heard(self, known: Known) -> None:
+    def create_missing_topics(self, known: DatasetHandle) -> None:
         """Create missing topics for the push sources of a dataset, as after `odf key import`."""
         sources = known.state.push_sources
         if sources.keys() - known.entry.push_topics.keys():
-            self.give_topics(known, sources.values())
-            self.committer.tell(known.state)
+            self.create_topics(known, sources.values())
+            self.committer.announce(known.state)
 
-    def _require_changeable(self, known: Known, draft: Draft, *, is_replacing: bool) -> None:
+    def _require_changeable(self, known: DatasetHandle, draft: Draft, *, is_replacing: bool) -> None:
         require_compatible(known, draft, is_replacing=is_replacing)
-        if changes(known.state, draft.events):
+        if changed_events(known.state, draft.events):
             self.committer.require_owned(known.id)
 
-    def _existing(self, draft: Draft) -> Known | None:
+    def _existing(self, draft: Draft) -> DatasetHandle | None:
         entry = self.datasets.catalog.by_alias(draft.name)
-        return None if entry is None else self.datasets.known(entry)
+        return None if entry is None else self.datasets.open(entry)
 
     def _make(self, draft: Draft) -> Added:
         known = self._existing(draft)
         if known is None:
             made, outcome = self._create(draft), "added"
         else:
-            made = again_when_overtaken(lambda: self._replaced(draft))
-            outcome = "replaced" if changes(known.state, draft.events) else "unchanged"
+            made = retry_on_conflict(lambda: self._replaced(draft))
+            outcome = "replaced" if changed_events(known.state, draft.events) else "unchanged"
         log.info("manifest added", dataset=made.alias, outcome=outcome)
         return Added(alias=made.alias, dataset_id=made.id, head=made.state.head, outcome=outcome)
 
-    def _replaced(self, draft: Draft) -> Known:
+    def _replaced(self, draft: Draft) -> DatasetHandle:
         known = self.datasets.find(draft.name)
-        changed = changes(known.state, draft.events)
+        changed = changed_events(known.state, draft.events)
         return self.amend(known, changed) if changed else known
 
-    def _create(self, draft: Draft) -> Known:
+    def _create(self, draft: Draft) -> DatasetHandle:
         """Write key, chain, topics, and last the name, which makes the dataset exist."""
         dataset, catalog = draft.dataset_id, self.datasets.catalog
         with self.claims.creating(dataset, draft.name, _sources_of(draft.events)) as topics:
@@ -155,25 +159,25 @@ class Adding:
             with catalog.locked():
                 require_inputs_kept(self.datasets, entry, draft.events, are_here=True)
                 catalog.add(entry)
-        self.committer.tell(known.state)
+        self.committer.announce(known.state)
         return known
 
-    def _written(self, draft: Draft, entry: CatalogEntry) -> Known:
+    def _written(self, draft: Draft, entry: CatalogEntry) -> DatasetHandle:
         events = (draft.seed, *draft.events)
         outcome = self.committer.commit(
             draft.dataset_id, expected_head=None, events=events, system_time=self.clock.now()
         )
         state = require_committed(draft.dataset_id, outcome).state
-        return Known(entry=entry, state=state)
+        return DatasetHandle(entry=entry, state=state)
 
 
 def _sources_of(events: Iterable[KnownEvent]) -> list[str]:
     return [event.source_name for event in events if isinstance(event, AddPushSource)]
 
 
-def require_compatible(known: Known, draft: Draft, *, is_replacing: bool) -> None:
+def require_compatible(known: DatasetHandle, draft: Draft, *, is_replacing: bool) -> None:
     """Raise `NameTaken` unless the manifest equals the dataset's definition or may replace it."""
-    changed = [type(event).__name__ for event in changes(known.state, draft.events)]
+    changed = [type(event).__name__ for event in changed_events(known.state, draft.events)]
     if draft.snapshot.kind is not known.state.kind:
         changed.append("kind")
     changed += [f"source {name}" for name in dropped_sources(known.state, draft.events)]

@@ -29,7 +29,7 @@ from odf_coordinator.definitions.schema_evolution import require_continuing
 ADVICE = "delete the dataset and add it again, or add it under another name"
 
 
-def standing(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
+def keep_engine_version(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
     """Return the events, with the chain's engine version in a transform that names none and is otherwise equal.
 
     So a manifest remains unchanged after an engine upgrade; to upgrade, commit the SetTransform again.
@@ -41,7 +41,7 @@ def standing(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEven
     return tuple(known if event == without else event for event in events)
 
 
-def changes(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
+def changed_events(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
     """Return the events that would change the dataset."""
     return tuple(event for event in events if state.definitions.replaced_by(event) != event)
 
@@ -127,7 +127,7 @@ def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[K
     dropped = dropped_sources(state, events)
     if dropped:
         raise InvalidInput(text=f"sources cannot be removed: {', '.join(dropped)}; {ADVICE}")
-    for event in changes(state, events):
+    for event in changed_events(state, events):
         with event_at(events.index(event)):
             require_settable(state, event)
 
@@ -137,7 +137,7 @@ def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[Known
 
     The error has the rule, and the path of the first event that breaks it. A new polling source is refused too.
     """
-    new = (seed, *events) if past is None else changes(past, events)
+    new = (seed, *events) if past is None else changed_events(past, events)
     if not new:
         return
     time, first = (Timestamp(0), 0) if past is None else (past.system_time, past.sequence_number + 1)
@@ -147,7 +147,7 @@ def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[Known
         broken = new[(error.sequence_number or first) - first]
         with event_at(events.index(broken)):  # never the seed: it is generated, and comes first
             raise InvalidInput(text=f"{error.text} (rule {error.rule})") from error
-    for event in events if past is None else changes(past, events):
+    for event in events if past is None else changed_events(past, events):
         with event_at(events.index(event)):
             require_pollable(event)
 

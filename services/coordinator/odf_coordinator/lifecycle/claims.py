@@ -19,7 +19,7 @@ from odf_common.errors import AlreadyExists, OdfError
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Catalog, CatalogEntry, Claim, RefStore
-from odf_coordinator.catalog.ownership import KeyFolder
+from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.push_topics import PushTopics, topics_for
 from odf_coordinator.catalog.registry import Datasets, DatasetUnknown
 from odf_coordinator.commit.committer import Committer
@@ -42,7 +42,7 @@ class Claims:
     committer: Committer
     topics: PushTopics
     publisher: Publisher
-    keys: KeyFolder
+    keys: KeyStore
     wait_seconds: float = WAIT_SECONDS
 
     @contextmanager
@@ -184,7 +184,7 @@ class Claims:
 
     def _remove(self, entry: CatalogEntry, *, is_copy: bool) -> None:
         dataset = entry.dataset_id
-        with self.committer.exclusively(dataset):
+        with self.committer.lock(dataset):
             if is_copy:
                 self._drop_head(dataset)
             else:

@@ -16,7 +16,7 @@ from odf_common.metadata.events import ExecuteTransform, SetTransform
 from odf_common.metadata.steps import Transform
 from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.storage.availability import objects_by_block
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
@@ -28,14 +28,14 @@ log = structlog.get_logger(__name__)
 class Dropped:
     """What was dropped; `size` in bytes."""
 
-    known: Known
+    known: DatasetHandle
     slices: int
     checkpoints: int
     size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dropping:
+class DataDropper:
     """Drops data."""
 
     datasets: Datasets
@@ -54,7 +54,7 @@ class Dropping:
             raise Refused(reason="DataNotDerived", text=text)
         self.committer.require_owned(known.id)
         self._require_engine(known)  # not under the lock: a busy engine may take long to answer
-        with self.committer.exclusively(known.id):
+        with self.committer.lock(known.id):
             asked, known = known, self.datasets.find(ref)
             if known.state.transform != asked.state.transform:
                 self._require_engine(known)
@@ -69,7 +69,7 @@ class Dropping:
             size=sum(one.size for one in removed),
         )
 
-    def _require_inputs(self, known: Known) -> None:
+    def _require_inputs(self, known: DatasetHandle) -> None:
         for done in known.state.input_progress:
             source = self.datasets.by_id(done.dataset_id)
             if source is None:
@@ -83,7 +83,7 @@ class Dropping:
                 )
                 raise Refused(reason="DataNotDerived", text=text)
 
-    def _require_engine(self, known: Known) -> None:
+    def _require_engine(self, known: DatasetHandle) -> None:
         """Raise `Refused` unless the installed engine computed every transform with results in the chain."""
         seen: set[tuple[str, str | None]] = set()
         for transform in _transforms(self.datasets, known):
@@ -98,7 +98,7 @@ class Dropping:
                 text = f"the data of {known.alias} could not be recomputed here: {error}"
                 raise Refused(reason="DataNotDerived", text=text) from error
 
-    def _remove(self, known: Known) -> Iterator[ObjectRef]:
+    def _remove(self, known: DatasetHandle) -> Iterator[ObjectRef]:
         """Remove objects and yield them; the newest ones first, durably, because readers check only those."""
         blobs = self.datasets.blobs
         seen: set[tuple[ObjectKind, str]] = set()
@@ -116,7 +116,7 @@ class Dropping:
             yield from there
 
 
-def _transforms(datasets: Datasets, known: Known) -> Iterator[Transform]:
+def _transforms(datasets: Datasets, known: DatasetHandle) -> Iterator[Transform]:
     """Yield the transforms of a chain that computed any of its objects, newest first."""
     has_results = False
     for _, decoded, _ in iterate(datasets.reader(known.id), known.state.head):

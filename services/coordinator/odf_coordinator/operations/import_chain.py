@@ -14,7 +14,7 @@ from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import CatalogEntry, RefStore
-from odf_coordinator.catalog.dependency_guard import inputs_kept, require_inputs_kept
+from odf_coordinator.catalog.dependency_guard import hold_inputs, require_inputs_kept
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, refusal
@@ -47,7 +47,7 @@ class Importer:
         try:
             if ref == HEAD:
                 return self._import(dataset, expected_head, new_head, alias)
-            with self.committer.exclusively(dataset):
+            with self.committer.lock(dataset):
                 return self._stage(dataset, ref, expected_head, new_head)
         except HeadMovedError:
             return HeadMoved(expected=expected_head, head=self.refs.head(dataset, ref))
@@ -66,7 +66,7 @@ class Importer:
         with self.claims.importing(dataset, entry.alias):
             outcome = self._advance(entry, expected, new_head, is_new=True)
         if isinstance(outcome, Committed):
-            self.committer.tell(outcome.state)  # now that it has a name
+            self.committer.announce(outcome.state)  # now that it has a name
         return outcome
 
     def _advance(
@@ -80,8 +80,8 @@ class Importer:
         if head != expected:
             return HeadMoved(expected=expected, head=head)
         state = self._admitted(dataset, expected, new_head)
-        with inputs_kept(self.datasets, entry, (state.transform,)), self.committer.exclusively(dataset):
-            self.committer.move(dataset, expected=expected, state=state)
+        with hold_inputs(self.datasets, entry, (state.transform,)), self.committer.lock(dataset):
+            self.committer.move_ref(dataset, expected=expected, state=state)
         if is_new:
             with self.datasets.catalog.locked():
                 require_inputs_kept(self.datasets, entry, (state.transform,), are_here=False)
@@ -95,7 +95,7 @@ class Importer:
         read = self.datasets.reader(dataset)
         known = common_block(compare(read, head, read, block), head, block)
         state = self._admitted(dataset, known, block)
-        self.committer.move(dataset, expected=expected, state=state, ref=ref)
+        self.committer.move_ref(dataset, expected=expected, state=state, ref=ref)
         return Committed(state=state)
 
     def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:

@@ -32,11 +32,11 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.metadata.vocabulary import vocabulary_of
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_coordinator.catalog.dependency_guard import inputs_kept
-from odf_coordinator.catalog.registry import Datasets, DatasetUnknown, Known, Unreadable
+from odf_coordinator.catalog.dependency_guard import hold_inputs
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown, Unreadable
 from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.retry_on_conflict import again_when_overtaken
-from odf_coordinator.definitions.create import Adding
+from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
+from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.declared_columns import require_pollable, require_possible
 from odf_coordinator.definitions.declared_schemas import sources_of
 from odf_coordinator.definitions.diff import require_settable
@@ -54,14 +54,14 @@ _PATH: Final = "content.metadata[0]"  # of the only event in a snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changing:
+class DatasetEditor:
     """Modifies datasets."""
 
     datasets: Datasets
     committer: Committer
-    adding: Adding
+    creator: DatasetCreator
 
-    def rename(self, ref: str, new_alias: str) -> Known | Unreadable:
+    def rename(self, ref: str, new_alias: str) -> DatasetHandle | Unreadable:
         """Rename a dataset atomically; its push topics and readers do not change.
 
         Repeating a rename does nothing; a dataset whose chain cannot be read can be renamed too.
@@ -77,12 +77,12 @@ class Changing:
         log.info("dataset renamed", dataset=entry.alias, to=alias)
         entry = replace(entry, alias=alias)
         try:
-            known = self.datasets.known(entry)
+            known = self.datasets.open(entry)
         except OdfError as error:
             return Unreadable(entry=entry, why=str(error))
         if known is None:
             return Unreadable(entry=entry, why="it has no blocks")
-        self.committer.tell(known.state)
+        self.committer.announce(known.state)
         return known
 
     def delete(self, ref: str) -> None:
@@ -103,15 +103,15 @@ class Changing:
             return
         # Checked twice: this first pass fills caches, so that the check under the catalog's lock is short.
         self._require_not_in_use(entry)
-        removed = self.adding.claims.remove(entry.dataset_id, self._require_not_in_use)
+        removed = self.creator.claims.remove(entry.dataset_id, self._require_not_in_use)
         log.info("dataset deleted", dataset=removed.alias)
 
-    def reset(self, ref: str, head: Multihash, *, is_forced: bool = False) -> Known:
+    def reset(self, ref: str, head: Multihash, *, is_forced: bool = False) -> DatasetHandle:
         """Move a reference back to a block of its chain; refuse for the head if a derivative has read later blocks.
 
         If forced, such derivatives are stalled until they are rolled back too.
         """
-        known = self.datasets.find_at(ref)
+        known = self.datasets.open_at(ref)
         if head == known.state.head:
             return known
         place = self._place(known, head)
@@ -120,13 +120,13 @@ class Changing:
         state = self.datasets.states.aside(known.id, head)
         transform = state.transform if known.ref == HEAD else None
         with (
-            inputs_kept(self.datasets, known.entry, (transform,)),
-            self.committer.exclusively(known.id),
+            hold_inputs(self.datasets, known.entry, (transform,)),
+            self.committer.lock(known.id),
         ):
-            self.committer.move(known.id, expected=known.state.head, state=state, ref=known.ref)
+            self.committer.move_ref(known.id, expected=known.state.head, state=state, ref=known.ref)
         return replace(known, state=state)
 
-    def commit_event(self, ref: str, event: KnownEvent) -> Known:
+    def commit_event(self, ref: str, event: KnownEvent) -> DatasetHandle:
         """Append one metadata event, unless it changes nothing.
 
         Raises `Refused` for an event that only the node writes, and for a copy.
@@ -135,22 +135,22 @@ class Changing:
             kind = type(event).__name__
             text = f"only the node writes {kind}: {_WRITTEN_WHEN[type(event)]}"
             raise Refused(reason="EventReserved", text=text)
-        return again_when_overtaken(lambda: self._commit_event(self.datasets.find_at(ref), event))
+        return retry_on_conflict(lambda: self._commit_event(self.datasets.open_at(ref), event))
 
-    def set_watermark(self, ref: str, watermark: Timestamp) -> Known:
+    def set_watermark(self, ref: str, watermark: Timestamp) -> DatasetHandle:
         """Raise the watermark of a root, unless it has that value."""
-        return again_when_overtaken(lambda: self._set_watermark(self.datasets.find(ref), watermark))
+        return retry_on_conflict(lambda: self._set_watermark(self.datasets.find(ref), watermark))
 
-    def _commit_event(self, known: Known, event: KnownEvent) -> Known:
+    def _commit_event(self, known: DatasetHandle, event: KnownEvent) -> DatasetHandle:
         self.committer.require_owned(known.id)
         fitting = self._fitting(known, event)
         if known.state.definitions.replaced_by(fitting) == fitting:
             return known
         require_pollable(fitting)
         require_settable(known.state, fitting)
-        return self.adding.amend(known, (fitting,))
+        return self.creator.amend(known, (fitting,))
 
-    def _set_watermark(self, known: Known, watermark: Timestamp) -> Known:
+    def _set_watermark(self, known: DatasetHandle, watermark: Timestamp) -> DatasetHandle:
         self.committer.require_owned(known.id)
         state = known.state
         if known.is_derivative:
@@ -162,9 +162,9 @@ class Changing:
             text = f"the watermark of {known.alias} is {state.watermark} and cannot be lowered to {watermark}"
             raise Refused(reason="WatermarkDecreased", text=text)
         event = add_data_event(state, new_data=None, watermark=watermark, source_state=None)
-        return self.adding.amend(known, (event,))
+        return self.creator.amend(known, (event,))
 
-    def _require_unread(self, known: Known, place: int) -> None:
+    def _require_unread(self, known: DatasetHandle, place: int) -> None:
         """Raise `Refused` if a derivative has read blocks after `place`."""
         for dependant in self.datasets.dependants(known.id):
             read = dependant.state.progress_of(known.id).last_block
@@ -193,7 +193,7 @@ class Changing:
 
     def _finished(self, ref: str) -> bool:
         """Finish an interrupted removal of a dataset with this alias or id; return whether there was one."""
-        claims = self.adding.claims
+        claims = self.creator.claims
         is_finished = False
         for entry in self.datasets.catalog.claims():
             if ref.lower() in (entry.alias.lower(), str(entry.dataset_id)):
@@ -221,7 +221,7 @@ class Changing:
                 return True
             return False
 
-    def _place(self, known: Known, head: Multihash) -> int:
+    def _place(self, known: DatasetHandle, head: Multihash) -> int:
         """Return the sequence number of a block; raises `InvalidInput` if it may not be the chain's head."""
         above: MetadataEvent | None = None
         for name, decoded, _ in iterate(self.datasets.reader(known.id), known.state.head):
@@ -233,14 +233,14 @@ class Changing:
             above = event
         raise InvalidInput(text=f"{head} is not a block of the chain of {known.alias}")
 
-    def _sequence_number(self, known: Known, name: Multihash) -> int:
+    def _sequence_number(self, known: DatasetHandle, name: Multihash) -> int:
         try:
             raw = self.datasets.blobs.read(known.id, ObjectKind.BLOCK, name)
         except NotFound:
             return 0
         return decode_block(raw).block.sequence_number
 
-    def _fitting(self, known: Known, event: KnownEvent) -> KnownEvent:
+    def _fitting(self, known: DatasetHandle, event: KnownEvent) -> KnownEvent:
         """Return the normalized event, after the engine has validated its queries."""
         if isinstance(event, DisablePollingSource | DisablePushSource):
             return event
@@ -251,7 +251,7 @@ class Changing:
             # The snapshot is only a wrapper: to the user, paths begin at the event.
             where = (error.where or "").removeprefix(_PATH).removeprefix(".")
             raise InvalidInput(text=error.text, where=where or None) from error
-        validation = Validation(datasets=self.datasets, engine=self.adding.engine)
+        validation = Validation(datasets=self.datasets, engine=self.creator.engine)
         if isinstance(normal, SetTransform):
             resolved = resolve(normal, {}, self.datasets.catalog)
             return validation.output(resolved, known.state.vocabulary, known.state).event

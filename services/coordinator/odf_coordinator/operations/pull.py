@@ -14,13 +14,13 @@ from odf_common.identity.dataset_refs import covered, is_pattern
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
-from odf_coordinator.catalog.ownership import KeyFolder
-from odf_coordinator.catalog.registry import Datasets, Known, inputs_first
+from odf_coordinator.catalog.ownership import KeyStore
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.catalog.rejects import rejects_of
-from odf_coordinator.commit.retry_on_conflict import again_when_overtaken
-from odf_coordinator.operations.modify import Changing
-from odf_coordinator.operations.rebuild_data import Rebuilding
-from odf_coordinator.operations.rollback import Diverged
+from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
+from odf_coordinator.operations.modify import DatasetEditor
+from odf_coordinator.operations.rebuild_data import DataRebuilder
+from odf_coordinator.operations.rollback import DerivativeRollback
 from odf_coordinator.transforms.late_counter import late_rows
 from odf_coordinator.transforms.scheduler import Scheduler
 
@@ -58,16 +58,16 @@ class Ingest(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulling:
+class Puller:
     """Pulls datasets."""
 
     datasets: Datasets
     scheduler: Scheduler
-    changing: Changing
+    editor: DatasetEditor
     ingest: Ingest
-    keys: KeyFolder
-    diverged: Diverged
-    rebuilding: Rebuilding
+    keys: KeyStore
+    rollback: DerivativeRollback
+    rebuilder: DataRebuilder
 
     def pull(
         self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
@@ -86,22 +86,22 @@ class Pulling:
         """
         refs = tuple(refs)
         chosen, explicit = self._chosen(refs, is_all=False, is_recursive=is_recursive)
-        looked_at = self.diverged.downstream(chosen.values() if refs else self.datasets.all())
-        taken_back: dict[DatasetId, Known] = {}
+        looked_at = self.rollback.downstream(chosen.values() if refs else self.datasets.all())
+        rolled_back: dict[DatasetId, DatasetHandle] = {}
 
         def take_back() -> None:
             # Readers go first, so a worker may recompute one from an input that is rolled back later: repeat.
-            while found := {known.id: known for known in self.diverged.take_back(looked_at)}:
-                taken_back.update(found)
+            while found := {known.id: known for known in self.rollback.roll_back(looked_at)}:
+                rolled_back.update(found)
 
-        again_when_overtaken(take_back)
-        for known in taken_back.values():
+        retry_on_conflict(take_back)
+        for known in rolled_back.values():
             yield Pulled(alias=known.alias, state="reset", head=known.state.head)
-        yield from self._pull(chosen | taken_back, explicit, is_wanted)
+        yield from self._pull(chosen | rolled_back, explicit, is_wanted)
 
     def _chosen(
         self, refs: tuple[str, ...], *, is_all: bool, is_recursive: bool
-    ) -> tuple[dict[DatasetId, Known], set[DatasetId]]:
+    ) -> tuple[dict[DatasetId, DatasetHandle], set[DatasetId]]:
         """Return the datasets to pull, and the ids of those given by name."""
         named = [self.datasets.find(ref) for ref in refs if not is_pattern(ref)]
         like = self._like([ref for ref in refs if is_pattern(ref)])
@@ -111,7 +111,10 @@ class Pulling:
         return chosen, set() if is_all else {known.id for known in named}
 
     def _pull(
-        self, chosen: Mapping[DatasetId, Known], explicit: set[DatasetId], is_wanted: Callable[[], bool]
+        self,
+        chosen: Mapping[DatasetId, DatasetHandle],
+        explicit: set[DatasetId],
+        is_wanted: Callable[[], bool],
     ) -> Iterator[Pulled]:
         for known in inputs_first(chosen):
             yield Pulled(alias=known.alias, state="running", head=known.state.head)
@@ -127,14 +130,14 @@ class Pulling:
                 yield Pulled(alias=known.alias, state="failed", error=text, head=known.state.head)
 
     def _pull_one(
-        self, known: Known, is_wanted: Callable[[], bool], *, is_explicit: bool
+        self, known: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
     ) -> Generator[Pulled, None, None]:
         late = late_rows(self.datasets.blobs, known.id)
         is_rebuilt = yield from self._update(known, is_wanted, is_explicit=is_explicit)
         outcome = self._outcome(known, is_rebuilt=is_rebuilt)
         yield replace(outcome, new_late=late_rows(self.datasets.blobs, known.id) - late)
 
-    def _like(self, patterns: Sequence[str]) -> Iterator[Known]:
+    def _like(self, patterns: Sequence[str]) -> Iterator[DatasetHandle]:
         """Iterate over the datasets whose names match; raises `NothingCovered`."""
         if patterns:
             known = {one.alias: one for one in self.datasets.all()}
@@ -143,17 +146,17 @@ class Pulling:
     def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[Pulled]:
         """Raise the watermarks of roots; stop at the first error."""
         for known in [self.datasets.find(ref) for ref in refs]:
-            self.changing.set_watermark(str(known.id), watermark)
+            self.editor.set_watermark(str(known.id), watermark)
             yield self._outcome(known)
 
     def _update(
-        self, known: Known, is_wanted: Callable[[], bool], *, is_explicit: bool
+        self, known: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
     ) -> Generator[Pulled, None, bool]:
         """Bring a dataset up to date; return whether dropped data was rebuilt for that."""
         if not is_explicit and not self.keys.has(known.id):
             return False  # copies are skipped unless given by name
-        self.changing.committer.require_owned(known.id)
-        is_rebuilt = self.rebuilding.is_needed(known)
+        self.editor.committer.require_owned(known.id)
+        is_rebuilt = self.rebuilder.is_needed(known)
         if is_rebuilt:
             yield from self._rebuild(known, is_wanted)
         if known.is_derivative:
@@ -161,20 +164,20 @@ class Pulling:
         elif known.state.polling_source is not None:
             raise Refused(reason="PollingNotSupported", text=NOT_POLLED.format(known.alias))
         elif known.state.push_sources:
-            self.changing.adding.make_heard(known)
+            self.editor.creator.create_missing_topics(known)
             for waiting in self.ingest.drain(known.id):
                 if waiting:
                     yield Pulled(alias=known.alias, state="waiting", head=known.state.head)
         return is_rebuilt
 
-    def _rebuild(self, known: Known, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
-        for _ in self.rebuilding.rebuild(known):
+    def _rebuild(self, known: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+        for _ in self.rebuilder.rebuild(known):
             yield Pulled(alias=known.alias, state="running", head=known.state.head)
             if not is_wanted():
                 return  # the next pull continues from here
-        self.changing.committer.tell(known.state)  # its readers may continue
+        self.editor.committer.announce(known.state)  # its readers may continue
 
-    def _transform(self, known: Known, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+    def _transform(self, known: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
         """Wait for a run that starts after now, so that it includes all current data of the inputs."""
         ticket = self.scheduler.request(known.id)
         deadline = time.monotonic() + PATIENCE
@@ -196,7 +199,7 @@ class Pulling:
                 progress=self.scheduler.underway.of(known.id),
             )
 
-    def _outcome(self, before: Known, *, is_rebuilt: bool = False) -> Pulled:
+    def _outcome(self, before: DatasetHandle, *, is_rebuilt: bool = False) -> Pulled:
         """Return what was added since `before`."""
         after = self.datasets.find(str(before.id))
         now = after.state
@@ -211,7 +214,7 @@ class Pulling:
             rejects=rejects,
         )
 
-    def _with_inputs(self, chosen: Mapping[DatasetId, Known]) -> dict[DatasetId, Known]:
+    def _with_inputs(self, chosen: Mapping[DatasetId, DatasetHandle]) -> dict[DatasetId, DatasetHandle]:
         """Return the datasets with all their direct and indirect inputs, except unreadable ones."""
         found = dict(chosen)
         pending = [*found.values()]
@@ -219,7 +222,7 @@ class Pulling:
             for dataset in pending.pop().inputs():
                 entry = None if dataset in found else self.datasets.catalog.by_id(dataset)
                 known = None if entry is None else self.datasets.read(entry)
-                if isinstance(known, Known):
+                if isinstance(known, DatasetHandle):
                     found[dataset] = known
                     pending.append(known)
         return found

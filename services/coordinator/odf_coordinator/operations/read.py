@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from odf_common.errors import InvalidQuery
 from odf_common.ports.engine import Engine, QueryTable
-from odf_coordinator.catalog.registry import Datasets, DatasetUnknown, Known
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown
 from odf_coordinator.definitions.declared_schemas import schema_of
 from odf_coordinator.storage.slice_index import Slices
 
@@ -29,7 +29,7 @@ class TableUnknown(DatasetUnknown):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class RecordReader:
     """Reads datasets."""
 
     datasets: Datasets
@@ -38,7 +38,7 @@ class Reading:
 
     def tail(self, ref: str, records: int) -> pa.Table:
         """Return the last records; without any, an empty table with the schema, if known."""
-        known = self.datasets.find_at(ref)
+        known = self.datasets.open_at(ref)
         table = self.slices.tail(known, records)
         if table is not None:
             return table
@@ -64,9 +64,9 @@ class Reading:
         paths = tuple(str(path) for path in self.slices.paths(known))
         return QueryTable(name=name, schema=schema, data_paths=paths)
 
-    def _named(self, name: str) -> Known:
+    def _named(self, name: str) -> DatasetHandle:
         entry = self.datasets.catalog.by_alias(name)
-        known = None if entry is None else self.datasets.known(entry)
+        known = None if entry is None else self.datasets.open(entry)
         if known is None:
             raise TableUnknown(what=name, nearest=self.datasets.nearest(name))
         return known

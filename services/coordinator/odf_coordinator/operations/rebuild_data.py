@@ -19,11 +19,11 @@ from odf_common.dataset.replay import Replaying, Stored
 from odf_common.errors import NotFound, VerificationFailed
 from odf_common.metadata.events import DataSlice, ExecuteTransform, SetTransform
 from odf_common.ports.engine import Engine, EngineNotAvailable
-from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.storage.availability import DataDropped, has_all, is_dropped, why_missing
 from odf_coordinator.storage.object_checks import CheckpointMissing, objects_of, require_checkpoint
-from odf_coordinator.transforms.engine_output import Written, examine, store
+from odf_coordinator.transforms.engine_output import Written, store, validate
 
 log = structlog.get_logger(__name__)
 
@@ -69,19 +69,19 @@ class EngineGone(EngineNotAvailable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilding:
+class DataRebuilder:
     """Rebuilds dropped data."""
 
     datasets: Datasets
     committer: Committer
     engine: Engine
 
-    def is_needed(self, known: Known) -> bool:
+    def is_needed(self, known: DatasetHandle) -> bool:
         """Return whether a derivative's data is missing."""
         return known.is_derivative and is_dropped(self.datasets, known)
 
     @guarded
-    def rebuild(self, known: Known) -> Iterator[int]:
+    def rebuild(self, known: DatasetHandle) -> Iterator[int]:
         """Replay the transforms whose objects are missing, oldest first; yield the number done so far.
 
         Raises `RebuildDiffers` and `EngineGone`, with earlier results stored; `DataDropped` if an input's data was
@@ -99,16 +99,16 @@ class Rebuilding:
                 self._one(known, replaying, stored)
                 done += 1
                 yield done
-        with self.committer.exclusively(known.id):
+        with self.committer.lock(known.id):
             if not is_dropped(datasets, known):  # again, in the meantime
                 forget_drop(datasets.blobs, known.id)
         log.info("data rebuilt", dataset=known.alias, transforms=done)
 
-    def _one(self, known: Known, replaying: Replaying, stored: Stored) -> None:
+    def _one(self, known: DatasetHandle, replaying: Replaying, stored: Stored) -> None:
         scratch = self.datasets.blobs.scratch()
         try:
             response = replaying.run(stored, alias=known.alias, scratch=scratch)
-            written = examine(stored.state, response, scratch)
+            written = validate(stored.state, response, scratch)
             event = stored.event
             facts = (
                 ("watermark", event.new_watermark, later(stored.state.watermark, response.new_watermark)),
@@ -132,7 +132,7 @@ class Rebuilding:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _engine_gone(self, known: Known, stored: Stored) -> EngineGone:
+    def _engine_gone(self, known: DatasetHandle, stored: Stored) -> EngineGone:
         """Build the error naming the missing engine and the block to reset to, before the first SetTransform."""
         asked = stored.state.transform
         assert asked is not None, "a transform block follows a SetTransform"
@@ -147,13 +147,13 @@ class Rebuilding:
             before=str(first.prev_block_hash),
         )
 
-    def _store(self, known: Known, event: ExecuteTransform, written: Written, scratch: Path) -> None:
+    def _store(self, known: DatasetHandle, event: ExecuteTransform, written: Written, scratch: Path) -> None:
         """Store the rebuilt objects, unless the data was dropped again in the meantime.
 
         Readers take the newest object as proof that all are present, so it must never be stored alone.
         """
         blobs = self.datasets.blobs
-        with self.committer.exclusively(known.id):
+        with self.committer.lock(known.id):
             try:
                 require_checkpoint(blobs, known.id, event)
             except CheckpointMissing as error:

@@ -7,11 +7,11 @@ from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, MARK, split_ref
 from odf_common.ports.store import CatalogEntry, ObjectKind, RefStore, require_unmoved
-from odf_coordinator.catalog.ownership import KeyFolder
-from odf_coordinator.catalog.registry import Datasets, DatasetUnknown, Known, ReferenceUnknown
+from odf_coordinator.catalog.ownership import KeyStore
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown, ReferenceUnknown
 from odf_coordinator.commit.outcomes import require_committed
-from odf_coordinator.commit.retry_on_conflict import again_when_overtaken
-from odf_coordinator.definitions.create import Adding
+from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
+from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.operations.import_chain import Importer
 
 Expected = str  # the hash that a reference must have to be moved; empty: it must not exist
@@ -43,14 +43,14 @@ class References:
     datasets: Datasets
     refs: RefStore
     importer: Importer
-    adding: Adding
-    keys: KeyFolder
+    creator: DatasetCreator
+    keys: KeyStore
 
     def all(self, ref: str) -> tuple[Reference, ...]:
         """Return all references of a dataset by name, its head first, including unreadable ones."""
         entry = self.datasets.entry(ref)
         names = [name for name in self.refs.names(entry.dataset_id) if name != HEAD]
-        head: Known | None = None
+        head: DatasetHandle | None = None
         found: list[Reference] = []
         for name in (HEAD, *names):
             block: Multihash | None = None
@@ -80,7 +80,7 @@ class References:
             head.id, expected_head=self._expected(head, name, expected), new_head=target, alias="", ref=name
         )
         state = require_committed(head.id, outcome).state
-        return self._reference(Known(entry=head.entry, state=state, ref=name), head)
+        return self._reference(DatasetHandle(entry=head.entry, state=state, ref=name), head)
 
     def delete(self, ref: str, expected: Expected | None) -> None:
         """Remove a reference; its blocks stay. Raises `ReferenceUnknown`.
@@ -95,20 +95,20 @@ class References:
             require_unmoved(entry.dataset_id, name, None, self.refs.head(entry.dataset_id, name))
         self.refs.remove(entry.dataset_id, name, expected=Multihash.parse(expected) if expected else None)
 
-    def fast_forward(self, ref: str) -> Known:
+    def fast_forward(self, ref: str) -> DatasetHandle:
         """Move the head forward to the reference, unless it is there or ahead.
 
         Raises `Refused` if they have diverged.
         """
         text, name = self._beside(ref)
-        return again_when_overtaken(lambda: self._fast_forward(self.datasets.find(text), name))
+        return retry_on_conflict(lambda: self._fast_forward(self.datasets.find(text), name))
 
     def compare(self, left: str, right: str) -> Compared:
         """Compare the chains of two datasets, or of two references of one."""
-        return self._compared(self.datasets.find_at(left), self.datasets.find_at(right))
+        return self._compared(self.datasets.open_at(left), self.datasets.open_at(right))
 
-    def _fast_forward(self, head: Known, name: str) -> Known:
-        candidate = self.datasets.find_at(f"{head.id}{MARK}{name}")
+    def _fast_forward(self, head: DatasetHandle, name: str) -> DatasetHandle:
+        candidate = self.datasets.open_at(f"{head.id}{MARK}{name}")
         compared = self._compared(head, candidate)
         if isinstance(compared.relation, Diverged):
             text = (
@@ -120,11 +120,11 @@ class References:
             return head
         entry = head.entry
         if self.keys.has(head.id):
-            entry = self.adding.give_topics(head, candidate.state.push_sources.values())
+            entry = self.creator.create_topics(head, candidate.state.push_sources.values())
         outcome = self.importer.import_chain(
             head.id, expected_head=head.state.head, new_head=candidate.state.head, alias=""
         )
-        return Known(entry=entry, state=require_committed(head.id, outcome).state)
+        return DatasetHandle(entry=entry, state=require_committed(head.id, outcome).state)
 
     def _beside(self, ref: str) -> tuple[str, str]:
         text, name = split_ref(ref)
@@ -135,28 +135,28 @@ class References:
             )
         return text, name
 
-    def _block(self, head: Known, block: str) -> Multihash:
+    def _block(self, head: DatasetHandle, block: str) -> Multihash:
         if not block or block == HEAD:
             return head.state.head
         try:
             name = Multihash.parse(block)
         except InvalidInput:
-            return self.datasets.find_at(f"{head.id}{MARK}{block}").state.head
+            return self.datasets.open_at(f"{head.id}{MARK}{block}").state.head
         if not self.datasets.blobs.has(head.id, ObjectKind.BLOCK, name):
             raise NotFound(what=f"block {block} of {head.alias}")
         return name
 
-    def _expected(self, known: Known, name: str, expected: Expected | None) -> Multihash | None:
+    def _expected(self, known: DatasetHandle, name: str, expected: Expected | None) -> Multihash | None:
         if expected is None:
             return self.refs.head(known.id, name)
         return Multihash.parse(expected) if expected else None
 
-    def _at(self, entry: CatalogEntry, name: str, block: Multihash) -> Known:
+    def _at(self, entry: CatalogEntry, name: str, block: Multihash) -> DatasetHandle:
         states = self.datasets.states
         state = (states.at if name == HEAD else states.aside)(entry.dataset_id, block)
-        return Known(entry=entry, state=state, ref=name)
+        return DatasetHandle(entry=entry, state=state, ref=name)
 
-    def _reference(self, known: Known, head: Known | None) -> Reference:
+    def _reference(self, known: DatasetHandle, head: DatasetHandle | None) -> Reference:
         return Reference(
             name=known.ref,
             block=known.state.head,
@@ -164,7 +164,7 @@ class References:
             compared=None if head is None else self._compared(known, head),
         )
 
-    def _compared(self, left: Known, right: Known) -> Compared:
+    def _compared(self, left: DatasetHandle, right: DatasetHandle) -> Compared:
         heads = left.state.head, right.state.head
         readers = self.datasets.reader(left.id), self.datasets.reader(right.id)
         relation = compare(readers[0], heads[0], readers[1], heads[1])

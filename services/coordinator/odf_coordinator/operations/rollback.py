@@ -12,30 +12,30 @@ from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent
-from odf_coordinator.catalog.ownership import KeyFolder
-from odf_coordinator.catalog.registry import Datasets, Known, inputs_first
+from odf_coordinator.catalog.ownership import KeyStore
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.commit.outcomes import require_committed
-from odf_coordinator.definitions.create import Adding
-from odf_coordinator.transforms.migration import Migrating
+from odf_coordinator.definitions.create import DatasetCreator
+from odf_coordinator.transforms.migration import QueryMigrator
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TakenBack:
-    known: Known
+class _RolledBack:
+    known: DatasetHandle
     agreement: Agreement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diverged:
+class DerivativeRollback:
     """Finds derivatives that have diverged from their inputs, and rolls them back."""
 
     datasets: Datasets
-    adding: Adding
-    keys: KeyFolder
+    creator: DatasetCreator
+    keys: KeyStore
 
-    def downstream(self, chosen: Iterable[Known]) -> tuple[Known, ...]:
+    def downstream(self, chosen: Iterable[DatasetHandle]) -> tuple[DatasetHandle, ...]:
         """Return the datasets and everything derived from them, directly or not, inputs first."""
         found = {known.id: known for known in chosen}
         everything = {known.id: known for known in self.datasets.all()} | found
@@ -44,7 +44,7 @@ class Diverged:
                 found.setdefault(known.id, known)
         return tuple(inputs_first(found))
 
-    def take_back(self, chosen: Iterable[Known]) -> Iterator[Known]:
+    def roll_back(self, chosen: Iterable[DatasetHandle]) -> Iterator[DatasetHandle]:
         """Roll back the owned derivatives that have diverged, and yield them, readers before their inputs.
 
         So no derivative ever sees an input roll back before itself. `chosen` has inputs first; if one is to be rolled
@@ -52,9 +52,9 @@ class Diverged:
         meantime, and `InvalidQuery` if a query that is set again cannot be migrated.
         """
         for one in reversed(self._found(chosen)):
-            yield self._take_back(one)
+            yield self._roll_back(one)
 
-    def _found(self, chosen: Iterable[Known]) -> list[_TakenBack]:
+    def _found(self, chosen: Iterable[DatasetHandle]) -> list[_RolledBack]:
         lines: dict[DatasetId, Line | None] = {}
         found = []
 
@@ -69,7 +69,7 @@ class Diverged:
             if not one.is_derivative or not self.keys.has(one.id):
                 continue
             known = self.datasets.read(one.entry)  # its current state
-            if not isinstance(known, Known):
+            if not isinstance(known, DatasetHandle):
                 continue
             try:
                 agreed = agreement(self.datasets.reader(known.id), known.state.head, holds)
@@ -78,29 +78,29 @@ class Diverged:
                 log.warning("cannot compare derivative with its inputs", dataset=known.alias, why=str(error))
                 continue
             if agreed is not None:
-                found.append(_TakenBack(known=known, agreement=agreed))
+                found.append(_RolledBack(known=known, agreement=agreed))
                 lines[known.id] = self._line(known.id, agreed.block)
         return found
 
     def _line(self, dataset: DatasetId, head: Multihash) -> Line:
         return Line(self.datasets.reader(dataset), head)
 
-    def _take_back(self, one: _TakenBack) -> Known:
-        known, committer = one.known, self.adding.committer
+    def _roll_back(self, one: _RolledBack) -> DatasetHandle:
+        known, committer = one.known, self.creator.committer
         state = self.datasets.states.aside(known.id, one.agreement.block)
         said = _last_of_each(state, one.agreement.lost)
         if said:
-            time = next_system_time(known.state, self.adding.clock.now())
+            time = next_system_time(known.state, self.creator.clock.now())
             before = replace(known, state=state)
-            migrating = Migrating(datasets=self.datasets, engine=self.adding.engine)
-            events = migrating.carried(before, said, time)
+            migrator = QueryMigrator(datasets=self.datasets, engine=self.creator.engine)
+            events = migrator.with_migration(before, said, time)
             outcome = committer.commit(
                 known.id, expected_head=known.state.head, events=events, system_time=time, onto=state
             )
             state = require_committed(known.id, outcome).state
         else:
-            with committer.exclusively(known.id):
-                committer.move(known.id, expected=known.state.head, state=state)
+            with committer.lock(known.id):
+                committer.move_ref(known.id, expected=known.state.head, state=state)
         log.info("derivative rolled back", dataset=known.alias, block=str(one.agreement.block))
         return replace(known, state=state)
 

@@ -12,7 +12,7 @@ from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, ExecuteTransform
 from odf_common.ports.store import BlobReader, ObjectKind
-from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
 
 
@@ -40,19 +40,19 @@ class CopyLost(NotFound):
         )
 
 
-def was_dropped(datasets: Datasets, known: Known) -> bool:
+def was_dropped(datasets: Datasets, known: DatasetHandle) -> bool:
     """Return whether a derivative's data was dropped and not rebuilt since."""
     line = dropped_line(datasets.blobs, known.id)
     missing = None if line is None else _newest_missing(datasets, known)
     return line is not None and missing is not None and line.holds(missing)
 
 
-def is_dropped(datasets: Datasets, known: Known) -> bool:
+def is_dropped(datasets: Datasets, known: DatasetHandle) -> bool:
     """Return whether a dataset's newest records or newest checkpoint are missing."""
     return _newest_missing(datasets, known) is not None
 
 
-def _newest_missing(datasets: Datasets, known: Known) -> Multihash | None:
+def _newest_missing(datasets: Datasets, known: DatasetHandle) -> Multihash | None:
     """Return the block of the newest records or checkpoint if those are missing."""
     for block, objects in objects_by_block(datasets, known):
         if not has_all(datasets.blobs, known, objects):
@@ -62,21 +62,23 @@ def _newest_missing(datasets: Datasets, known: Known) -> Multihash | None:
     return None
 
 
-def has_all(blobs: BlobReader, known: Known, objects: Iterable[ObjectRef]) -> bool:
+def has_all(blobs: BlobReader, known: DatasetHandle, objects: Iterable[ObjectRef]) -> bool:
     """Return whether all objects are in the store."""
     return all(blobs.has(known.id, one.kind, one.name) for one in objects)
 
 
-def why_missing(datasets: Datasets, known: Iterable[Known], error: NotFound) -> NotFound:
+def why_missing(datasets: Datasets, known: Iterable[DatasetHandle], error: NotFound) -> NotFound:
     """Return a more specific error (DataDropped, CopyLost) for a missing object if one applies, else `error`."""
     for one in known:
-        is_copy = not datasets.is_ours(one.id)
+        is_copy = not datasets.has_key(one.id)
         if (is_copy or one.is_derivative) and is_dropped(datasets, one):
             return CopyLost(what=one.alias) if is_copy else DataDropped(what=one.alias)
     return error
 
 
-def objects_by_block(datasets: Datasets, known: Known) -> Iterator[tuple[Multihash, tuple[ObjectRef, ...]]]:
+def objects_by_block(
+    datasets: Datasets, known: DatasetHandle
+) -> Iterator[tuple[Multihash, tuple[ObjectRef, ...]]]:
     """Yield the objects of each transform with its block, newest first."""
     for name, decoded, _ in iterate(datasets.reader(known.id), known.state.head):
         if isinstance(decoded.block.event, AddData | ExecuteTransform):

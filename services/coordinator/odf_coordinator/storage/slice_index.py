@@ -15,7 +15,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, DataSlice, ExecuteTransform
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.storage.availability import why_missing
 
 
@@ -35,7 +35,7 @@ class Slices:
         self._lock = threading.Lock()
 
     @guarded
-    def all(self, known: Known) -> tuple[DataSlice, ...]:
+    def all(self, known: DatasetHandle) -> tuple[DataSlice, ...]:
         """Return all slices, oldest first."""
         with self._lock:
             before = self._known.get(known.id)
@@ -61,11 +61,11 @@ class Slices:
         """Return the number of cached lists."""
         return len(self._known)
 
-    def paths(self, known: Known) -> tuple[Path, ...]:
+    def paths(self, known: DatasetHandle) -> tuple[Path, ...]:
         """Return the files of all slices, oldest first; raises `DataDropped`, `CopyLost`."""
         return tuple(self.path(known, slice_) for slice_ in self.all(known))
 
-    def path(self, known: Known, slice_: DataSlice) -> Path:
+    def path(self, known: DatasetHandle, slice_: DataSlice) -> Path:
         """Return the file of a slice; raises `DataDropped` if it can be recomputed, `CopyLost` for a copy."""
         try:
             return self._datasets.blobs.local_path(known.id, ObjectKind.DATA, slice_.physical_hash)
@@ -73,7 +73,7 @@ class Slices:
             raise why_missing(self._datasets, (known,), error) from error
 
     @guarded
-    def tail(self, known: Known, records: int) -> pa.Table | None:
+    def tail(self, known: DatasetHandle, records: int) -> pa.Table | None:
         """Return the last records in offset order, reading as few slices as possible; None without slices."""
         tables: list[pa.Table] = []
         missing = records
@@ -87,7 +87,7 @@ class Slices:
             missing -= len(tables[-1])
         return pa.concat_tables(reversed(tables), promote_options="default") if tables else None
 
-    def _backwards(self, known: Known) -> Iterator[tuple[Multihash, DataSlice | None]]:
+    def _backwards(self, known: DatasetHandle) -> Iterator[tuple[Multihash, DataSlice | None]]:
         """Iterate over blocks, newest first, each with its slice, if any."""
         for name, decoded, _ in iterate(self._datasets.reader(known.id), known.state.head):
             event = decoded.block.event

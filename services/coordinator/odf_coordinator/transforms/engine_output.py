@@ -40,7 +40,7 @@ def store(blobs: BlobStore, dataset: DatasetId, written: Written, scratch: Path)
         )
 
 
-def examine(state: ChainState, response: TransformResponseSuccess, scratch: Path) -> Written:
+def validate(state: ChainState, response: TransformResponseSuccess, scratch: Path) -> Written:
     """Read back, check and hash the engine's output; raises `InvalidInput` if it violates the contract.
 
     The engine does not know the dataset's stored types, so records with other types are rewritten.

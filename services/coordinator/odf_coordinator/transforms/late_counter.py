@@ -13,7 +13,7 @@ import structlog
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore
-from odf_coordinator.catalog.registry import Known
+from odf_coordinator.catalog.registry import DatasetHandle
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +38,7 @@ def forget_late(alias: str) -> None:
         LATE.remove(alias)
 
 
-def count_late(blobs: BlobStore, known: Known, more: int) -> None:
+def count_late(blobs: BlobStore, known: DatasetHandle, more: int) -> None:
     """Add the rows that a committed transform dropped; a failure to write the note is logged."""
     if more:
         LATE.labels(known.alias).inc(more)

@@ -22,23 +22,23 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform, KnownEvent, SetDataSchema, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
-from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.storage.availability import why_missing
-from odf_coordinator.transforms.engine_output import examine, store
+from odf_coordinator.transforms.engine_output import store, validate
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Migrating:
+class QueryMigrator:
     """Builds the events that migrate a derivative's state to a new query."""
 
     datasets: Datasets
     engine: Engine
 
     @guarded
-    def carried(
-        self, known: Known, events: Sequence[KnownEvent], system_time: Timestamp
+    def with_migration(
+        self, known: DatasetHandle, events: Sequence[KnownEvent], system_time: Timestamp
     ) -> tuple[KnownEvent, ...]:
         """Return the events, with those of a migration inserted if one is needed; its objects are stored.
 
@@ -74,7 +74,7 @@ class Migrating:
             response = self.engine.migrate(request)
         except InvalidQuery as error:
             raise self._refused(states, error) from error
-        written = examine(state, response, scratch)
+        written = validate(state, response, scratch)
         if written.checkpoint is None:
             raise InvalidInput(text="the engine migrated the query, but wrote no checkpoint for the new one")
         event = next_event(

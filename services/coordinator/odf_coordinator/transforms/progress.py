@@ -17,7 +17,7 @@ Tell = Callable[[DatasetId, EngineProgress], None]
 Clock = Callable[[], float]  # seconds
 
 
-class Work:
+class RunningTransform:
     """One running transform."""
 
     def __init__(self, tell: Callable[[EngineProgress], None], clock: Clock) -> None:
@@ -47,7 +47,7 @@ class Work:
             self._tell(EngineProgress())
 
 
-class Underway:
+class RunningTransforms:
     """The running transforms of this process, by dataset."""
 
     def __init__(self, tell: Tell = lambda *_: None, clock: Clock = time.monotonic) -> None:
@@ -55,12 +55,12 @@ class Underway:
         self._tell = tell
         self._clock = clock
         self._guard = threading.Lock()
-        self._at_work: dict[DatasetId, Work] = {}
+        self._at_work: dict[DatasetId, RunningTransform] = {}
 
     @contextmanager
-    def at_work(self, dataset: DatasetId) -> Iterator[Work]:
+    def track(self, dataset: DatasetId) -> Iterator[RunningTransform]:
         """Register a running transform while the block runs."""
-        work = Work(partial(self._tell, dataset), self._clock)
+        work = RunningTransform(partial(self._tell, dataset), self._clock)
         with self._guard:
             self._at_work[dataset] = work
         try:

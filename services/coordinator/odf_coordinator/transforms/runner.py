@@ -35,14 +35,14 @@ from odf_common.metadata.events import (
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobStore
-from odf_coordinator.catalog.registry import Datasets, DatasetUnknown, Known
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.storage.availability import why_missing
-from odf_coordinator.transforms.engine_output import examine, store
+from odf_coordinator.transforms.engine_output import store, validate
 from odf_coordinator.transforms.errors import InputDiverged
 from odf_coordinator.transforms.late_counter import count_late
-from odf_coordinator.transforms.progress import Underway
+from odf_coordinator.transforms.progress import RunningTransforms
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class Plan:
     """The inputs of the next step."""
 
     inputs: tuple[InputSlices, ...]
-    sources: Mapping[DatasetId, Known]
+    sources: Mapping[DatasetId, DatasetHandle]
     """Each input at the end of the step."""
     is_whole: bool = True
     """Whether no further step is needed."""
@@ -85,10 +85,10 @@ class Transformer:
     engine: Engine
     blobs: BlobStore
     clock: Clock
-    underway: Underway = field(default_factory=Underway)
+    underway: RunningTransforms = field(default_factory=RunningTransforms)
 
     @guarded
-    def plan(self, known: Known) -> Plan | None:
+    def plan(self, known: DatasetHandle) -> Plan | None:
         """Return the next step of a derivative; None if there is nothing to do.
 
         Raises `DatasetUnknown` for a missing input, and `InputDiverged` for one that no longer has the blocks read.
@@ -107,12 +107,12 @@ class Transformer:
         seen = {one.step.dataset_id: self._where(sources[one.step.dataset_id], one.step) for one in inputs}
         return Plan(inputs=inputs, sources=seen, is_whole=seen == sources)
 
-    def cause(self, known: Known, plan: Plan) -> object:
+    def cause(self, known: DatasetHandle, plan: Plan) -> object:
         """Return what decides, apart from the records, whether a query fails again: the transform and input schemas."""
         return known.state.transform, tuple(one.state.schema for one in plan.sources.values())
 
     @guarded
-    def perform(self, known: Known, plan: Plan) -> Step | None:
+    def perform(self, known: DatasetHandle, plan: Plan) -> Step | None:
         """Run and commit a step; return None if it changes nothing.
 
         Raises `InvalidQuery` for user errors, `Unavailable` while the engine is unreachable, `HeadMoved` if the
@@ -127,7 +127,7 @@ class Transformer:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _perform(self, known: Known, plan: Plan, scratch: Path) -> Step | None:
+    def _perform(self, known: DatasetHandle, plan: Plan, scratch: Path) -> Step | None:
         state = known.state
         system_time = next_system_time(state, self.clock.now())
         files = request_files(self.blobs, state, scratch)
@@ -138,9 +138,9 @@ class Transformer:
         request = build_request(
             state, plan.inputs, sources, alias=known.alias, system_time=system_time, files=files
         )
-        with self.underway.at_work(known.id) as work:
+        with self.underway.track(known.id) as work:
             response = self.engine.execute_transform(request, work.note)
-        written = examine(state, response, scratch)
+        written = validate(state, response, scratch)
         event = next_event(
             state, plan.steps, response, new_data=written.data, new_checkpoint=written.checkpoint
         )
@@ -165,13 +165,13 @@ class Transformer:
         log.info("transformed", dataset=known.alias, block=str(after.head), records=records)
         return Step(state=after, blocks=len(events), records=records)
 
-    def _input(self, dataset: DatasetId) -> Known:
+    def _input(self, dataset: DatasetId) -> DatasetHandle:
         known = self.datasets.by_id(dataset)
         if known is None:
             raise DatasetUnknown(what=str(dataset))
         return known
 
-    def _new_in(self, step: ExecuteTransformInput, known: Known) -> InputSlices:
+    def _new_in(self, step: ExecuteTransformInput, known: DatasetHandle) -> InputSlices:
         if step.new_block_hash is None:
             return input_of(step, ())
         read = self.datasets.reader(step.dataset_id)
@@ -193,7 +193,7 @@ class Transformer:
             if head != block and not Line(self.datasets.reader(dataset), head).holds(block):
                 raise HeadMoved(dataset=str(dataset), expected=str(block), actual=str(head))
 
-    def _where(self, known: Known, step: ExecuteTransformInput) -> Known:
+    def _where(self, known: DatasetHandle, step: ExecuteTransformInput) -> DatasetHandle:
         """Return an input at the end of its step."""
         end = progress_after(step).last_block
         if end is None or end == known.state.head:
@@ -201,7 +201,7 @@ class Transformer:
         return replace(known, state=self.datasets.states.aside(known.id, end))
 
 
-def _require_still_defined(known: Known, source: Known, done: InputProgress) -> None:
+def _require_still_defined(known: DatasetHandle, source: DatasetHandle, done: InputProgress) -> None:
     """Raise `InputDiverged` if an input was reset to before its first schema, which looks like a new dataset."""
     if done.last_block is not None and source.state.schema is None:
         raise InputDiverged(dataset=known.alias, input=source.alias, block=str(done.last_block))

@@ -24,11 +24,11 @@ from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import EngineSilent
 from odf_common.service.pools import ElasticLimit
 from odf_coordinator.catalog.problems import Problem, Problems, remedy_of
-from odf_coordinator.catalog.registry import Datasets, Known
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.transforms.errors import InputDiverged
-from odf_coordinator.transforms.progress import Underway
+from odf_coordinator.transforms.progress import RunningTransforms
 from odf_coordinator.transforms.runner import Plan, Step, Transformer
-from odf_coordinator.transforms.work_queue import Dependants, Line, Result
+from odf_coordinator.transforms.work_queue import ReaderGraph, Result, WorkQueue
 
 log = structlog.get_logger(__name__)
 
@@ -52,29 +52,29 @@ class Scheduler:
         *,
         datasets: Datasets,
         transformer: Transformer,
-        is_ours: Callable[[DatasetId], bool],
+        is_assigned: Callable[[DatasetId], bool],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Run `transformer` on derivatives for which `is_ours` is True, and on requested ones."""
+        """Run `transformer` on derivatives for which `is_assigned` is True, and on requested ones."""
         self._datasets = datasets
         self._transformer = transformer
-        self._is_ours = is_ours
+        self._is_assigned = is_assigned
         self._now = now
-        self._dependants = Dependants()
-        self._line = Line()
+        self._readers = ReaderGraph()
+        self._queue = WorkQueue()
         self._problems = Problems()
         self._lost = Problems()
-        self._running = ElasticLimit(AT_A_TIME, most=AT_A_TIME_WITH_STALLED, now=now)
+        self._limit = ElasticLimit(AT_A_TIME, most=AT_A_TIME_WITH_STALLED, now=now)
         self._changed = threading.Condition(threading.RLock())
 
     def on_committed(self, state: ChainState) -> None:
         """Enqueue what may be stale after this commit."""
         with self._changed:
-            is_new = self._dependants.note(state)
-            if state.transform is not None and (is_new or not self._line.is_running(state.dataset_id)):
-                self._mark(state.dataset_id)
-            for dependant in self._dependants.of(state.dataset_id):
-                self._mark(dependant)
+            is_new = self._readers.note(state)
+            if state.transform is not None and (is_new or not self._queue.is_running(state.dataset_id)):
+                self._enqueue(state.dataset_id)
+            for dependant in self._readers.of(state.dataset_id):
+                self._enqueue(dependant)
 
     def on_announced(self, dataset: DatasetId) -> None:
         """Enqueue what may be stale after another instance's commit."""
@@ -84,8 +84,8 @@ class Scheduler:
             # Its derivatives will report the problem when they run.
             log.warning("cannot read a changed dataset", dataset=str(dataset), why=str(error))
             with self._changed:
-                for dependant in self._dependants.of(dataset):
-                    self._mark(dependant)
+                for dependant in self._readers.of(dataset):
+                    self._enqueue(dependant)
             return
         if known is not None:
             self.on_committed(known.state)
@@ -95,22 +95,22 @@ class Scheduler:
         with self._changed:
             self._lost.clear(dataset)
             self._problems.clear(dataset)
-            self._dependants.forget(dataset)
-            self._line.forget((dataset,))
+            self._readers.forget(dataset)
+            self._queue.forget((dataset,))
             self._changed.notify_all()
 
     def request(self, dataset: DatasetId) -> int:
         """Run a derivative now, regardless of its owner and known problem; return a ticket."""
         with self._changed:
-            ticket = self._line.mark(dataset, is_forced=True)
+            ticket = self._queue.enqueue(dataset, is_forced=True)
             self._changed.notify_all()
             return ticket
 
     def wait(self, dataset: DatasetId, ticket: int, timeout: float) -> Result | None:
         """Return the result of a ticket's run; None if it has not finished within `timeout` seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self._line.result(dataset, ticket) is not None, timeout)
-            return self._line.result(dataset, ticket)
+            self._changed.wait_for(lambda: self._queue.result(dataset, ticket) is not None, timeout)
+            return self._queue.result(dataset, ticket)
 
     def problem(self, dataset: DatasetId) -> str:
         """Return why a derivative failed, or an empty string."""
@@ -124,7 +124,7 @@ class Scheduler:
     def waiting(self) -> int:
         """Return the number of queued and running derivatives."""
         with self._changed:
-            return self._line.waiting()
+            return self._queue.waiting()
 
     def lost(self, dataset: DatasetId) -> str:
         """Return which dependency of a transform is unavailable, or an empty string."""
@@ -132,7 +132,7 @@ class Scheduler:
         return "" if known is None else known.text
 
     @property
-    def underway(self) -> Underway:
+    def underway(self) -> RunningTransforms:
         """Return the running transforms."""
         return self._transformer.underway
 
@@ -157,24 +157,24 @@ class Scheduler:
     def _take(self) -> tuple[int, DatasetId, bool] | None:
         """Take the next due derivative if there is room: its run number, id, and whether it is forced."""
         with self._changed:
-            taken = self._line.take(self._now()) if self._running.room() > 0 else None
-            return None if taken is None else (self._running.begin(), *taken)
+            taken = self._queue.take(self._now()) if self._limit.room() > 0 else None
+            return None if taken is None else (self._limit.begin(), *taken)
 
     def _silence(self, dataset: DatasetId) -> Problem | None:
         since = self.underway.silent_since(dataset)
         error = EngineSilent()
         return None if since is None else Problem(text=str(error), remedy=error.advice(), since=since)
 
-    def _mark(self, dataset: DatasetId) -> None:
-        if self._is_ours(dataset):
-            self._line.mark(dataset)
+    def _enqueue(self, dataset: DatasetId) -> None:
+        if self._is_assigned(dataset):
+            self._queue.enqueue(dataset)
             self._changed.notify_all()
 
     def _wait(self) -> None:
         """Wait until a run may be due."""
         with self._changed:
-            due = self._line.next_due()
-            if due is not None and self._running.room() <= 0:
+            due = self._queue.next_due()
+            if due is not None and self._limit.room() <= 0:
                 due = max(due, self._now() + ROOM_SECONDS)
             wait = IDLE_SECONDS if due is None else min(due - self._now(), IDLE_SECONDS)
             if wait > 0:
@@ -183,12 +183,12 @@ class Scheduler:
     def _look(self, number: int, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - what `_take` returns
         self._try(dataset, is_forced)
         with self._changed:
-            self._running.end(number)
+            self._limit.end(number)
             self._changed.notify_all()
         with suppress(OdfError):  # then it stays in the queue for a later run
             if self._datasets.catalog.by_id(dataset) is None:
                 with self._changed:
-                    self._line.drop_idle(dataset)
+                    self._queue.drop_idle(dataset)
 
     def _try(self, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - as above
         try:
@@ -218,7 +218,7 @@ class Scheduler:
             if plan.is_whole:
                 return done
 
-    def _plan(self, known: Known, is_forced: bool) -> Plan | None:  # noqa: FBT001 - as above
+    def _plan(self, known: DatasetHandle, is_forced: bool) -> Plan | None:  # noqa: FBT001 - as above
         """Return the next step; a chain known to have diverged from an input is not compared again unless forced."""
         problem = self._problems.get(known.id)
         if problem is not None and problem.cause == known.state.head and not is_forced:
@@ -229,7 +229,7 @@ class Scheduler:
             self._note_problem(known, error, known.state.head)
             raise
 
-    def _step(self, known: Known, plan: Plan, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
+    def _step(self, known: DatasetHandle, plan: Plan, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
         """Run one step; return None if it changes nothing."""
         dataset = known.id
         problem = self._problems.get(dataset)
@@ -250,17 +250,17 @@ class Scheduler:
                 if step is None
                 else Result(state=step.state, blocks=step.blocks, records=step.records)
             )
-            self._line.finish(dataset, result)
+            self._queue.finish(dataset, result)
             self._changed.notify_all()
 
     def _postpone(self, dataset: DatasetId, error: HeadMoved | Unavailable) -> None:
         with self._changed:
             pause = 0.0
             if isinstance(error, Unavailable):
-                pause = UNAVAILABLE.pause(self._line.pauses(dataset) + 1)
+                pause = UNAVAILABLE.pause(self._queue.pauses(dataset) + 1)
                 if self._lost.note(dataset, str(error), remedy=remedy_of(error, AGAIN)):
                     log.warning("transform postponed", dataset=str(dataset), why=str(error))
-            self._line.postpone(dataset, self._now() + pause)
+            self._queue.postpone(dataset, self._now() + pause)
             self._changed.notify_all()
 
     def _failed(self, dataset: DatasetId, error: OdfError) -> None:
@@ -269,13 +269,13 @@ class Scheduler:
             self._lost.clear(dataset)  # the engine has answered
             again_at = None
             if not isinstance(error, InvalidQuery | InputDiverged):
-                again_at = self._now() + FAILED.pause(self._line.pauses(dataset) + 1)
+                again_at = self._now() + FAILED.pause(self._queue.pauses(dataset) + 1)
                 if self._problems.note(dataset, str(error), remedy=remedy_of(error, AGAIN)):
                     log.error("transform failed", dataset=str(dataset), why=str(error))
-            self._line.finish(dataset, Result(error=error), again_at=again_at)
+            self._queue.finish(dataset, Result(error=error), again_at=again_at)
             self._changed.notify_all()
 
-    def _note_problem(self, known: Known, error: OdfError, cause: object) -> None:
+    def _note_problem(self, known: DatasetHandle, error: OdfError, cause: object) -> None:
         if self._problems.note(known.id, str(error), remedy=remedy_of(error, MEND), cause=cause):
             log.warning("transform refused", dataset=known.alias, why=str(error))
 

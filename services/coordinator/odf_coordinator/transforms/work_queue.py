@@ -1,7 +1,7 @@
 """The queue of derivatives to run: pure bookkeeping, without threads or a clock of its own.
 
 Marks set while a derivative is queued or running coalesce into one more run. A run covers all marks set before it
-started, so the holder of a ticket from `mark` knows when the requested work is done.
+started, so the holder of a ticket from `enqueue` knows when the requested work is done.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ class Result:
     error: OdfError | None = None
 
 
-class Dependants:
+class ReaderGraph:
     """Which datasets read which."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class _Job:
     result: Result = field(default_factory=Result)
 
 
-class Line:
+class WorkQueue:
     """Derivatives waiting to run, first come first served, each at most once at a time."""
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class Line:
         """Return the number of known derivatives."""
         return len(self._jobs)
 
-    def mark(self, dataset: DatasetId, *, is_forced: bool = False) -> int:
+    def enqueue(self, dataset: DatasetId, *, is_forced: bool = False) -> int:
         """Enqueue a derivative and return a ticket. Forced: at once, and despite a known problem."""
         job = self._jobs.setdefault(dataset, _Job())
         job.asked += 1

@@ -28,7 +28,7 @@ from odf_common.service.settings import Settings, load
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.catalog.rejects import rejects_of
 from odf_coordinator.commit.bus_messages import committed
-from odf_coordinator.views.table import Board
+from odf_coordinator.views.table import DatasetTable
 
 log = structlog.get_logger(__name__)
 
@@ -44,18 +44,18 @@ def datasets_of(settings: Settings) -> Datasets:
     return Datasets(catalog=LocalCatalog(settings.home), states=states, blobs=blobs, refs=refs)
 
 
-def read_heads(board: Board, datasets: Datasets) -> None:
+def read_heads(table: DatasetTable, datasets: Datasets) -> None:
     """Load the heads of all datasets into the table."""
     for known in datasets.all():
         try:
-            board.committed(str(known.id), committed(known.state, alias=known.alias), now=None)
-            board.rejected(str(known.id), rejects_of(datasets, known))
+            table.committed(str(known.id), committed(known.state, alias=known.alias), now=None)
+            table.rejected(str(known.id), rejects_of(datasets, known))
         except Exception:
             # One bad dataset must not hide the others: it would fail again at every start.
             log.exception("cannot show dataset", dataset=known.alias)
 
 
-def make_app(settings: Settings, board: Board, datasets: Datasets) -> faust.App:
+def make_app(settings: Settings, table: DatasetTable, datasets: Datasets) -> faust.App:
     """Return the worker: one agent on the notifications, two pages."""
     host, _, port = settings.required("views_http").rpartition(":")
     brokers = settings.required("kafka").split(",")
@@ -76,12 +76,12 @@ def make_app(settings: Settings, board: Board, datasets: Datasets) -> faust.App:
         web_port=int(port),
         worker_redirect_stdouts=False,
     )
-    _follow(app, settings, board, datasets)
-    _serve(app, board)
+    _follow(app, settings, table, datasets)
+    _serve(app, table)
     return app
 
 
-def _follow(app: faust.App, settings: Settings, board: Board, datasets: Datasets) -> None:
+def _follow(app: faust.App, settings: Settings, table: DatasetTable, datasets: Datasets) -> None:
     notifications = app.topic(
         settings.kafka_prefix + NOTIFICATIONS,
         key_type=bytes,
@@ -94,7 +94,7 @@ def _follow(app: faust.App, settings: Settings, board: Board, datasets: Datasets
     async def follow(stream: faust.types.StreamT[Any]) -> None:
         async for key, value in stream.items():
             try:
-                board.see(decode(bytes(key), bytes(value)), time.monotonic())
+                table.see(decode(bytes(key), bytes(value)), time.monotonic())
             except InvalidInput as error:
                 log.warning("cannot read notification", why=str(error))
             except Exception:
@@ -103,14 +103,14 @@ def _follow(app: faust.App, settings: Settings, board: Board, datasets: Datasets
     @app.on_partitions_assigned.connect
     async def catch_up(*_: Any, **__: Any) -> None:  # noqa: ANN401 - arguments of the signal
         # Notifications sent before this are covered by the chains.
-        await asyncio.get_running_loop().run_in_executor(None, read_heads, board, datasets)
+        await asyncio.get_running_loop().run_in_executor(None, read_heads, table, datasets)
         log.info("views follow")
 
 
-def _serve(app: faust.App, board: Board) -> None:
+def _serve(app: faust.App, table: DatasetTable) -> None:
     @app.page("/datasets")
     async def datasets(self: View, request: Request) -> Response:
-        return self.json(list(board.rows(time.monotonic())))
+        return self.json(list(table.rows(time.monotonic())))
 
     @app.page("/health")
     async def health(self: View, request: Request) -> Response:
@@ -152,9 +152,9 @@ def main() -> None:
         logging.configure(settings.log_level, service="views")
         # While the broker is away it logs a hundred lines a second.
         standard_logging.getLogger("aiokafka").setLevel(standard_logging.CRITICAL)
-        board, datasets = Board(), datasets_of(settings)
-        read_heads(board, datasets)
-        app = make_app(settings, board, datasets)
+        table, datasets = DatasetTable(), datasets_of(settings)
+        read_heads(table, datasets)
+        app = make_app(settings, table, datasets)
     except OdfError as error:
         log.error("cannot start", why=str(error), advice=error.advice())  # noqa: TRY400 - no traceback is needed
         raise SystemExit(1) from error

@@ -46,7 +46,7 @@ class _Dataset:
     growth: deque[tuple[float, int]] = field(default_factory=deque)  # (time, added records)
 
 
-class Board:
+class DatasetTable:
     """Heads, watermarks, lag and throughput."""
 
     def __init__(self) -> None:
