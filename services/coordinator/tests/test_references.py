@@ -5,10 +5,10 @@ from odf_testing.coordinator import Coordinator
 
 from odf_common.adapters.local import CorruptRef
 from odf_common.chain.compare import Ahead, Behind, Diverged, Equal
-from odf_common.errors import ChainRuleViolated, HeadMoved, InvalidInput, NotFound, Refused
+from odf_common.errors import HeadMoved, InvalidInput, NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddPushSource, SetInfo, SetTransform, TransformInput
+from odf_common.metadata.events import AddPushSource, DisablePushSource, SetInfo, SetTransform, TransformInput
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.api.responses import ref_item
@@ -203,12 +203,12 @@ def test_what_is_no_reference_or_no_block_is_refused(cities: Coordinator) -> Non
 
 def test_rules_hold_on_a_reference_too(cities: Coordinator) -> None:
     cities.references.set(BRANCH, "", None)
-    transform = SetTransform(
-        inputs=(TransformInput(dataset_ref="cities"),),
-        transform=TransformSql(engine="spark", query="SELECT event_time, city FROM cities"),
-    )
-    with pytest.raises((InvalidInput, Refused, ChainRuleViolated)):
-        cities.editor.commit_event(BRANCH, transform)
+    staged = cities.datasets.find_at(BRANCH).state
+
+    with pytest.raises(OdfError, match="there is no push source 'nowhere' to disable"):
+        cities.editor.commit_event(BRANCH, DisablePushSource(source_name="nowhere"))
+
+    assert cities.datasets.find_at(BRANCH).state == staged
 
 
 def test_other_datasets_share_no_block(cities: Coordinator, derivative: str) -> None:

@@ -35,6 +35,7 @@ def test_a_letter_of_any_size_is_sent(bus: KafkaBus, size: int) -> None:
         facts=facts,
     )
     bus.send_dead_letter(letter)
+    assert len(bus._producer) == 1  # what is too large is refused here, and not queued
 
 
 @pytest.mark.parametrize("size", [0, 10, 100_000, 2 * MOST])

@@ -9,6 +9,7 @@ from odf_common.hashing import multibase
 from odf_common.identity.dataset_refs import (
     Alias,
     AmbiguousAlias,
+    DatasetRefAny,
     Name,
     NothingCovered,
     RemoteAlias,
@@ -226,6 +227,25 @@ def test_what_is_printed_of_a_reference_reads_as_the_same(text: str) -> None:
         assert parse(str(ref)) == ref
 
 
-@given(ALIASES | IDS | REMOTE_IDS | URLS)
-def test_every_form_of_a_reference_is_read(text: str) -> None:
-    parse_ref_any(text)
+@given(ALIASES)
+def test_every_name_is_read_by_the_number_of_its_parts(text: str) -> None:
+    match [Name(part) for part in text.split("/")]:
+        case [dataset]:
+            expected: DatasetRefAny = Alias(dataset=dataset)
+        case [first, dataset]:
+            expected = AmbiguousAlias(first=first, dataset=dataset)
+        case [repo, account, dataset]:
+            expected = RemoteAlias(repo=repo, account=account, dataset=dataset)
+    assert parse_ref_any(text) == expected
+
+
+@given(IDS, SOME_NAMES)
+def test_every_id_is_read_with_its_repository(text: str, repo: str) -> None:
+    id_ = DatasetId.parse(text)
+    assert parse_ref_any(text) == id_
+    assert parse_ref_any(f"{repo}/{text}") == RemoteId(repo=Name(repo), id=id_)
+
+
+@given(URLS)
+def test_every_url_is_read_as_it_is(text: str) -> None:
+    assert parse_ref_any(text) == Url(text)
