@@ -1,3 +1,4 @@
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -40,3 +41,18 @@ def test_threads_that_wait_come_one_after_the_other_and_nothing_is_kept() -> Non
         list(pool.map(work, range(8)))
 
     assert (most, len(locks)) == (1, 0)
+
+
+def test_who_waits_has_the_dataset_as_soon_as_it_is_released() -> None:
+    locks = DatasetLocks(FreeLocks(), 10_000)
+
+    def work() -> int:
+        with locks.hold(ONE):
+            return len(locks)
+
+    with ThreadPoolExecutor(1) as pool:
+        with locks.hold(ONE):
+            waiting = pool.submit(work)
+            while locks._local[ONE].users < 2:
+                time.sleep(0.001)
+        assert waiting.result() == 1

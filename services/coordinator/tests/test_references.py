@@ -203,12 +203,12 @@ def test_what_is_no_reference_or_no_block_is_refused(cities: Coordinator) -> Non
 
 def test_rules_hold_on_a_reference_too(cities: Coordinator) -> None:
     cities.references.set(BRANCH, "", None)
-    staged = cities.datasets.find_at(BRANCH).state
+    staged = cities.datasets.open_at(BRANCH).state
 
     with pytest.raises(OdfError, match="there is no push source 'nowhere' to disable"):
         cities.editor.commit_event(BRANCH, DisablePushSource(source_name="nowhere"))
 
-    assert cities.datasets.find_at(BRANCH).state == staged
+    assert cities.datasets.open_at(BRANCH).state == staged
 
 
 def test_other_datasets_share_no_block(cities: Coordinator, derivative: str) -> None:

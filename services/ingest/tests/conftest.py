@@ -1,23 +1,23 @@
 """A dataset in memory, and a coordinator that admits what is proposed to it."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from threading import get_ident
+from typing import cast
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_seed
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
-from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold, iterate
-from odf_common.codec.bus import Envelope, envelope
-from odf_common.codec.flatbuffers import decode_event
-from odf_common.codec.times import time_of
+from odf_common.codec.bus import Envelope
 from odf_common.data.slices import read_slice
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.errors import HeadMoved, OdfError
+from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine import RawQueryRequest, RawQueryResponseSuccess
@@ -27,8 +27,12 @@ from odf_common.metadata.steps import MergeStrategy, MergeStrategyAppend, ReadSt
 from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter
 from odf_common.ports.engine import IsWanted, always
 from odf_common.ports.store import ObjectKind
-from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_common.service.environment import FreeLocks
 from odf_common.service.request_reply import Replies
+from odf_coordinator.api.bus_handlers import Commands
+from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.outcomes import require_committed
+from odf_coordinator.operations.import_chain import Importer
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
@@ -59,60 +63,61 @@ class NoEngine:
         raise AssertionError(request)
 
 
-@dataclass
 class Coordinator:
-    """Port `Bus` that answers proposals at once; `before` happens just before the next one is looked at."""
+    """Port `Bus` with a real coordinator behind it; `before` happens just before the next proposal is looked at.
 
-    blobs: MemoryBlobStore
-    refs: MemoryRefStore
-    states: ChainStates
-    letters: list[DeadLetter] = field(default_factory=list)
-    before: list[Callable[[], None]] = field(default_factory=list)
-    loses_replies: int = 0
-    sent: list[tuple[str, Envelope]] = field(default_factory=list)
-    replies: Replies | None = None
+    `letters` are those that were flushed: a proposal while others wait is a fault of ours.
+    """
+
+    def __init__(self, blobs: MemoryBlobStore, refs: MemoryRefStore) -> None:
+        committer = Committer(
+            blobs=blobs,
+            refs=refs,
+            states=ChainStates(blobs, refs, NoStateCache()),
+            locks=FreeLocks(),
+            require_owned=lambda _: None,
+        )
+        self._committer = committer
+        self._commands = Commands(committer=committer, importer=cast("Importer", None))
+        self.letters: list[DeadLetter] = []
+        self._queued: defaultdict[int, list[DeadLetter]] = defaultdict(list)  # by thread
+        self.lost_flushes = 0
+        self.before: list[Callable[[], None]] = []
+        self.loses_replies = 0
+        self.sent: list[tuple[str, Envelope]] = []
+        self.replies: Replies | None = None
 
     def send(self, topic: str, message: Envelope) -> None:
         self.sent.append((topic, message))
         if topic != COORDINATOR_COMMANDS:
             return
+        assert not self._queued[get_ident()], "a dead letter may be lost though its position is committed"
         for action in [self.before.pop(0)] if self.before else []:
             action()
-        answer = self._answer(message)
+        (answer,) = self._commands.handle(message)
         if self.loses_replies:
             self.loses_replies -= 1
             return
         assert self.replies is not None
-        self.replies.handle(envelope(message.dataset_id, answer, cause=message))
+        self.replies.handle(answer.envelope)
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
-        self.letters.append(letter)
+        self._queued[get_ident()].append(letter)
 
     def flush(self, timeout: float = 10.0) -> None:
-        pass
-
-    def _answer(self, message: Envelope) -> bus.Committed | bus.HeadMoved | bus.Refused:
-        dataset = DatasetId.parse(message.dataset_id)
-        expected = Multihash.from_bytes(message.propose.expected_head)
-        events = [decode_event(raw) for raw in message.propose.events]
-        try:
-            state = self.commit(dataset, expected, events, time_of(message.propose.system_time))  # type: ignore[arg-type]
-        except HeadMoved:
-            head = self.refs.head(dataset)
-            return bus.HeadMoved(head=head.raw if head else b"")
-        except OdfError as error:
-            return bus.Refused(code=error.code, text=str(error))
-        return bus.Committed(head=state.head.raw)
+        queued = self._queued.pop(get_ident(), [])
+        if self.lost_flushes:
+            self.lost_flushes -= 1
+            raise Unavailable(what="Kafka")
+        self.letters += queued
 
     def commit(
         self, dataset: DatasetId, expected: Multihash | None, events: list[KnownEvent], system_time: Timestamp
     ) -> ChainState:
-        past = None if expected is None else self.states.at(dataset, expected)
-        blocks, state = build_blocks(past, events, system_time=system_time, version=3)
-        for block in blocks:
-            self.blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
-        self.refs.compare_and_set(dataset, expected=expected, new=state.head)
-        return state
+        outcome = self._committer.commit(
+            dataset, expected_head=expected, events=events, system_time=system_time
+        )
+        return require_committed(dataset, outcome).state
 
 
 @dataclass
@@ -217,7 +222,7 @@ def _bench(dataset: DatasetId, *, is_signed: bool) -> tuple[Bench, ThreadPoolExe
     refs = MemoryRefStore()
     blobs = MemoryBlobStore(refs)
     states = ChainStates(blobs, refs, NoStateCache())
-    coordinator = Coordinator(blobs, refs, states)
+    coordinator = Coordinator(blobs, refs)
     coordinator.replies = Replies(coordinator)  # type: ignore[arg-type]
     coordinator.replies.on_owned(frozenset())
     clock = Clock()

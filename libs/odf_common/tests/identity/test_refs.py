@@ -229,13 +229,14 @@ def test_what_is_printed_of_a_reference_reads_as_the_same(text: str) -> None:
 
 @given(ALIASES)
 def test_every_name_is_read_by_the_number_of_its_parts(text: str) -> None:
-    match [Name(part) for part in text.split("/")]:
-        case [dataset]:
-            expected: DatasetRefAny = Alias(dataset=dataset)
-        case [first, dataset]:
-            expected = AmbiguousAlias(first=first, dataset=dataset)
-        case [repo, account, dataset]:
-            expected = RemoteAlias(repo=repo, account=account, dataset=dataset)
+    names = [Name(part) for part in text.split("/")]
+    expected: DatasetRefAny
+    if len(names) == 1:
+        expected = Alias(dataset=names[0])
+    elif len(names) == 2:
+        expected = AmbiguousAlias(first=names[0], dataset=names[1])
+    else:
+        expected = RemoteAlias(repo=names[0], account=names[1], dataset=names[2])
     assert parse_ref_any(text) == expected
 
 

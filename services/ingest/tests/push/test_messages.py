@@ -17,6 +17,7 @@ from odf_common.dataset.rejects import (
     passed_of,
     save_handled,
 )
+from odf_common.errors import Unavailable
 from odf_common.metadata.events import SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
@@ -139,6 +140,21 @@ def test_what_is_no_uuid_or_time_of_day_is_a_dead_letter(make_bench: Any, step: 
         (1, "column u: '123' is not a UUID"),
         (2, "column t: 'noon' is not a time of day"),
     ]
+
+
+def test_a_batch_whose_dead_letters_are_lost_is_not_committed_and_may_be_repeated(make_bench: Any) -> None:
+    bench = make_bench()
+    head, batch = bench.state.head, a_batch({0: [b"junk", message(1)]})
+    bench.coordinator.lost_flushes = 1
+
+    with pytest.raises(Unavailable):
+        commit(bench, batch)
+    assert bench.state.head == head
+
+    commit(bench, batch)
+    assert [letter.offset for letter in bench.coordinator.letters] == [0]
+    assert bench.values("id") == [(1,)]
+    assert position_of(bench.state, "default").rejected == 1
 
 
 def test_bad_messages_are_dead_letters_and_their_neighbours_go_on(make_bench: Any) -> None:
