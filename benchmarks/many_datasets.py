@@ -91,7 +91,7 @@ def _restarted(node: Coordinator, count: int) -> dict[str, float]:
     begun = time.perf_counter()
     for thread in threads:
         thread.start()
-    ownership.on_owned(frozenset(range(PARTITIONS)))
+    ownership.on_assigned(frozenset(range(PARTITIONS)))
     while len(node.bus.sent) < count or node.scheduler.waiting():
         time.sleep(0.01)
     restart = time.perf_counter() - begun

@@ -8,7 +8,7 @@ import pytest
 from odf_testing.coordinator import Coordinator
 
 from odf_common.codec.manifests import block_from_text, event_from_text, from_plain, snapshots_from_text
-from odf_common.codec.model_schema import OneOf, Record, Shape, Vector, fields_of, union_with
+from odf_common.codec.model_schema import OneOf, Shape, TableShape, Vector, fields_of, union_with
 from odf_common.codec.plain_values import camel, tag_of
 from odf_common.codec.yaml_syntax import documents
 from odf_common.errors import InvalidInput
@@ -47,7 +47,7 @@ def held(shape: Shape) -> list[type]:
     match shape:
         case OneOf(members=members):
             return list(members)
-        case Record(of=of):
+        case TableShape(of=of):
             return [of]
         case Vector(of=of):
             return held(of)

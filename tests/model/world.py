@@ -45,8 +45,8 @@ from odf_ingest.control.source_control import SourceControl
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
-from odf_ingest.push.assigned_sources import OwnedSources
-from odf_ingest.push.batch_worker import Work
+from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import Limits
@@ -107,14 +107,14 @@ class Ingest:
         refs, blobs = LocalRefStore(world.home), LocalBlobStore(world.home)
         states = ChainStates(blobs, refs, world.cache)
         self.replies = Replies(self)  # type: ignore[arg-type]
-        self.replies.on_owned(frozenset())
+        self.replies.on_assigned(frozenset())
         drafter = Drafter(blobs, world.clock, block_version=3, is_signed=False)
         committer = BatchCommitter(states, drafter, Impatient(self.replies))
         self.queues = CommitQueues(blobs, states, committer, Inline())
         self.scratch = blobs.scratch  # each process has one of its own
         self.preparer = Preparer(Preprocessor(None, blobs.scratch))  # type: ignore[arg-type]
         reader = PushReader(PushConsumer(world.kafka, world.time.sleep), 1000)
-        owned = OwnedSources(
+        owned = AssignedSources(
             reading=reader,
             queues=self.queues,
             catalog=LocalCatalog(world.home),
@@ -127,7 +127,7 @@ class Ingest:
         self.control = SourceControl(
             queues=self.queues, topics=world.kafka, owned=owned, blobs=blobs, request=self.request
         )
-        work = Work(
+        work = BatchWorker(
             queues=self.queues,
             preparer=self.preparer,
             topics=world.kafka,
@@ -139,7 +139,7 @@ class Ingest:
         reader.bind(owned, work)
         self.reader = reader
         self.notices = Notices(reader, owned, self.queues)
-        self.notices.on_owned(frozenset({0}))
+        self.notices.on_assigned(frozenset({0}))
         self.reading = Actor(lambda: reader.run(Turns(world.time.sleep)))  # type: ignore[arg-type]
         self.reading.go()
 

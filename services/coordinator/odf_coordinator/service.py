@@ -122,7 +122,7 @@ def _subscriptions(
     ).handle
     return (
         Subscription(
-            topic=COORDINATOR_COMMANDS, handler=commands, on_owned=ownership.on_owned, threads=COMMITS
+            topic=COORDINATOR_COMMANDS, handler=commands, on_assigned=ownership.on_assigned, threads=COMMITS
         ),
         Subscription(topic=NOTIFICATIONS, handler=notifications, group=False, threads=NOTICES),
     )

@@ -133,10 +133,10 @@ def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordina
     )
     assert not ownership.is_assigned(known.id)
 
-    ownership.on_owned(frozenset(range(8)))
+    ownership.on_assigned(frozenset(range(8)))
     ownership._take_over(ownership._take())
 
     assert ownership.is_assigned(known.id)
     assert told == [known.id]
-    ownership.on_owned(frozenset())
+    ownership.on_assigned(frozenset())
     assert not ownership.is_assigned(known.id)

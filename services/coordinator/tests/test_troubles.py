@@ -130,7 +130,7 @@ def test_a_dataset_that_could_not_be_read_at_the_start_is_announced_once_it_can(
         return head(dataset, ref)
 
     monkeypatch.setattr(pair.refs, "head", failing)
-    ownership.on_owned(frozenset(range(PARTITIONS)))
+    ownership.on_assigned(frozenset(range(PARTITIONS)))
     ownership.step()
     ownership.step()
     assert set(told) == {pair.find("cities").id, pair.find("cities.copy").id}

@@ -27,8 +27,8 @@ from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.control.source_control import SourceControl
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
-from odf_ingest.push.assigned_sources import OwnedSources
-from odf_ingest.push.batch_worker import Work
+from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import Limits
@@ -85,9 +85,9 @@ def _reader(env: Environment) -> PushReader:
     return PushReader(records, env.settings.slice_max_bytes)
 
 
-def _owned(env: Environment, queues: CommitQueues, reader: PushReader) -> OwnedSources:
+def _owned(env: Environment, queues: CommitQueues, reader: PushReader) -> AssignedSources:
     settings = env.settings
-    return OwnedSources(
+    return AssignedSources(
         reading=reader,
         queues=queues,
         catalog=env.catalog,
@@ -98,8 +98,8 @@ def _owned(env: Environment, queues: CommitQueues, reader: PushReader) -> OwnedS
     )
 
 
-def _work(env: Environment, queues: CommitQueues, preparer: Preparer, reader: PushReader) -> Work:
-    return Work(
+def _work(env: Environment, queues: CommitQueues, preparer: Preparer, reader: PushReader) -> BatchWorker:
+    return BatchWorker(
         queues=queues,
         preparer=preparer,
         topics=env.topics,

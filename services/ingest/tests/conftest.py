@@ -224,7 +224,7 @@ def _bench(dataset: DatasetId, *, is_signed: bool) -> tuple[Bench, ThreadPoolExe
     states = ChainStates(blobs, refs, NoStateCache())
     coordinator = Coordinator(blobs, refs)
     coordinator.replies = Replies(coordinator)  # type: ignore[arg-type]
-    coordinator.replies.on_owned(frozenset())
+    coordinator.replies.on_assigned(frozenset())
     clock = Clock()
     drafter = Drafter(blobs, clock, block_version=3, is_signed=is_signed)
     pool = ThreadPoolExecutor(4)

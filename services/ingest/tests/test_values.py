@@ -4,26 +4,26 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_ingest.read.message_buffer import Values
+from odf_ingest.read.message_buffer import MessageBuffer
 
 SOME = st.lists(st.none() | st.binary(max_size=5) | st.sampled_from([b"\n", b"{}", b"a\nb"]), max_size=9)
 
 
 @given(SOME)
 def test_packed_values_are_the_same_values(values: list[bytes | None]) -> None:
-    packed = Values.of(values)
+    packed = MessageBuffer.of(values)
     assert list(packed) == values
-    assert Values.of(packed) is packed
+    assert MessageBuffer.of(packed) is packed
     assert packed.sizes.tolist() == list(accumulate(len(value or b"") for value in values))
     assert packed.take(np.arange(len(values))[::-1]) == values[::-1]
 
 
 @given(SOME, st.integers(-10, 10), st.integers(-10, 10))
 def test_a_range_of_them_is_a_range(values: list[bytes | None], start: int, stop: int) -> None:
-    assert list(Values.of(values)[start:stop]) == values[start:stop]
+    assert list(MessageBuffer.of(values)[start:stop]) == values[start:stop]
 
 
 @given(st.lists(SOME.filter(len), min_size=1, max_size=4))
 def test_joined_parts_follow_on_each_other(parts: list[list[bytes | None]]) -> None:
-    joined = Values.joined([Values.of(part) for part in parts])
+    joined = MessageBuffer.joined([MessageBuffer.of(part) for part in parts])
     assert list(joined) == [value for part in parts for value in part]

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlparse
 
 import urllib3
 
-from odf_common.adapters.local.exported_dataset import FolderStore
+from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -56,7 +56,7 @@ class FolderRepository:
     def __init__(self, url: str) -> None:
         """Raises `NotFound` unless the folder is there."""
         self.url = url
-        self._store = FolderStore(Path(unquote(urlparse(url).path)))
+        self._store = FolderDataset(Path(unquote(urlparse(url).path)))
 
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""

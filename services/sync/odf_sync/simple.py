@@ -148,7 +148,7 @@ def _reader(env: Environment, here: ChainState | None) -> ReadBlock:
 
 def _past(env: Environment, here: ChainState | None, common: Multihash | None) -> ChainState | None:
     """Return the state at the last block that both have."""
-    return None if here is None or common is None else env.states.aside(here.dataset_id, common)
+    return None if here is None or common is None else env.states.state_at(here.dataset_id, common)
 
 
 def _has_all(place: Place, missing: Missing) -> bool:
@@ -217,7 +217,7 @@ def _commit(env: Environment, replies: Replies, state: ChainState, place: Place)
         ref="" if place.ref == HEAD else place.ref,
     )
     for _ in range(ATTEMPTS):
-        answer = replies.ask(COORDINATOR_COMMANDS, dataset, command, timeout=ANSWER)
+        answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=ANSWER)
         body = None if answer is None else body_of(answer)
         if isinstance(body, bus_pb2.Committed) or env.refs.head(dataset, place.ref) == state.head:
             return

@@ -77,7 +77,7 @@ class Node:
 
         self.blobs.put = noted  # type: ignore[method-assign]
 
-    def ask(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
+    def request(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
         assert isinstance(body, bus.ImportChain)
         self.asked.append(body)
         self.before_commit = list(self.writes)

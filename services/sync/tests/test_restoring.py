@@ -9,9 +9,9 @@ import pytest
 from odf_testing.damage import flip
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.adapters.local.exported_dataset import FolderStore
+from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.dataset.drop_marker import dropped_line, note_drop
+from odf_common.dataset.drop_marker import dropped_blocks, note_drop
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
@@ -39,7 +39,7 @@ def env(tmp_path: Path) -> Environment:
 
 
 def dataset_of(folder: Path) -> DatasetId:
-    nobody, store = DatasetId.of_key(bytes(32)), FolderStore(folder)
+    nobody, store = DatasetId.of_key(bytes(32)), FolderDataset(folder)
     events = (
         decode_block(store.read(nobody, ObjectKind.BLOCK, name)).block.event
         for name in store.names(nobody, ObjectKind.BLOCK)
@@ -69,7 +69,7 @@ def test_what_was_lost_comes_again_and_nothing_else_changes(env: Environment) ->
     assert last(env, VECTOR.as_uri()) == Step(alias=NAME, state="restored", head=head)
 
     assert set(env.blobs.names(dataset, ObjectKind.DATA)) == before
-    assert dropped_line(env.blobs, dataset) is None
+    assert dropped_blocks(env.blobs, dataset) is None
     assert last(env, VECTOR.as_uri()).state == "up-to-date"
 
 

@@ -18,7 +18,7 @@ from aiohttp import web
 from odf_testing.damage import flip
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.adapters.local.exported_dataset import FolderStore
+from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.walk import ChainBroken
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -247,7 +247,7 @@ class FolderStoreReader:
     """Reads blocks of a folder, as the local store would."""
 
     def __init__(self, folder: Path) -> None:
-        self._store = FolderStore(folder)
+        self._store = FolderDataset(folder)
 
     def __call__(self, name: Multihash) -> bytes:
         return self._store.read(NOBODY, ObjectKind.BLOCK, name)

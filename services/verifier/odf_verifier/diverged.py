@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from odf_common.adapters.local.keys import has_dataset_key
-from odf_common.chain.input_divergence import Line
+from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import ChainState
 from odf_common.identity.branch_names import split_ref
 from odf_common.ports.store import ObjectKind
@@ -26,7 +26,7 @@ def diverged_inputs(env: Environment, target: Target, state: ChainState) -> Iter
             continue
         if not env.blobs.has(dataset, ObjectKind.BLOCK, block):
             continue
-        if not Line(partial(env.blobs.read, dataset, ObjectKind.BLOCK), head).holds(block):
+        if not BlockIndex(partial(env.blobs.read, dataset, ObjectKind.BLOCK), head).contains(block):
             text = (
                 f"it has read block {block} of {entry.alias}, which is no longer in its chain: {entry.alias} was "
                 f"reset, or has diverged; {_advice(env, target)}"

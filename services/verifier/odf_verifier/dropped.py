@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from odf_common.adapters.local.keys import has_dataset_key
-from odf_common.dataset.drop_marker import dropped_line
+from odf_common.dataset.drop_marker import dropped_blocks
 from odf_common.identity.branch_names import split_ref
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import BlobStore, ObjectKind
@@ -21,13 +21,13 @@ def without_dropped(blobs: BlobStore, target: Target, problems: Iterable[Problem
     found = list(problems)
     if not target.is_local or all(one.kind is not Damage.OBJECT_MISSING for one in found):
         return found  # the notes in a foreign folder are not trusted
-    line = dropped_line(blobs, target.dataset)
+    line = dropped_blocks(blobs, target.dataset)
     if line is None:
         return found
     rest = [
         one
         for one in found
-        if one.kind is not Damage.OBJECT_MISSING or one.block is None or not line.holds(one.block)
+        if one.kind is not Damage.OBJECT_MISSING or one.block is None or not line.contains(one.block)
     ]
     if len(rest) == len(found):
         return found
@@ -56,7 +56,7 @@ def dropped_input(env: Environment, event: ExecuteTransform) -> str | None:
         block = step.new_block_hash
         if entry is None or block is None or not env.blobs.has(step.dataset_id, ObjectKind.BLOCK, block):
             continue
-        line = dropped_line(env.blobs, step.dataset_id)
-        if line is not None and line.holds(block):
+        line = dropped_blocks(env.blobs, step.dataset_id)
+        if line is not None and line.contains(block):
             return entry.alias
     return None

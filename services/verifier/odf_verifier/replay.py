@@ -14,7 +14,7 @@ from odf_common.chain.add_data import later
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import InputMismatch
 from odf_common.chain.walk import ChainBroken
-from odf_common.data.schema_alignment import continued
+from odf_common.data.schema_alignment import align_to_schema
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slices import read_slice
 from odf_common.dataset.replay import Replaying, Stored
@@ -135,7 +135,7 @@ def _records_hash(state: ChainState, file: Path) -> Multihash:
     """Return the hash of the records in the dataset's types, which the engine does not know."""
     records = read_slice(file)
     if state.schema is not None:
-        records = continued(records, schema_of_event(state.schema), state.vocabulary)
+        records = align_to_schema(records, schema_of_event(state.schema), state.vocabulary)
     return logical_hash(records)
 
 

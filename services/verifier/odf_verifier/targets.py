@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from odf_common.adapters.local.exported_dataset import FolderStore
+from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, MARK, split_ref
-from odf_common.identity.dataset_refs import covered, is_pattern
+from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobReader, CatalogEntry, ObjectKind, RefReader
@@ -49,7 +49,7 @@ def _named(env: Environment, refs: tuple[str, ...]) -> Iterator[str]:
     """Iterate over the references, patterns replaced by what they cover: also by what cannot be read any more."""
     for ref in refs:
         if is_pattern(ref):
-            yield from covered([ref], (entry.alias for entry in env.catalog.entries()))
+            yield from matching_names([ref], (entry.alias for entry in env.catalog.entries()))
         else:
             yield ref
 
@@ -75,7 +75,7 @@ def _resolve(env: Environment, ref: str, *, recursive: bool) -> Iterator[Target]
 
 def state_of(env: Environment, dataset: DatasetId, ref: str, block: Multihash) -> ChainState:
     """Return the state of a dataset of this node at the block where a reference of it is."""
-    return (env.states.at if ref == HEAD else env.states.aside)(dataset, block)
+    return (env.states.at if ref == HEAD else env.states.state_at)(dataset, block)
 
 
 def _inputs(env: Environment, state: ChainState, seen: set[DatasetId]) -> Iterator[Target]:
@@ -100,11 +100,11 @@ def of_entry(env: Environment, entry: CatalogEntry, ref: str = HEAD) -> Target:
 
 
 def _of_folder(url: str) -> Target:
-    store = FolderStore(Path(unquote(urlparse(url).path)))
+    store = FolderDataset(Path(unquote(urlparse(url).path)))
     return Target(name=url, dataset=seed_of(store), blobs=store, refs=store, is_local=False)
 
 
-def seed_of(store: FolderStore) -> DatasetId:
+def seed_of(store: FolderDataset) -> DatasetId:
     """Return the id that the first block declares.
 
     Found among all blocks, not by walking: the walk may be what is broken, and is verified afterwards.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from odf_common.chain.input_divergence import Line
+from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
@@ -145,7 +145,7 @@ class Verifier:
     def _holds(self, target: Target, block: Multihash) -> bool:
         """Tell whether the chain still has a block; only what lies above it is read."""
         head = target.refs.head(target.dataset, target.ref)
-        return head is not None and Line(target.read_block, head).holds(block)
+        return head is not None and BlockIndex(target.read_block, head).contains(block)
 
     def _since(self, target: Target, scope: Scope, phase: str) -> ChainState | None:
         if not scope.incremental or not self._is_remembered(target):

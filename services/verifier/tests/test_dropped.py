@@ -14,7 +14,7 @@ from odf_testing.builders import (
 )
 from odf_testing.verifier import Story
 
-from odf_common.dataset.drop_marker import dropped_line, forget_drop, note_drop
+from odf_common.dataset.drop_marker import dropped_blocks, forget_drop, note_drop
 from odf_common.metadata.events import DatasetKind, ExecuteTransform
 from odf_verifier.dropped import dropped_input
 from odf_verifier.report import Damage
@@ -87,7 +87,7 @@ def test_a_note_that_was_taken_away_or_cannot_be_read_excuses_nothing(story: Sto
     note_drop(story.blobs, dataset, chain.state.head)
     forget_drop(story.blobs, dataset)
     assert story.verify(chain, SCOPE).word == "invalid"
-    assert dropped_line(story.blobs, dataset) is None
+    assert dropped_blocks(story.blobs, dataset) is None
 
 
 def test_a_note_says_nothing_of_a_folder_elsewhere(story: Story, chain: AChain) -> None:

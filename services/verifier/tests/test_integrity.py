@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from odf_testing.damage import flip
 
-from odf_common.adapters.local.exported_dataset import FolderStore
+from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.data.slices import write_slice
 from odf_common.hashing.multihash import Multihash
@@ -31,7 +31,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def target_of(folder: Path, dataset: DatasetId | None = None) -> Target:
-    store = FolderStore(folder)
+    store = FolderDataset(folder)
     return Target(
         name=folder.name, dataset=dataset or seed_of(store), blobs=store, refs=store, is_local=False
     )
@@ -142,7 +142,7 @@ def test_bytes_alone_say_nothing_of_records(folder: Path) -> None:
 
 
 def test_objects_are_read_by_name_only(folder: Path) -> None:
-    store = FolderStore(folder)
+    store = FolderDataset(folder)
     nobody = DatasetId.of_key(bytes(32))
     absent = Multihash.sha3(bytes(32))
     assert not store.has(nobody, ObjectKind.DATA, absent)

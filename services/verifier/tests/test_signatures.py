@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from odf_testing.damage import flip, overwrite
 
-from odf_common.adapters.local.exported_dataset import FolderStore
+from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.codec.signature import SIZE_LIMIT, encode_signature
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.keys import generate
@@ -37,7 +37,7 @@ def sign(folder: Path) -> list[Path]:
 
 
 def looked_at(folder: Path) -> tuple[list[Link], list[Problem]]:
-    store = FolderStore(folder)
+    store = FolderDataset(folder)
     target = Target(name="cities", dataset=seed_of(store), blobs=store, refs=store, is_local=False)
     links, problems = check_chain(target)
     return links, [*problems, *check_signatures(target, links)]
@@ -85,7 +85,7 @@ def test_what_is_no_signature_is_named(folder: Path, content: bytes) -> None:
 
 def test_signatures_are_listed_by_their_blocks(folder: Path) -> None:
     files = sign(folder)
-    store = FolderStore(folder)
+    store = FolderDataset(folder)
     assert {str(name) for name in store.names(seed_of(store), ObjectKind.SIGNATURE)} == {
         one.name for one in files
     }

@@ -4,7 +4,7 @@ from odf_common.errors import OdfError
 from odf_common.identity.dataset_refs import (
     Alias,
     Name,
-    Pattern,
+    NamePattern,
     parse_alias,
     parse_pattern,
     parse_ref,
@@ -35,6 +35,6 @@ def _check_pattern(text: str) -> None:
     except OdfError:
         return
     pattern.matches(REPEATING)
-    assert Pattern(None, "%").matches(REPEATING)
+    assert NamePattern(None, "%").matches(REPEATING)
     if "%" not in text:
         assert pattern.matches(parse_alias(text))

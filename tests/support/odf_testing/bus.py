@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.codec.bus import Envelope, encode, stamped
 from odf_common.errors import NotFound, OdfError, Unavailable
-from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, DeadLetter, Inbox, OnOwned, Received, TopicInfo
+from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, DeadLetter, Inbox, OnAssigned, Received, TopicInfo
 
 
 class MemoryBus:
@@ -40,10 +40,10 @@ class MemoryBus:
             self.losses -= 1
             raise Unavailable(what="Kafka", why="lost on purpose")
 
-    def subscribe(self, topic: str, *, group: str | None, on_owned: OnOwned | None = None) -> Inbox:
+    def subscribe(self, topic: str, *, group: str | None, on_assigned: OnAssigned | None = None) -> Inbox:
         """Open an inbox that owns all partitions."""
-        if on_owned is not None:
-            on_owned(frozenset(range(PARTITIONS)))
+        if on_assigned is not None:
+            on_assigned(frozenset(range(PARTITIONS)))
         return MemoryInbox(self, topic, group)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_common.adapters.local.exported_dataset import FolderStore
+from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.walk import fold, iterate
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -73,7 +73,7 @@ def read_chain(folder: Path) -> StoredChain:
     Head to seed by hashes, every rule, each object there with the bytes its name says, offsets dense from 0,
     watermarks and system times never falling.
     """
-    store = FolderStore(folder)
+    store = FolderDataset(folder)
     head = store.head(ANY)
     assert head is not None, f"{folder} has no head"
 

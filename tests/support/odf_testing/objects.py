@@ -8,14 +8,14 @@ from hypothesis import strategies as some
 from odf_common.codec.manifests import from_plain
 from odf_common.codec.model_schema import (
     Boolean,
-    Choice,
+    Bytes,
+    EnumShape,
     Integer,
-    Moment,
-    Octets,
     OneOf,
-    Record,
     Shape,
+    TableShape,
     Text,
+    TimestampShape,
     Vector,
     fields_of,
 )
@@ -55,19 +55,19 @@ def values(shape: Shape) -> some.SearchStrategy[Any]:  # noqa: C901 - one case a
             return some.integers(low, low + (1 << bits) - 1) | some.just(0)
         case Boolean():
             return some.booleans()
-        case Choice(of, _):
+        case EnumShape(of, _):
             return some.sampled_from(of)
         case Text():
             return TEXTS
-        case Octets(of) if of is bytes:
+        case Bytes(of) if of is bytes:
             return some.binary(max_size=40)
-        case Octets(of) if of is Multihash:
+        case Bytes(of) if of is Multihash:
             return some.binary(min_size=32, max_size=32).map(Multihash.sha3)
-        case Octets():
+        case Bytes():
             return some.binary(min_size=32, max_size=32).map(DatasetId.of_key)
-        case Moment():
+        case TimestampShape():
             return some.integers(MIN_NS, MAX_NS).map(Timestamp)
-        case Record(of):
+        case TableShape(of):
             return objects(of)
         case OneOf(members, _):
             simple = [m for m in members if not any(isinstance(f.shape, OneOf) for f in fields_of(m))]

@@ -14,7 +14,7 @@ from odf_common.metadata.events import ExecuteTransform, KnownEvent, Seed, SetDa
 Holds = Callable[[DatasetId, Multihash], bool]  # whether the chain of an input has this block
 
 
-class Line:
+class BlockIndex:
     """A chain by sequence numbers, read from its head only as far down as is asked."""
 
     def __init__(self, read: ReadBlock, head: Multihash) -> None:
@@ -24,7 +24,7 @@ class Line:
         self._names: dict[int, Multihash] = {}
         self._lowest: int | None = None
 
-    def holds(self, block: Multihash) -> bool:
+    def contains(self, block: Multihash) -> bool:
         """Tell whether the block is in the chain; one that is not even in the store is not."""
         try:
             number = read_link(self._read, block)[1].block.sequence_number
@@ -40,14 +40,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class ConsistentBlock:
     """Where a chain agrees with its inputs: its `block`, and what it said of itself after that, oldest first."""
 
     block: Multihash
-    lost: tuple[KnownEvent, ...]
+    definitions_since: tuple[KnownEvent, ...]
 
 
-def agreement(read: ReadBlock, head: Multihash, holds: Holds) -> Agreement | None:
+def find_consistent_block(read: ReadBlock, head: Multihash, holds: Holds) -> ConsistentBlock | None:
     """Return the last block of a derivative whose transforms saw blocks that their inputs still have.
 
     None where that is the head. Commits are taken back whole: the schema that came with records goes with them, and a
@@ -69,7 +69,7 @@ def agreement(read: ReadBlock, head: Multihash, holds: Holds) -> Agreement | Non
         return None
     before = blocks[undone - 1].prev_block_hash
     assert before is not None, "a seed is not undone, and a transform is no first block"
-    return Agreement(block=before, lost=tuple(_said(blocks[:undone])))
+    return ConsistentBlock(block=before, definitions_since=tuple(_said(blocks[:undone])))
 
 
 def _is_lost(event: ExecuteTransform, holds: Holds) -> bool:

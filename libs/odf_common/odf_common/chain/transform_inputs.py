@@ -169,7 +169,7 @@ def has_work(state: ChainState, inputs: Iterable[InputSlices]) -> bool:
     return state.schema is None or any(one.slices or one.watermarks or one.is_redefined for one in inputs)
 
 
-def standing(state: ChainState) -> tuple[ExecuteTransformInput, ...]:
+def empty_step(state: ChainState) -> tuple[ExecuteTransformInput, ...]:
     """Return the inputs of a step that sees nothing new of any, in SetTransform order."""
     done = (state.progress_of(dataset) for dataset in state.inputs)
     return tuple(

@@ -14,15 +14,15 @@ from odf_common.codec.flatbuffers import VERSIONS
 from odf_common.codec.model_schema import (
     EVENTS,
     Boolean,
-    Choice,
+    Bytes,
+    EnumShape,
     Field,
     Integer,
-    Moment,
-    Octets,
     OneOf,
-    Record,
     Shape,
+    TableShape,
     Text,
+    TimestampShape,
     Vector,
     fields_of,
     union_with,
@@ -52,16 +52,16 @@ def schema_of(name: str) -> Schema:
     """Return the schema of a kind of manifest, or of the event of that name; `name` is one of `NAMES`."""
     match name:
         case "DatasetSnapshot":
-            content: Shape = Record(DatasetSnapshot)
+            content: Shape = TableShape(DatasetSnapshot)
             accepted = [_manifest(name, (1,), content)]
         case "MetadataBlock":
-            content = Record(MetadataBlock)
+            content = TableShape(MetadataBlock)
             accepted = [_manifest(name, VERSIONS, content), _shape(content)]
         case "MetadataEvent":
             content = EVENTS
             accepted = [_manifest(name, (1,), content), _shape(content)]
         case _:
-            content = Record(_EVENTS[name])
+            content = TableShape(_EVENTS[name])
             accepted = [_manifest("MetadataEvent", (1,), content), *_in_union((_EVENTS[name],))]
     body = accepted[0] if len(accepted) == 1 else {"anyOf": accepted}
     return {
@@ -93,7 +93,7 @@ def about(name: str) -> str:
 
 def _manifest(kind: str, versions: tuple[int, ...], content: Shape) -> Schema:
     held = _shape(content)
-    if isinstance(content, Record) and union_with(content.of):
+    if isinstance(content, TableShape) and union_with(content.of):
         held = {"anyOf": _in_union((content.of,))}
     properties = {"kind": {"const": kind}, "version": {"enum": list(versions)}, "content": held}
     return _object(properties, properties)
@@ -122,7 +122,7 @@ def _definitions(content: Shape) -> dict[str, Schema]:
 
 def _classes(shape: Shape) -> Iterator[type]:
     match shape:
-        case Record(of=of):
+        case TableShape(of=of):
             yield of
         case OneOf(members=members):
             yield from members
@@ -187,14 +187,14 @@ def _shape(shape: Shape) -> Schema:
             return {"type": "boolean"}
         case Text():
             return {"type": "string"}
-        case Choice(of=of):
+        case EnumShape(of=of):
             return _tags(choice.name for choice in of)
-        case Octets(of=of):
+        case Bytes(of=of):
             return _octets(of)
-        case Moment():
+        case TimestampShape():
             # No `format`: its checkers refuse some of what RFC 3339 and the decoder allow.
             return {"type": "string", "pattern": f"^{RFC3339.pattern}$"}
-        case Record(of=of):
+        case TableShape(of=of):
             return {"$ref": f"#/$defs/{of.__name__}"}
         case OneOf(members=members):
             return {"anyOf": _in_union(members)}
@@ -219,7 +219,7 @@ def _in_union(members: Iterable[type]) -> list[Schema]:
         for member in members
         if all(field.is_optional for field in fields_of(member))
     ]
-    return [*(_shape(Record(member)) for member in members), *([_tags(bare)] if bare else [])]
+    return [*(_shape(TableShape(member)) for member in members), *([_tags(bare)] if bare else [])]
 
 
 def _tags(tags: Iterable[str]) -> Schema:

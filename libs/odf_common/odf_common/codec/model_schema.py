@@ -32,7 +32,7 @@ class Boolean:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EnumShape:
     """One value of an enum."""
 
     of: type[IntEnum]
@@ -45,19 +45,19 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Octets:
+class Bytes:
     """Raw bytes, or one of the types that wrap them."""
 
     of: type[bytes] | type[Multihash] | type[DatasetId]
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TimestampShape:
     """A timestamp, stored inline as a struct."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TableShape:
     """A table of its own."""
 
     of: type
@@ -78,7 +78,7 @@ class Vector:
     of: "Shape"
 
 
-Shape = Integer | Boolean | Choice | Text | Octets | Moment | Record | OneOf | Vector
+Shape = Integer | Boolean | EnumShape | Text | Bytes | TimestampShape | TableShape | OneOf | Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ def shape_of(annotation: object) -> Shape:
         return Vector(shape_of(typing.get_args(annotation)[0]))
     if origin is Annotated:
         of, width = typing.get_args(annotation)
-        return Choice(of, width) if issubclass(of, IntEnum) else Integer(width)
+        return EnumShape(of, width) if issubclass(of, IntEnum) else Integer(width)
     if not isinstance(annotation, type):
         raise TypeError(annotation)
     return _shape_of_class(annotation)
@@ -174,9 +174,9 @@ def _shape_of_class(cls: type) -> Shape:
     if cls is str:
         return Text()
     if cls in (bytes, Multihash, DatasetId):
-        return Octets(cls)
+        return Bytes(cls)
     if cls is Timestamp:
-        return Moment()
+        return TimestampShape()
     if issubclass(cls, IntEnum):
-        return Choice(cls, _DEFAULT_WIDTH)
-    return _UNION_OF.get((cls,)) or Record(cls)
+        return EnumShape(cls, _DEFAULT_WIDTH)
+    return _UNION_OF.get((cls,)) or TableShape(cls)

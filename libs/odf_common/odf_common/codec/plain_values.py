@@ -15,15 +15,15 @@ from typing import Any, Final, TypeVar
 from odf_common.codec.model_schema import (
     EVENTS,
     Boolean,
-    Choice,
+    Bytes,
+    EnumShape,
     Field,
     Integer,
-    Moment,
-    Octets,
     OneOf,
-    Record,
     Shape,
+    TableShape,
     Text,
+    TimestampShape,
     Vector,
     fields_of,
     union_with,
@@ -202,11 +202,11 @@ def _value(shape: Shape, plain: object, where: str) -> Any:
             return _expect(bool, "true or false", plain, where)
         case Text():
             return _text(plain, where)
-        case Choice():
+        case EnumShape():
             return _choice(shape, plain, where)
-        case Octets() | Moment():
+        case Bytes() | TimestampShape():
             return _parsed(shape, plain, where)
-        case Record(of=of):
+        case TableShape(of=of):
             return _record(of, plain, where)
         case OneOf():
             return _member(shape, plain, where)
@@ -240,7 +240,7 @@ def _integer(shape: Integer, plain: object, where: str) -> int:
     return plain
 
 
-def _choice(shape: Choice, plain: object, where: str) -> Any:
+def _choice(shape: EnumShape, plain: object, where: str) -> Any:
     names = {way: choice for choice in shape.of for way in ways(choice.name)}
     tag = _expect(str, f"one of {_keys_text(shape.of.__members__)}", plain, where)
     if tag not in names:
@@ -249,10 +249,10 @@ def _choice(shape: Choice, plain: object, where: str) -> Any:
     return names[tag]
 
 
-def _parsed(shape: Octets | Moment, plain: object, where: str) -> Any:
+def _parsed(shape: Bytes | TimestampShape, plain: object, where: str) -> Any:
     text = _text(plain, where)
     try:
-        if isinstance(shape, Moment):
+        if isinstance(shape, TimestampShape):
             return Timestamp.parse(text)
         if shape.of is bytes:
             return base64.b64decode(text, validate=True)

@@ -12,7 +12,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
 
 
-def continued_schema(found: pa.Schema, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+def aligned_schema(found: pa.Schema, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
     """Return the stored form of `found` as a dataset of the schema `known` goes on with it; new columns stay."""
     before = {column.name: column for column in stored_schema(known)}
     numbers = {vocab.offset_column, vocab.operation_type_column}
@@ -24,12 +24,12 @@ def continued_schema(found: pa.Schema, known: pa.Schema, vocab: DatasetVocabular
     return pa.schema(fields)
 
 
-def continued(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
+def align_to_schema(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
     """Return the records as a dataset of the schema `known` goes on with them; finer moments are cut to its unit.
 
     Raises `InvalidInput` naming a column that has nulls where the dataset requires a value.
     """
-    target = continued_schema(records.schema, known, vocab)
+    target = aligned_schema(records.schema, known, vocab)
     fields, columns = [], []
     for column, wanted in zip(records.columns, target, strict=True):
         where = f"column {wanted.name}"

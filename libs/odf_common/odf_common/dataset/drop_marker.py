@@ -6,7 +6,7 @@ It is written before the first object is deleted, and removed when all are resto
 
 from typing import Final
 
-from odf_common.chain.input_divergence import Line
+from odf_common.chain.input_divergence import BlockIndex
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -25,11 +25,13 @@ def forget_drop(blobs: BlobStore, dataset: DatasetId) -> None:
     blobs.set_note(dataset, NOTE, None)
 
 
-def dropped_line(blobs: BlobStore, dataset: DatasetId) -> Line | None:
+def dropped_blocks(blobs: BlobStore, dataset: DatasetId) -> BlockIndex | None:
     """Return the blocks whose objects were dropped; None without a readable marker."""
     text = blobs.note(dataset, NOTE)
     try:
         head = None if text is None else Multihash.parse(text)
     except InvalidInput:
         return None  # a damaged marker covers nothing
-    return None if head is None else Line(lambda name: blobs.read(dataset, ObjectKind.BLOCK, name), head)
+    return (
+        None if head is None else BlockIndex(lambda name: blobs.read(dataset, ObjectKind.BLOCK, name), head)
+    )

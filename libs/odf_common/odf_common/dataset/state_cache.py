@@ -86,7 +86,7 @@ class ChainStates:
             self._cache.put(dataset, state_to_bytes(state))
         return state
 
-    def aside(self, dataset: DatasetId, block: Multihash) -> ChainState:
+    def state_at(self, dataset: DatasetId, block: Multihash) -> ChainState:
         """Return the state after a block that is not the head: like `at`, but the head's state stays cached.
 
         Cheap for blocks that follow the head; others are folded from the first block.

@@ -134,7 +134,7 @@ DatasetRefAny = DatasetId | RemoteId | Alias | AmbiguousAlias | RemoteAlias | Ur
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class NamePattern:
     """An alias whose dataset part may hold `%` for any run of characters."""
 
     account: Name | None
@@ -152,7 +152,7 @@ def is_pattern(text: str) -> bool:
     return _WILD in text and not _URL.fullmatch(text)
 
 
-def covered(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+def matching_names(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
     """Return those names that patterns cover, in their order; raises `NothingCovered` for a pattern without any."""
     found: set[str] = set()
     known = {name: parse_alias(name) for name in names}
@@ -233,12 +233,12 @@ def parse_ref_any(text: str) -> DatasetRefAny:
             raise _invalid(text, "a dataset's name, its id (did:odf:…) or a URL")
 
 
-def parse_pattern(text: str) -> Pattern:
+def parse_pattern(text: str) -> NamePattern:
     """Parse `[account/]dataset` where the dataset part may hold `%`; refused are those that no name can be like."""
     account, slash, dataset = text.rpartition("/")
     if not _WILD_NAME.fullmatch(dataset):
         raise _invalid(text, "a name in which % matches anything, such as flights.%")
-    return Pattern(Name(account) if slash else None, dataset)
+    return NamePattern(Name(account) if slash else None, dataset)
 
 
 def _covers(parts: list[str], name: str) -> bool:

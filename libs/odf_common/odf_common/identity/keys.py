@@ -68,10 +68,10 @@ def generate() -> PrivateKey:
 
 def is_signed_by(dataset: DatasetId, *, signature: bytes, message: bytes) -> bool:
     """Tell whether the holder of `dataset`'s key signed `message`."""
-    return holds(dataset.public_key, signature=signature, message=message)
+    return verify_signature(dataset.public_key, signature=signature, message=message)
 
 
-def holds(public_key: bytes, *, signature: bytes, message: bytes) -> bool:
+def verify_signature(public_key: bytes, *, signature: bytes, message: bytes) -> bool:
     """Tell whether the holder of an ed25519 key signed `message`."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)

@@ -12,7 +12,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing import multibase
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import ED25519_PUB, KEY_SIZE, DatasetId
-from odf_common.identity.keys import PrivateKey, holds
+from odf_common.identity.keys import PrivateKey, verify_signature
 
 BLOCK_DOMAIN: Final = b"odf/block-signature/v1\0"
 OWNERSHIP_DOMAIN: Final = b"odf/dataset-ownership/v1\0"
@@ -68,7 +68,9 @@ class BlockSignature:
 
     def is_valid_for(self, block: Multihash) -> bool:
         """Tell whether the signer signed the block of this hash."""
-        return holds(self.signer.public_key, signature=self.signature, message=block_message(block))
+        return verify_signature(
+            self.signer.public_key, signature=self.signature, message=block_message(block)
+        )
 
 
 def block_message(block: Multihash) -> bytes:
@@ -93,4 +95,6 @@ def prove_ownership(key: PrivateKey, challenge: bytes) -> bytes:
 
 def proves_ownership(dataset: DatasetId, *, challenge: bytes, signature: bytes) -> bool:
     """Tell whether `signature` is the proof of `dataset`'s owner for this challenge."""
-    return holds(dataset.public_key, signature=signature, message=ownership_message(dataset, challenge))
+    return verify_signature(
+        dataset.public_key, signature=signature, message=ownership_message(dataset, challenge)
+    )

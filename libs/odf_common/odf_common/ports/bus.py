@@ -34,7 +34,7 @@ FIXED_TOPICS: Final = (
     DEAD_LETTERS,
 )
 
-OnOwned = Callable[[frozenset[int]], None]
+OnAssigned = Callable[[frozenset[int]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class Bus(Protocol):
     def flush(self, timeout: float = 10.0) -> None:
         """Return when all that this thread has sent is durable; raises `Unavailable` if some of it is not."""
 
-    def subscribe(self, topic: str, *, group: str | None, on_owned: OnOwned | None = None) -> Inbox:
+    def subscribe(self, topic: str, *, group: str | None, on_assigned: OnAssigned | None = None) -> Inbox:
         """Open an inbox. With a group, members share the partitions; without, all is seen, from now on."""
 
     def close(self) -> None:

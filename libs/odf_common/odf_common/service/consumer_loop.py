@@ -15,7 +15,7 @@ import structlog
 
 from odf_common.codec.bus import Envelope, body_of, decode
 from odf_common.errors import InvalidInput, OdfError, Unavailable
-from odf_common.ports.bus import FIXED_TOPICS, Bus, DeadLetter, Inbox, OnOwned, Received, Topics
+from odf_common.ports.bus import FIXED_TOPICS, Bus, DeadLetter, Inbox, OnAssigned, Received, Topics
 from odf_common.service import metrics
 from odf_common.service.message_lanes import MessageLanes
 from odf_common.service.retry import keep_trying
@@ -45,7 +45,7 @@ class Subscription:
     handler: Handler
     group: bool = True
     """Whether instances share the topic as a consumer group; else each reads all messages from now on."""
-    on_owned: OnOwned | None = None
+    on_assigned: OnAssigned | None = None
     """Called on the reader's thread with this instance's partitions whenever they change."""
     threads: int = 0
     """Up to this many datasets are handled in parallel, so the handler must be thread-safe; 0: all on one thread."""
@@ -78,12 +78,12 @@ class Reader:
 
     def _open(self) -> Inbox:
         self._topics.ensure_topics(FIXED_TOPICS)
-        return self._bus.subscribe(self._subscription.topic, group=self._group, on_owned=self._owned)
+        return self._bus.subscribe(self._subscription.topic, group=self._group, on_assigned=self._owned)
 
     def _owned(self, partitions: frozenset[int]) -> None:
         metrics.PARTITIONS.labels(self._subscription.topic).set(len(partitions))
-        if self._subscription.on_owned is not None:
-            self._subscription.on_owned(partitions)
+        if self._subscription.on_assigned is not None:
+            self._subscription.on_assigned(partitions)
 
     def _read(self, inbox: Inbox, stop: threading.Event) -> None:
         lanes = MessageLanes(self._take, threads=self._subscription.threads)

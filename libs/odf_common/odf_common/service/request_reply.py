@@ -18,48 +18,48 @@ class Replies:
     def __init__(self, bus: Bus) -> None:
         """Nothing is pending yet; the service must include `subscription`."""
         self._bus = bus
-        self._waiting: dict[str, _Slot] = {}
+        self._waiting: dict[str, _Pending] = {}
         self._lock = threading.Lock()
         self._hears = threading.Event()
 
     def subscription(self, topic: str) -> Subscription:
         """Return the subscription to all replies in `topic` from now on."""
-        return Subscription(topic=topic, handler=self.handle, group=False, on_owned=self.on_owned)
+        return Subscription(topic=topic, handler=self.handle, group=False, on_assigned=self.on_assigned)
 
-    def on_owned(self, _: frozenset[int]) -> None:
+    def on_assigned(self, _: frozenset[int]) -> None:
         """Record that replies are received from now on."""
         self._hears.set()
 
     def handle(self, answer: Envelope) -> tuple[()]:
         """Pass a reply to the waiting caller in this process; replies to other processes are ignored."""
         with self._lock:
-            slot = self._waiting.get(answer.correlation_id)
-        if slot is not None:
-            slot.answer = answer
-            slot.come.set()
+            pending = self._waiting.get(answer.correlation_id)
+        if pending is not None:
+            pending.answer = answer
+            pending.arrived.set()
         return ()
 
-    def ask(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
+    def request(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
         """Send a command and return its reply; None after `timeout` seconds without one. Raises `Unavailable`."""
         # A reply that arrives before the subscription is active would be missed, and cost the whole timeout.
         self._hears.wait(timeout)
         correlation = uuid.uuid4().hex
-        slot = _Slot()
+        pending = _Pending()
         with self._lock:
-            self._waiting[correlation] = slot
+            self._waiting[correlation] = pending
         try:
             self._bus.send(topic, envelope(dataset, body, correlation_id=correlation))
             self._bus.flush()
-            slot.come.wait(timeout)
-            return slot.answer
+            pending.arrived.wait(timeout)
+            return pending.answer
         finally:
             with self._lock:
                 del self._waiting[correlation]
 
 
-class _Slot:
+class _Pending:
     """A pending request."""
 
     def __init__(self) -> None:
-        self.come = threading.Event()
+        self.arrived = threading.Event()
         self.answer: Envelope | None = None

@@ -14,7 +14,7 @@ import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore, durable, keys, layout
-from odf_common.adapters.local.exported_dataset import FolderStore
+from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.adapters.local.faults import LASTING, fault, guarded, open_to_read
 from odf_common.data.slices import CorruptSlice, read_slice
 from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable
@@ -62,7 +62,7 @@ class Home:
         self.path = path
         shutil.copytree(template, path, ignore_dangling_symlinks=True)
         self.blobs, self.refs = LocalBlobStore(path), LocalRefStore(path)
-        self.folder = FolderStore(layout.dataset_folder(path, a_dataset()))
+        self.folder = FolderDataset(layout.dataset_folder(path, a_dataset()))
 
 
 def blob_calls(home: Home) -> dict[str, Callable[[], object]]:
@@ -148,7 +148,7 @@ def key_calls(home: Home) -> dict[str, Callable[[], object]]:
 def folder_calls(home: Home) -> dict[str, Callable[[], object]]:
     store, one = home.folder, a_dataset()
     return {
-        "__init__": lambda: FolderStore(store.folder),
+        "__init__": lambda: FolderDataset(store.folder),
         "head": lambda: store.head(one),
         "has": lambda: store.has(one, BLOCK, NAME),
         "size": lambda: store.size(one, BLOCK, NAME),
@@ -164,7 +164,7 @@ STORES: dict[str, tuple[object, Callable[[Home], dict[str, Callable[[], object]]
     "refs": (LocalRefStore, ref_calls),
     "catalog": (LocalCatalog, catalog_calls),
     "keys": (keys, key_calls),
-    "folder": (FolderStore, folder_calls),
+    "folder": (FolderDataset, folder_calls),
 }
 
 

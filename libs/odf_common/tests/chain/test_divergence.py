@@ -10,7 +10,7 @@ from odf_testing.builders import (
 )
 
 from odf_common.chain.build_blocks import build_blocks
-from odf_common.chain.input_divergence import Agreement, Line, agreement
+from odf_common.chain.input_divergence import BlockIndex, ConsistentBlock, find_consistent_block
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -34,7 +34,7 @@ def read(chain: AChain, block: str, number: int) -> None:
     chain.add(some_result(chain.state, a_step(chain.state, A, block, number)))
 
 
-def found(chain: AChain, *kept: str) -> Agreement | None:
+def found(chain: AChain, *kept: str) -> ConsistentBlock | None:
     """Where the chain agrees with an input that still has the blocks `kept`."""
     names = {a_hash(block) for block in kept}
 
@@ -42,7 +42,7 @@ def found(chain: AChain, *kept: str) -> Agreement | None:
         assert dataset == A
         return block in names
 
-    return agreement(chain.read, chain.state.head, holds)
+    return find_consistent_block(chain.read, chain.state.head, holds)
 
 
 def test_a_chain_whose_inputs_have_all_it_saw_agrees_at_its_head() -> None:
@@ -58,7 +58,7 @@ def test_only_the_last_step_is_looked_at_where_that_suffices() -> None:
         reads.append(name)
         return chain.read(name)
 
-    assert agreement(reading, chain.state.head, lambda _, block: block == a_hash("two")) is None
+    assert find_consistent_block(reading, chain.state.head, lambda _, block: block == a_hash("two")) is None
     assert len(reads) == 1
 
 
@@ -66,14 +66,14 @@ def test_transforms_that_saw_lost_blocks_are_undone_down_to_the_last_that_did_no
     chain = derived("one", "two", "three")
     heads = [one.hash for one in chain.blocks]
 
-    assert found(chain, "one") == Agreement(block=heads[-3], lost=())
-    assert found(chain, "one", "two") == Agreement(block=heads[-2], lost=())
+    assert found(chain, "one") == ConsistentBlock(block=heads[-3], definitions_since=())
+    assert found(chain, "one", "two") == ConsistentBlock(block=heads[-2], definitions_since=())
 
 
 def test_where_nothing_is_kept_the_chain_is_as_before_its_first_records() -> None:
     chain = derived("one", "two")
 
-    assert found(chain) == Agreement(block=chain.blocks[2].hash, lost=())
+    assert found(chain) == ConsistentBlock(block=chain.blocks[2].hash, definitions_since=())
 
 
 def test_what_the_dataset_said_of_itself_is_lost_with_what_comes_after_but_told() -> None:
@@ -85,7 +85,7 @@ def test_what_the_dataset_said_of_itself_is_lost_with_what_comes_after_but_told(
 
     agreed = found(chain, "one")
 
-    assert agreed == Agreement(block=before, lost=(said,))
+    assert agreed == ConsistentBlock(block=before, definitions_since=(said,))
 
 
 def test_what_was_said_after_the_last_good_step_stays() -> None:
@@ -93,7 +93,7 @@ def test_what_was_said_after_the_last_good_step_stays() -> None:
     before = chain.state.head
     read(chain, "two", 1)
 
-    assert found(chain, "one") == Agreement(block=before, lost=())
+    assert found(chain, "one") == ConsistentBlock(block=before, definitions_since=())
 
 
 def test_a_schema_that_came_with_records_goes_with_them() -> None:
@@ -104,7 +104,7 @@ def test_a_schema_that_came_with_records_goes_with_them() -> None:
     agreed = found(chain, "one")
 
     assert chain.blocks[-1].block.system_time == chain.blocks[-2].block.system_time != moment
-    assert agreed == Agreement(block=before, lost=())
+    assert agreed == ConsistentBlock(block=before, definitions_since=())
 
 
 def test_a_schema_of_an_earlier_commit_stays() -> None:
@@ -112,7 +112,7 @@ def test_a_schema_of_an_earlier_commit_stays() -> None:
     before = chain.state.head
     read(chain, "two", 1)
 
-    assert found(chain, "one") == Agreement(block=before, lost=())
+    assert found(chain, "one") == ConsistentBlock(block=before, definitions_since=())
 
 
 def in_one_commit(chain: AChain, schema: SetDataSchema, block: str) -> AChain:
@@ -135,12 +135,12 @@ def test_a_line_holds_the_blocks_of_its_chain_and_no_others() -> None:
             raise NotFound(what=str(name))
         return every[name]
 
-    line = Line(reading, chain.state.head)
+    line = BlockIndex(reading, chain.state.head)
 
-    assert all(line.holds(one.hash) for one in chain.blocks)
+    assert all(line.contains(one.hash) for one in chain.blocks)
     mine = {one.hash for one in chain.blocks}
-    assert not any(line.holds(one.hash) for one in other.blocks if one.hash not in mine)
-    assert not line.holds(a_hash("nowhere"))
+    assert not any(line.contains(one.hash) for one in other.blocks if one.hash not in mine)
+    assert not line.contains(a_hash("nowhere"))
 
 
 def test_a_line_is_read_only_as_far_down_as_is_asked() -> None:
@@ -151,5 +151,5 @@ def test_a_line_is_read_only_as_far_down_as_is_asked() -> None:
         reads.append(name)
         return chain.read(name)
 
-    assert Line(reading, chain.state.head).holds(chain.blocks[-2].hash)
+    assert BlockIndex(reading, chain.state.head).contains(chain.blocks[-2].hash)
     assert set(reads) == {chain.blocks[-1].hash, chain.blocks[-2].hash}

@@ -31,14 +31,14 @@ from odf_common.codec.manifests import block_from_text, block_to_yaml, to_plain
 from odf_common.codec.model_schema import (
     EVENTS,
     Boolean,
-    Choice,
+    Bytes,
+    EnumShape,
     Integer,
-    Moment,
-    Octets,
     OneOf,
-    Record,
     Shape,
+    TableShape,
     Text,
+    TimestampShape,
     Vector,
     fields_of,
 )
@@ -148,10 +148,10 @@ def stock_table(builder: Any, value: Any) -> int:
                 builder.PrependUOffsetTRelativeSlot(f.slot, child, 0)
             case Boolean():
                 builder.PrependBoolSlot(f.slot, content, None if f.is_optional else False)
-            case Integer(width) | Choice(_, width):
+            case Integer(width) | EnumShape(_, width):
                 name = f"Prepend{'Int' if width.signed else 'Uint'}{8 * width.size}Slot"
                 getattr(builder, name)(f.slot, int(content), None if f.is_optional else 0)
-            case Moment():
+            case TimestampShape():
                 builder.PrependStructSlot(f.slot, stock_timestamp(builder, content), 0)
             case _:
                 builder.PrependUOffsetTRelativeSlot(f.slot, child, 0)
@@ -162,9 +162,9 @@ def stock_child(builder: Any, shape: Shape, content: Any) -> int:
     match shape:
         case Text():
             return int(builder.CreateString(content))
-        case Octets(of):
+        case Bytes(of):
             return int(builder.CreateByteVector(content if of is bytes else content.raw))
-        case Record() | OneOf():
+        case TableShape() | OneOf():
             return stock_table(builder, content)
         case Vector(of):
             items = [stock_item(builder, of, item) for item in content]

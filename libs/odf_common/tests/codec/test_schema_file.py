@@ -9,15 +9,15 @@ from odf_common.codec.flatbuffers import Manifest
 from odf_common.codec.model_schema import (
     EVENTS,
     Boolean,
-    Choice,
+    Bytes,
+    EnumShape,
     Field,
     Integer,
-    Moment,
-    Octets,
     OneOf,
-    Record,
     Shape,
+    TableShape,
     Text,
+    TimestampShape,
     Vector,
     fields_of,
 )
@@ -64,7 +64,7 @@ def classes() -> dict[str, type]:
 
 def parts(shape: Shape) -> tuple[type, ...]:
     match shape:
-        case Record(of):
+        case TableShape(of):
             return (of,)
         case OneOf(of, _):
             return of
@@ -84,15 +84,15 @@ def type_name(shape: Shape) -> str:  # noqa: C901 - one case a shape
             return f"{'int' if width.signed else 'uint'}{8 * width.size}"
         case Boolean():
             return "bool"
-        case Choice(of, _):
+        case EnumShape(of, _):
             return of.__name__
         case Text():
             return "string"
-        case Octets():
+        case Bytes():
             return "[ubyte]"
-        case Moment():
+        case TimestampShape():
             return "Timestamp"
-        case Record(of):
+        case TableShape(of):
             return of.__name__
         case OneOf():
             return union_name(shape)
@@ -103,7 +103,7 @@ def type_name(shape: Shape) -> str:  # noqa: C901 - one case a shape
 
 
 def line(field: Field) -> str:
-    nullable = field.is_optional and isinstance(field.shape, Integer | Boolean | Choice)
+    nullable = field.is_optional and isinstance(field.shape, Integer | Boolean | EnumShape)
     return f"{field.name}: {type_name(field.shape)}{' = null' if nullable else ''}"
 
 
@@ -130,7 +130,7 @@ def test_unions_have_the_same_members_in_order() -> None:
 
 def test_enums_have_the_same_width_and_values() -> None:
     shapes = [field.shape for cls in classes().values() for field in fields_of(cls)]
-    choices = {shape for shape in shapes if isinstance(shape, Choice)}
+    choices = {shape for shape in shapes if isinstance(shape, EnumShape)}
     expected = {f"{c.of.__name__}: int{8 * c.width.size}": list(c.of.__members__) for c in choices}
     assert {name: members(body) for name, body in blocks("enum").items()} == expected
     assert all([choice.value for choice in c.of] == list(range(len(c.of))) for c in choices)

@@ -15,8 +15,8 @@ from odf_common.identity.dataset_refs import (
     RemoteAlias,
     RemoteId,
     Url,
-    covered,
     is_pattern,
+    matching_names,
     parse_alias,
     parse_pattern,
     parse_ref,
@@ -205,9 +205,9 @@ def test_patterns_are_told_from_urls() -> None:
 
 def test_what_patterns_cover_comes_once_and_in_order() -> None:
     names = ("flights", "Flights.Late", "weather", "me/flights.hourly")
-    assert covered(["flights.%", "%late"], names) == ("Flights.Late", "me/flights.hourly")
+    assert matching_names(["flights.%", "%late"], names) == ("Flights.Late", "me/flights.hourly")
     with pytest.raises(NothingCovered, match=r"no dataset has a name like trains\.%"):
-        covered(["flights.%", "trains.%"], names)
+        matching_names(["flights.%", "trains.%"], names)
 
 
 SOME_NAMES = some.from_regex(r"[a-zA-Z0-9]{1,3}(?:[.-][a-zA-Z0-9]{1,3}){0,2}", fullmatch=True)

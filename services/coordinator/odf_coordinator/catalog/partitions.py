@@ -29,7 +29,7 @@ class PartitionOwnership:
         self._next_try = 0.0
         self._changed = threading.Condition()
 
-    def on_owned(self, partitions: frozenset[int]) -> None:
+    def on_assigned(self, partitions: frozenset[int]) -> None:
         """Set the assigned partitions."""
         with self._changed:
             self._gained |= partitions - self._owned

@@ -27,7 +27,7 @@ class States(Protocol):
     def at(self, dataset: DatasetId, head: Multihash) -> ChainState:
         """Return the state at a block that is, or is to be, the head."""
 
-    def aside(self, dataset: DatasetId, block: Multihash) -> ChainState:
+    def state_at(self, dataset: DatasetId, block: Multihash) -> ChainState:
         """Return the state at a block that is not the head."""
 
     def current(self, dataset: DatasetId) -> ChainState | None:
@@ -136,7 +136,7 @@ class Datasets:
             return self.find(text)
         entry = self.entry(text)
         block = self.require_ref(entry, name)
-        return DatasetHandle(entry=entry, state=self.states.aside(entry.dataset_id, block), ref=name)
+        return DatasetHandle(entry=entry, state=self.states.state_at(entry.dataset_id, block), ref=name)
 
     def require_ref(self, entry: CatalogEntry, name: str) -> Multihash:
         """Return the block of a dataset's reference; raises `ReferenceUnknown`."""

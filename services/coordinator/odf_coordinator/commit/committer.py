@@ -177,7 +177,7 @@ class Committer:
         return state
 
     def _state(self, dataset: DatasetId, ref: str, block: Multihash) -> ChainState:
-        return (self._states.at if ref == HEAD else self._states.aside)(dataset, block)
+        return (self._states.at if ref == HEAD else self._states.state_at)(dataset, block)
 
     def _overtaken(
         self,

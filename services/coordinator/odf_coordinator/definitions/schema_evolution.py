@@ -7,7 +7,7 @@ records. A column that the source had before must not be dropped silently.
 import pyarrow as pa
 
 from odf_common.chain.state import ChainState
-from odf_common.data.schema_alignment import continued_schema, with_new_columns
+from odf_common.data.schema_alignment import aligned_schema, with_new_columns
 from odf_common.data.schema_evolution import check_evolution, schema_of_event
 from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
@@ -36,7 +36,7 @@ def require_continuing(
         previous = None if before is None else declared_records(before, vocabulary)
         if previous is not None:
             _require_kept(known, previous, declared)
-        check_evolution(known, continued_schema(_with_nulls(declared, known), known, vocabulary))
+        check_evolution(known, aligned_schema(_with_nulls(declared, known), known, vocabulary))
     except InvalidInput as error:
         found = InvalidInput(text=str(error), where=_path(source, error.where or ""))
         raise of_source(source, found) from error
@@ -51,7 +51,7 @@ def require_additive(past: ChainState, output: pa.Schema) -> None:
         return
     known = schema_of_event(past.schema)
     try:
-        check_evolution(known, continued_schema(output, with_new_columns(known, output), past.vocabulary))
+        check_evolution(known, aligned_schema(output, with_new_columns(known, output), past.vocabulary))
     except InvalidInput as error:
         text = f"{error}; a new query may add columns, but existing ones keep their names and types"
         raise InvalidInput(text=text, where="transform") from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from odf_common.chain.input_divergence import Line
+from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.walk import iterate
 from odf_common.dataset.drop_marker import note_drop
 from odf_common.errors import InvalidQuery, Refused
@@ -75,8 +75,8 @@ class DataDropper:
             if source is None:
                 text = f"{done.dataset_id}, an input of {known.alias}, is missing; the data could not be recomputed"
                 raise Refused(reason="DataNotDerived", text=text)
-            line = Line(self.datasets.reader(source.id), source.state.head)
-            if done.last_block is not None and not line.holds(done.last_block):
+            line = BlockIndex(self.datasets.reader(source.id), source.state.head)
+            if done.last_block is not None and not line.contains(done.last_block):
                 text = (
                     f"{source.alias}, an input of {known.alias}, no longer has block {done.last_block}; "
                     "the data could not be recomputed"

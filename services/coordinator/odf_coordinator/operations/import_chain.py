@@ -113,4 +113,4 @@ class Importer:
 
     def _state(self, dataset: DatasetId, block: Multihash) -> ChainState:
         states = self.datasets.states
-        return (states.at if block == self.refs.head(dataset) else states.aside)(dataset, block)
+        return (states.at if block == self.refs.head(dataset) else states.state_at)(dataset, block)

@@ -117,7 +117,7 @@ class DatasetEditor:
         place = self._place(known, head)
         if known.ref == HEAD and not is_forced:
             self._require_unread(known, place)
-        state = self.datasets.states.aside(known.id, head)
+        state = self.datasets.states.state_at(known.id, head)
         transform = state.transform if known.ref == HEAD else None
         with (
             hold_inputs(self.datasets, known.entry, (transform,)),

@@ -10,7 +10,7 @@ import structlog
 from odf_common.dataset.rejects import Rejects
 from odf_common.errors import OdfError, Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.dataset_refs import covered, is_pattern
+from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
@@ -141,7 +141,7 @@ class Puller:
         """Iterate over the datasets whose names match; raises `NothingCovered`."""
         if patterns:
             known = {one.alias: one for one in self.datasets.all()}
-            yield from (known[name] for name in covered(patterns, known))
+            yield from (known[name] for name in matching_names(patterns, known))
 
     def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[Pulled]:
         """Raise the watermarks of roots; stop at the first error."""

@@ -89,7 +89,10 @@ class DataRebuilder:
         """
         datasets = self.datasets
         replaying = Replaying(
-            blobs=datasets.blobs, catalog=datasets.catalog, engine=self.engine, state_at=datasets.states.aside
+            blobs=datasets.blobs,
+            catalog=datasets.catalog,
+            engine=self.engine,
+            state_at=datasets.states.state_at,
         )
         links = blocks_between(datasets.reader(known.id), known.state.head, None)
         blocks = ((name, decoded.block, decoded.version) for name, decoded, _ in links)

@@ -153,7 +153,7 @@ class References:
 
     def _at(self, entry: CatalogEntry, name: str, block: Multihash) -> DatasetHandle:
         states = self.datasets.states
-        state = (states.at if name == HEAD else states.aside)(entry.dataset_id, block)
+        state = (states.at if name == HEAD else states.state_at)(entry.dataset_id, block)
         return DatasetHandle(entry=entry, state=state, ref=name)
 
     def _reference(self, known: DatasetHandle, head: DatasetHandle | None) -> Reference:

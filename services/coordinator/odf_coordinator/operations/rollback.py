@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from odf_common.chain.build_blocks import next_system_time
-from odf_common.chain.input_divergence import Agreement, Line, agreement
+from odf_common.chain.input_divergence import BlockIndex, ConsistentBlock, find_consistent_block
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RolledBack:
     known: DatasetHandle
-    agreement: Agreement
+    consistent: ConsistentBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class DerivativeRollback:
             yield self._roll_back(one)
 
     def _found(self, chosen: Iterable[DatasetHandle]) -> list[_RolledBack]:
-        lines: dict[DatasetId, Line | None] = {}
+        lines: dict[DatasetId, BlockIndex | None] = {}
         found = []
 
         def holds(dataset: DatasetId, block: Multihash) -> bool:
@@ -63,7 +63,7 @@ class DerivativeRollback:
                 known = self.datasets.by_id(dataset)
                 lines[dataset] = None if known is None else self._line(known.id, known.state.head)
             line = lines[dataset]
-            return line is None or line.holds(block)  # an unknown input cannot be checked
+            return line is None or line.contains(block)  # an unknown input cannot be checked
 
         for one in chosen:
             if not one.is_derivative or not self.keys.has(one.id):
@@ -72,23 +72,23 @@ class DerivativeRollback:
             if not isinstance(known, DatasetHandle):
                 continue
             try:
-                agreed = agreement(self.datasets.reader(known.id), known.state.head, holds)
+                agreed = find_consistent_block(self.datasets.reader(known.id), known.state.head, holds)
             except OdfError as error:
                 # An input cannot be read. Its pull will report that; continue with the others.
                 log.warning("cannot compare derivative with its inputs", dataset=known.alias, why=str(error))
                 continue
             if agreed is not None:
-                found.append(_RolledBack(known=known, agreement=agreed))
+                found.append(_RolledBack(known=known, consistent=agreed))
                 lines[known.id] = self._line(known.id, agreed.block)
         return found
 
-    def _line(self, dataset: DatasetId, head: Multihash) -> Line:
-        return Line(self.datasets.reader(dataset), head)
+    def _line(self, dataset: DatasetId, head: Multihash) -> BlockIndex:
+        return BlockIndex(self.datasets.reader(dataset), head)
 
     def _roll_back(self, one: _RolledBack) -> DatasetHandle:
         known, committer = one.known, self.creator.committer
-        state = self.datasets.states.aside(known.id, one.agreement.block)
-        said = _last_of_each(state, one.agreement.lost)
+        state = self.datasets.states.state_at(known.id, one.consistent.block)
+        said = _last_of_each(state, one.consistent.definitions_since)
         if said:
             time = next_system_time(known.state, self.creator.clock.now())
             before = replace(known, state=state)
@@ -101,7 +101,7 @@ class DerivativeRollback:
         else:
             with committer.lock(known.id):
                 committer.move_ref(known.id, expected=known.state.head, state=state)
-        log.info("derivative rolled back", dataset=known.alias, block=str(one.agreement.block))
+        log.info("derivative rolled back", dataset=known.alias, block=str(one.consistent.block))
         return replace(known, state=state)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from odf_common.chain.walk import iterate
-from odf_common.dataset.drop_marker import dropped_line
+from odf_common.dataset.drop_marker import dropped_blocks
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, ExecuteTransform
@@ -42,9 +42,9 @@ class CopyLost(NotFound):
 
 def was_dropped(datasets: Datasets, known: DatasetHandle) -> bool:
     """Return whether a derivative's data was dropped and not rebuilt since."""
-    line = dropped_line(datasets.blobs, known.id)
+    line = dropped_blocks(datasets.blobs, known.id)
     missing = None if line is None else _newest_missing(datasets, known)
-    return line is not None and missing is not None and line.holds(missing)
+    return line is not None and missing is not None and line.contains(missing)
 
 
 def is_dropped(datasets: Datasets, known: DatasetHandle) -> bool:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_common.chain.state import ChainState
-from odf_common.data.schema_alignment import continued, continued_schema, with_new_columns
+from odf_common.data.schema_alignment import align_to_schema, aligned_schema, with_new_columns
 from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slice_checks import RecordsDiffer, check_records
 from odf_common.data.slices import read_slice, slice_schema, write_slice
@@ -62,9 +62,9 @@ def _go_on(file: Path, known: pa.Schema, vocab: DatasetVocabulary) -> None:
     """
     found = slice_schema(file)
     wanted = with_new_columns(known, found)
-    if continued_schema(found, wanted, vocab).equals(found):
+    if aligned_schema(found, wanted, vocab).equals(found):
         return
-    records = continued(read_slice(file), wanted, vocab)
+    records = align_to_schema(read_slice(file), wanted, vocab)
     file.unlink()
     if len(records):
         write_slice(records, file)

@@ -13,7 +13,7 @@ import structlog
 
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.state import ChainState, InputProgress
-from odf_common.chain.transform_inputs import standing
+from odf_common.chain.transform_inputs import empty_step
 from odf_common.chain.transform_request import changes_nothing, next_event
 from odf_common.dataset.migration_request import migrate_request
 from odf_common.dataset.replay import request_files
@@ -78,7 +78,7 @@ class QueryMigrator:
         if written.checkpoint is None:
             raise InvalidInput(text="the engine migrated the query, but wrote no checkpoint for the new one")
         event = next_event(
-            state, standing(state), response, new_data=written.data, new_checkpoint=written.checkpoint
+            state, empty_step(state), response, new_data=written.data, new_checkpoint=written.checkpoint
         )
         if changes_nothing(state, event):
             return None
@@ -102,4 +102,4 @@ class QueryMigrator:
         known = self.datasets.by_id(done.dataset_id)
         if known is not None and known.state.head == done.last_block:
             return known.state
-        return self.datasets.states.aside(done.dataset_id, done.last_block)
+        return self.datasets.states.state_at(done.dataset_id, done.last_block)

@@ -14,7 +14,7 @@ import structlog
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.build_blocks import next_system_time
 from odf_common.chain.fold import progress_after
-from odf_common.chain.input_divergence import Line
+from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import ChainState, InputProgress
 from odf_common.chain.transform_inputs import (
     InputSlices,
@@ -190,7 +190,7 @@ class Transformer:
         for dataset, seen in plan.sources.items():
             head = self._input(dataset).state.head
             block = seen.state.head
-            if head != block and not Line(self.datasets.reader(dataset), head).holds(block):
+            if head != block and not BlockIndex(self.datasets.reader(dataset), head).contains(block):
                 raise HeadMoved(dataset=str(dataset), expected=str(block), actual=str(head))
 
     def _where(self, known: DatasetHandle, step: ExecuteTransformInput) -> DatasetHandle:
@@ -198,7 +198,7 @@ class Transformer:
         end = progress_after(step).last_block
         if end is None or end == known.state.head:
             return known
-        return replace(known, state=self.datasets.states.aside(known.id, end))
+        return replace(known, state=self.datasets.states.state_at(known.id, end))
 
 
 def _require_still_defined(known: DatasetHandle, source: DatasetHandle, done: InputProgress) -> None:

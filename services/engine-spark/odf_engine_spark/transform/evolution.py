@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odf_common.data.schema_alignment import continued_schema, with_new_columns
+from odf_common.data.schema_alignment import aligned_schema, with_new_columns
 from odf_common.data.schema_evolution import check_evolution
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.events import SetTransform
@@ -24,7 +24,7 @@ def require_columns(known: pa.Schema, new: pa.Schema, vocab: DatasetVocabulary) 
     written = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
     before = pa.schema([column for column in known if column.name not in written])
     try:
-        check_evolution(before, continued_schema(new, with_new_columns(before, new), vocab))
+        check_evolution(before, aligned_schema(new, with_new_columns(before, new), vocab))
     except InvalidInput as error:
         text = f"{error}; a new query may add columns, but existing ones keep their names and types"
         raise InvalidQuery(text=text) from error

@@ -10,7 +10,7 @@ from odf_common.service.request_reply import Replies
 from odf_common.service.run import Outgoing, Subscription
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.control.source_commands import SourceCommands
-from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader
 
 COMMANDS: Final = 8  # threads for commands; finding a bad message takes a while
@@ -19,7 +19,7 @@ COMMANDS: Final = 8  # threads for commands; finding a bad message takes a while
 class Notices:
     """Passes changes made elsewhere to the reader."""
 
-    def __init__(self, reader: PushReader, owned: OwnedSources, queues: CommitQueues) -> None:
+    def __init__(self, reader: PushReader, owned: AssignedSources, queues: CommitQueues) -> None:
         """All actions run on the reader's thread."""
         self._queues = queues
         self._reader = reader
@@ -40,7 +40,7 @@ class Notices:
                 pass
         return ()
 
-    def on_owned(self, partitions: frozenset[int]) -> None:
+    def on_assigned(self, partitions: frozenset[int]) -> None:
         """Read the sources of the assigned partitions."""
         self._reader.request(lambda: self._owned.own(partitions))
 
@@ -51,6 +51,6 @@ def subscriptions(notices: Notices, commands: SourceCommands, replies: Replies) 
         replies.subscription(COORDINATOR_REPLIES),
         Subscription(topic=NOTIFICATIONS, handler=notices.on_notification, group=False),
         Subscription(
-            topic=INGEST_COMMANDS, handler=commands.handle, on_owned=notices.on_owned, threads=COMMANDS
+            topic=INGEST_COMMANDS, handler=commands.handle, on_assigned=notices.on_assigned, threads=COMMANDS
         ),
     )

@@ -25,7 +25,7 @@ from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
-from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.assigned_sources import AssignedSources
 
 NAME = "odf.node.v1.Ingest"
 
@@ -40,7 +40,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         queues: CommitQueues,
         preparer: Preparer,
         drains: Drains,
-        owned: OwnedSources,
+        owned: AssignedSources,
         rejected: RejectedMessages,
         commands: SourceCommands,
         clock: Clock,

@@ -16,7 +16,7 @@ from odf_common.errors import InvalidInput, Refused
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_ingest.commit.position import KIND, SourcePosition
 from odf_ingest.commit.propose import Proposals
-from odf_ingest.commit.slice_writer import Draft, Drafter, Reached
+from odf_ingest.commit.slice_writer import Draft, Drafter, NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.history.history import DatasetHistory
 from odf_ingest.merge import History, Merged
@@ -51,7 +51,7 @@ class Batch(Protocol):
         The result is smaller than before, and is the batch from then on.
         """
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
         """Return the position after the batch, and its watermark; write bad records to the dead letters durably."""
 
     def before_proposal(self) -> None:

@@ -15,7 +15,7 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.in_flight import cancelled
 from odf_ingest.commit.position import SourcePosition
-from odf_ingest.commit.slice_writer import Reached
+from odf_ingest.commit.slice_writer import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Plan, Prepared, Preparer, plan_of
@@ -64,7 +64,7 @@ class FileCommit:
         """Raise the error: a file is committed as a whole or not at all."""
         raise error
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
         """Return the position with the batch's receipt."""
         self._require_wanted()
         return position.with_receipt(self._batch.key, self._content), None

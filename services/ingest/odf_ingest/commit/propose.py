@@ -27,5 +27,5 @@ class Proposals:
             system_time=time_message(draft.system_time),
             events=[encode_event(event) for event in draft.events],
         )
-        answer = self.replies.ask(COORDINATOR_COMMANDS, draft.before.dataset_id, body, timeout=wait)
+        answer = self.replies.request(COORDINATOR_COMMANDS, draft.before.dataset_id, body, timeout=wait)
         return None if answer is None else body_of(answer)

@@ -11,7 +11,7 @@ from odf_common.chain.add_data import add_data_event
 from odf_common.chain.build_blocks import build_blocks, next_system_time
 from odf_common.chain.state import ChainState
 from odf_common.data.columns import normalize_timestamps, with_system_columns
-from odf_common.data.schema_alignment import continued
+from odf_common.data.schema_alignment import align_to_schema
 from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import SliceFile, write_slice
 from odf_common.data.stored_types import as_stored, stored_schema
@@ -29,16 +29,16 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind
 from odf_ingest.commit.position import KIND, SourcePosition
-from odf_ingest.history.align_columns import conformed, data_columns, without_dictionaries
+from odf_ingest.history.align_columns import align_columns, data_columns, without_dictionaries
 from odf_ingest.history.history import SliceRecords
 from odf_ingest.merge import History, Merged, key_columns, merge
-from odf_ingest.prepare.event_time import filled, greatest
+from odf_ingest.prepare.event_time import fill_event_time, max_event_time
 from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.source_settings import SourceSettings, load_settings
 
-HELD: Final = "held"
-# A watermark: milliseconds; None: the greatest event time of the batch's records; HELD: unchanged.
-Reached = int | Literal["held"] | None
+KEEP_WATERMARK: Final = "held"
+# A watermark: milliseconds; None: the greatest event time of the batch's records; KEEP_WATERMARK: unchanged.
+NewWatermark = int | Literal["held"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,11 @@ class Drafter:
         if key_columns(prepared.source.merge):
             records = without_dictionaries(records)
         if state.schema is not None:
-            records = conformed(records, schema_of_event(state.schema), vocab)
+            records = align_columns(records, schema_of_event(state.schema), vocab)
         merged = merge(prepared.source.merge, records, history, vocab, settings)
-        return replace(merged, records=filled(merged.records, vocab.event_time_column, prepared.moment))
+        return replace(
+            merged, records=fill_event_time(merged.records, vocab.event_time_column, prepared.moment)
+        )
 
     def draft(
         self,
@@ -103,7 +105,7 @@ class Drafter:
         *,
         source: str,
         position: SourcePosition,
-        watermark: Reached,
+        watermark: NewWatermark,
     ) -> Draft:
         """Write the slice durably and return the proposal; `watermark` is the source's.
 
@@ -111,11 +113,13 @@ class Drafter:
         """
         system_time = next_system_time(state, self._clock.now())
         if watermark is None and len(merged.records):
-            watermark = greatest(merged.records, state.vocabulary.event_time_column)
+            watermark = max_event_time(merged.records, state.vocabulary.event_time_column)
         added = add_data_event(
             state,
             new_data=None,
-            watermark=None if watermark is None or watermark == HELD else Timestamp.from_ms(watermark),
+            watermark=None
+            if watermark is None or watermark == KEEP_WATERMARK
+            else Timestamp.from_ms(watermark),
             source_state=SourceState(source_name=source, kind=KIND, value=position.text()),
         )
         if not len(merged.records):
@@ -148,7 +152,7 @@ class Drafter:
             signed=self._is_signed,
         )
         if state.schema is not None:
-            table = continued(table, schema_of_event(state.schema), state.vocabulary)
+            table = align_to_schema(table, schema_of_event(state.schema), state.vocabulary)
         return _in_stored_types(table)
 
 

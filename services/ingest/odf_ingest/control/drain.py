@@ -20,7 +20,7 @@ from odf_ingest.errors import (
     TopicGone,
     TopicReplaced,
 )
-from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.start_position import require_same
 
@@ -43,7 +43,9 @@ class Progress:
 class Drains:
     """Waits for sources, read by this or another instance."""
 
-    def __init__(self, topics: Topics, queues: CommitQueues, owned: OwnedSources, reader: PushReader) -> None:
+    def __init__(
+        self, topics: Topics, queues: CommitQueues, owned: AssignedSources, reader: PushReader
+    ) -> None:
         """Use these parts."""
         self.patience = PATIENCE
         self._topics = topics

@@ -19,7 +19,7 @@ from odf_common.service.request_reply import Replies
 from odf_common.service.run import Outgoing
 from odf_ingest.control.source_control import PATIENCE, SourceControl
 from odf_ingest.prepare.batch import MessagePosition
-from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.assigned_sources import AssignedSources
 
 WAIT: Final = 20.0  # seconds for another instance's reply, plus its search for a message to skip
 
@@ -38,7 +38,7 @@ class SourceCommands:
     """Resumes sources and skips messages, whichever instance reads the source."""
 
     def __init__(
-        self, *, control: SourceControl, owned: OwnedSources, catalog: Catalog, replies: Replies
+        self, *, control: SourceControl, owned: AssignedSources, catalog: Catalog, replies: Replies
     ) -> None:
         """Use `control` for sources read here, and `replies` to ask other instances."""
         self.control = control
@@ -74,7 +74,7 @@ class SourceCommands:
         if self.owned.is_owned(entry.dataset_id):
             return self._here(entry, command)
         wait = WAIT + PATIENCE if command.skips else WAIT
-        answer = self._replies.ask(INGEST_COMMANDS, entry.dataset_id, command, timeout=wait)
+        answer = self._replies.request(INGEST_COMMANDS, entry.dataset_id, command, timeout=wait)
         match None if answer is None else body_of(answer):
             case bus.SourceContinues() as continues:
                 return _decoded(continues)

@@ -17,11 +17,11 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.file_commit import chosen_source
 from odf_ingest.commit.position import SourcePosition, TopicPosition
-from odf_ingest.commit.slice_writer import HELD, Reached
+from odf_ingest.commit.slice_writer import KEEP_WATERMARK, NewWatermark
 from odf_ingest.errors import AlreadyCommitted, NoTopic
 from odf_ingest.prepare.batch import MessagePosition, Search
 from odf_ingest.prepare.preparer import Prepared
-from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.source_record import Key, SourceRecord
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
@@ -57,7 +57,7 @@ class SourceControl:
         *,
         queues: CommitQueues,
         topics: Topics,
-        owned: OwnedSources,
+        owned: AssignedSources,
         blobs: BlobStore,
         request: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -198,9 +198,9 @@ class PositionMove:
         """Raise the error."""
         raise error
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
         """Return the chosen position; the watermark stays."""
-        return position.with_topic(self.topic, self._moved(position)), HELD
+        return position.with_topic(self.topic, self._moved(position)), KEEP_WATERMARK
 
     def before_proposal(self) -> None:
         """Do nothing: a command cannot be canceled."""

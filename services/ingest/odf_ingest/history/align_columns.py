@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.schema_alignment import continued
+from odf_common.data.schema_alignment import align_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
 
@@ -19,7 +19,7 @@ def data_columns(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
     return pa.schema([column for column in schema if column.name not in system])
 
 
-def conformed(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
+def align_columns(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
     """Return the records with every data column of the schema `known`, in its order, then new columns.
 
     Missing optional columns are null. Raises `InvalidInput` for a required column that is missing or has nulls.
@@ -37,7 +37,7 @@ def conformed(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> 
     ordered = records if order == records.column_names else records.select(order)
     # Null event times are filled after merging, which compares event times in their stored type.
     moments = [pa.field(c.name, c.type) for c in known if c.name == vocab.event_time_column]
-    return continued(ordered, pa.schema([*data, *moments]), vocab)
+    return align_to_schema(ordered, pa.schema([*data, *moments]), vocab)
 
 
 def without_dictionaries(records: pa.Table) -> pa.Table:

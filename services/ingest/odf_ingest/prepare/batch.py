@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.read.message_buffer import Places, Values
+from odf_ingest.read.message_buffer import MessageBuffer, Places
 
 MessagePosition = tuple[int, int]  # partition and offset
 
@@ -55,7 +55,7 @@ class Part:
     """Messages of one partition in order; `timestamps`: their Kafka times in ms since the epoch, if needed."""
 
     partition: int
-    values: Values
+    values: MessageBuffer
     offsets: Sequence[int]
     timestamps: Places | None
 

@@ -60,7 +60,7 @@ def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:
     return records.set_column(records.column_names.index(name), name, column.cast(TIMESTAMP, safe=False))
 
 
-def filled(records: pa.Table, name: str, moment: Timestamp) -> pa.Table:
+def fill_event_time(records: pa.Table, name: str, moment: Timestamp) -> pa.Table:
     """Return the records with `moment` in place of null event times."""
     column = records.column(name)
     if column.null_count == 0:
@@ -70,7 +70,7 @@ def filled(records: pa.Table, name: str, moment: Timestamp) -> pa.Table:
     return records.set_column(place, name, pc.fill_null(column, value))
 
 
-def greatest(records: pa.Table, name: str) -> int | None:
+def max_event_time(records: pa.Table, name: str) -> int | None:
     """Return the greatest event time in ms since the epoch; None if there is none; dates are midnight UTC."""
     column = records.column(name)
     highest = pc.max(column)

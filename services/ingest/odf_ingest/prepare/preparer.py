@@ -25,7 +25,7 @@ from odf_common.ports.engine import IsWanted, always
 from odf_ingest.history.align_columns import data_columns
 from odf_ingest.merge import key_columns, operation_faults, takes_whole_batches
 from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch, Part
-from odf_ingest.prepare.event_time import greatest, with_event_time
+from odf_ingest.prepare.event_time import max_event_time, with_event_time
 from odf_ingest.prepare.inferred_columns import Columns, inferred_columns
 from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.read import (
@@ -130,7 +130,7 @@ class Preparer:
             if records is None or len(records) == 0:
                 continue
             tables.append(records)
-            moment = greatest(records, plan.vocab.event_time_column)
+            moment = max_event_time(records, plan.vocab.event_time_column)
             if moment is not None:
                 highest[part.partition] = moment
         records = pa.concat_tables(tables, promote_options="permissive") if tables else None

@@ -63,7 +63,7 @@ class _Dataset:
     trouble: Trouble | None = None
 
 
-class OwnedSources:
+class AssignedSources:
     """Opens and closes sources; used by the reader's thread, except `record`, `reason` and `stuck`."""
 
     def __init__(  # noqa: PLR0913 - all by name

@@ -42,7 +42,7 @@ log = structlog.stdlib.get_logger(__name__)
 Failed = Callable[[PushSource, Exception, MessageBatch], None]
 
 
-class Work:
+class BatchWorker:
     """Processes batches; `failed` is called for those that fail."""
 
     def __init__(  # noqa: PLR0913 - all by name

@@ -7,7 +7,7 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_ingest.commit.position import SourcePosition, TopicPosition
-from odf_ingest.commit.slice_writer import HELD, Reached
+from odf_ingest.commit.slice_writer import KEEP_WATERMARK, NewWatermark
 from odf_ingest.errors import (
     AlreadyCommitted,
     HalfCorrection,
@@ -144,7 +144,7 @@ class KafkaBatch:
         except Unavailable:
             return self._read(self._plan, self.batch)
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
         """Return the position after the batch, and, for several partitions, the minimum of their greatest event times.
 
         A partition with unread messages holds the watermark back, since they may be older than all others. Bad records
@@ -159,7 +159,7 @@ class KafkaBatch:
                 greatest[number] = max(moment, greatest.get(number, moment))
         topic = TopicPosition(topic_id=batch.topic_id, next={**known.next, **batch.end}, greatest=greatest)
         is_held = batch.partitions > 1 and not batch.unread <= greatest.keys()
-        reached: Reached = HELD if is_held else min(greatest.values(), default=None)
+        reached: NewWatermark = KEEP_WATERMARK if is_held else min(greatest.values(), default=None)
         return position.with_topic(batch.topic, topic).with_rejected(len(prepared.bad)), reached
 
     def before_proposal(self) -> None:

@@ -17,8 +17,8 @@ from odf_common.errors import Unavailable
 from odf_common.service.retry import keep_trying
 from odf_ingest.errors import HalfMissing, PositionMoved, is_storage_fault
 from odf_ingest.prepare.batch import MessageBatch
-from odf_ingest.push.assigned_sources import OwnedSources
-from odf_ingest.push.batch_worker import Work
+from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.kafka_records import Records
 from odf_ingest.push.source import LIMIT, PushSource
 from odf_ingest.push.source_record import Key, Span, Wait
@@ -45,7 +45,7 @@ class PushReader:
         self._active: dict[Key, PushSource] = {}  # sources with uncommitted messages
         self.sources: dict[Key, PushSource] = {}
 
-    def bind(self, owned: OwnedSources, work: Work) -> None:
+    def bind(self, owned: AssignedSources, work: BatchWorker) -> None:
         """Read the sources that `owned` opens, and pass batches to `work`."""
         self._owned = owned
         self._work = work

@@ -14,7 +14,7 @@ from odf_common.identity.did import DatasetId
 from odf_ingest.prepare.batch import MessageBatch, Part, Search
 from odf_ingest.prepare.preparer import Plan
 from odf_ingest.push.source_record import Key, Trouble, Wait
-from odf_ingest.read.message_buffer import Values
+from odf_ingest.read.message_buffer import MessageBuffer
 
 LIMIT = 2  # batches in flight: one is committed while the next is read
 BEHIND = 5  # times the delay that a batch may wait for messages that are already in the topic
@@ -236,7 +236,7 @@ class PushSource:
         moments = np.array(chunk.timestamps(), np.int64) if self.plan.needs_timestamps else None
         return Part(
             partition=chunk.partition[1],
-            values=Values.of(chunk.values),
+            values=MessageBuffer.of(chunk.values),
             offsets=chunk.offsets,
             timestamps=moments,
         )
@@ -261,7 +261,7 @@ def _by_partition(parts: list[Part]) -> list[Part]:
 
 
 def _joined(parts: list[Part]) -> Part:
-    values = Values.joined([part.values for part in parts])
+    values = MessageBuffer.joined([part.values for part in parts])
     start, stop = parts[0].offsets[0], parts[-1].offsets[-1] + 1
     has_gaps = stop - start != len(values)
     moments = [part.timestamps for part in parts if part.timestamps is not None]

@@ -20,7 +20,7 @@ import pyarrow.types as kind
 from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
 from odf_ingest.read.json_exact import decode_object
-from odf_ingest.read.message_buffer import Values
+from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.read.type_names import Quoted, shown
 
 # An integer with so many digits that a double may not represent it.
@@ -31,7 +31,7 @@ HALF_PAIR: Final = re.compile(
 DEEPEST: Final = 32  # maximum nesting; thousands of nested types would overflow the parser's stack
 
 
-def inferred(lines: Values, known: pa.Schema | None, found: pa.Schema | None) -> pa.Schema:
+def inferred(lines: MessageBuffer, known: pa.Schema | None, found: pa.Schema | None) -> pa.Schema:
     """Return the known columns, then new ones, in stored types.
 
     `found`: the schema inferred by pyarrow; None if it refuses the lines.
@@ -47,7 +47,7 @@ def inferred(lines: Values, known: pa.Schema | None, found: pa.Schema | None) ->
     )
 
 
-def too_deep(lines: Values) -> AbstractSet[int]:
+def too_deep(lines: MessageBuffer) -> AbstractSet[int]:
     """Return which lines are nested too deeply for inference."""
     raw = np.frombuffer(lines.text, np.uint8)
     opened = np.append(0, np.cumsum((raw == ord("{")) | (raw == ord("["))))
@@ -55,7 +55,7 @@ def too_deep(lines: Values) -> AbstractSet[int]:
     return {int(place) for place in np.flatnonzero(counts > DEEPEST) if _is_deep(lines[int(place)] or b"")}
 
 
-def require_inferable(lines: Values) -> None:
+def require_inferable(lines: MessageBuffer) -> None:
     """Raise `InvalidInput` if a line is nested too deeply, or has names that are not valid text."""
     if too_deep(lines):
         raise InvalidInput(text=f"is nested more than {DEEPEST} levels deep; declare a schema to read it")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.message_buffer import Values
+from odf_ingest.read.message_buffer import MessageBuffer
 
 CHUNK: Final = 1024  # messages; a larger group with bad ones is first split into groups of this size
 
@@ -107,12 +107,12 @@ class _Sieve(Generic[T]):
     def _of(self, places: npt.NDArray[np.int64]) -> Sequence[T]:
         if len(places) == len(self._values):
             return self._values  # type: ignore[return-value]  # nulls are not among the places
-        if isinstance(self._values, Values):
+        if isinstance(self._values, MessageBuffer):
             return self._values.take(places)  # type: ignore[return-value]  # as above
         return [self._values[place] for place in places]
 
 
 def _empty(values: Sequence[object]) -> AbstractSet[int]:
-    if isinstance(values, Values):
+    if isinstance(values, MessageBuffer):
         return values.empty
     return {place for place, value in enumerate(values) if value is None}

@@ -24,7 +24,7 @@ from odf_ingest.read.json_exact import (
     with_plain_numbers,
 )
 from odf_ingest.read.lines import read_lines
-from odf_ingest.read.message_buffer import Values
+from odf_ingest.read.message_buffer import MessageBuffer
 
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
@@ -52,7 +52,7 @@ def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: Ti
 
 def parse_inferred(values: Sequence[bytes], schema: pa.Schema, formats: TimeFormats) -> pa.Table:
     """Return one record per value with inferred columns; raises `InvalidInput`."""
-    require_inferable(Values.of(values))
+    require_inferable(MessageBuffer.of(values))
     return parse_objects(values, schema, formats)
 
 
@@ -118,7 +118,7 @@ def inferred_columns(
     values: Sequence[bytes | None], known: pa.Schema | None, formats: TimeFormats
 ) -> pa.Schema:
     """Return the columns of objects, one per line: known ones, then new ones; unreadable lines are ignored."""
-    lines = Values.of(values)
+    lines = MessageBuffer.of(values)
     parsed = None if known is None else _lenient(known, formats)
     try:
         require_utf8(lines.text)
@@ -131,15 +131,15 @@ def inferred_columns(
 
 def columns_of_batch(values: Sequence[bytes], known: pa.Schema | None, formats: TimeFormats) -> pa.Schema:
     """Return the columns of objects that are parsed together; raises `InvalidInput`."""
-    require_inferable(Values.of(values))
+    require_inferable(MessageBuffer.of(values))
     return inferred_columns(values, known, formats)
 
 
-def as_lines(values: Sequence[bytes]) -> Values:
+def as_lines(values: Sequence[bytes]) -> MessageBuffer:
     """Return the values with each object on its own line; raises `InvalidInput` if one is not an object."""
-    lines = Values.of(values)
+    lines = MessageBuffer.of(values)
     if not _is_one_each(lines):
-        lines = Values.of([_one_line(value) for value in values])
+        lines = MessageBuffer.of([_one_line(value) for value in values])
         if not _is_one_each(lines):
             raise InvalidInput(text="is not one JSON object")
     require_utf8(lines.text)
@@ -169,7 +169,7 @@ def _lenient(schema: pa.Schema, formats: TimeFormats) -> pa.Schema:
     return parsed_schema(schema, formats, is_lenient=True)
 
 
-def _require_known(table: pa.Table, lines: Values, schema: pa.Schema) -> None:
+def _require_known(table: pa.Table, lines: MessageBuffer, schema: pa.Schema) -> None:
     if table.num_rows != len(lines):
         raise InvalidInput(text="has more than one JSON object")
     for row in np.flatnonzero(_rows_of_nulls(table)):
@@ -225,7 +225,7 @@ def _lines_of(text: bytes) -> tuple[list[bytes], list[int]]:
     return [line for _, line in found], [number for number, _ in found]
 
 
-def _is_one_each(values: Values) -> bool:
+def _is_one_each(values: MessageBuffer) -> bool:
     """Return whether each value is one line that starts and ends like an object.
 
     Together with the number of records this proves that each value is one object.

@@ -14,7 +14,7 @@ Places = npt.NDArray[np.int64]
 _SEPARATOR: Final = b"\n"
 
 
-class Values(Sequence[bytes | None]):
+class MessageBuffer(Sequence[bytes | None]):
     """Byte strings in order; None for a tombstone.
 
     `text` has a newline between values, `ends` the end of each value in it, `empty` the indices of None.
@@ -29,9 +29,9 @@ class Values(Sequence[bytes | None]):
         self.empty = empty
 
     @classmethod
-    def of(cls, values: Sequence[bytes | None]) -> "Values":
+    def of(cls, values: Sequence[bytes | None]) -> "MessageBuffer":
         """Return the same values, packed."""
-        if isinstance(values, Values):
+        if isinstance(values, MessageBuffer):
             return values
         try:
             text, empty = _SEPARATOR.join(values), frozenset[int]()  # type: ignore[arg-type]  # tombstones are rare
@@ -43,7 +43,7 @@ class Values(Sequence[bytes | None]):
         return cls(text, np.cumsum(lengths + 1) - 1, empty)
 
     @classmethod
-    def joined(cls, parts: Sequence["Values"]) -> "Values":
+    def joined(cls, parts: Sequence["MessageBuffer"]) -> "MessageBuffer":
         """Return the values of all parts, each of which is non-empty."""
         if len(parts) == 1:
             return parts[0]
@@ -73,7 +73,7 @@ class Values(Sequence[bytes | None]):
     @overload
     def __getitem__(self, place: slice) -> Self: ...
 
-    def __getitem__(self, place: int | slice) -> "bytes | Values | None":
+    def __getitem__(self, place: int | slice) -> "bytes | MessageBuffer | None":
         """Return one value, or those of a range without steps."""
         if isinstance(place, slice):
             start, stop, _ = place.indices(len(self))
@@ -84,9 +84,11 @@ class Values(Sequence[bytes | None]):
     def _start(self, place: int) -> int:
         return int(self.ends[place - 1]) + 1 if place else 0
 
-    def _range(self, start: int, stop: int) -> "Values":
+    def _range(self, start: int, stop: int) -> "MessageBuffer":
         if start >= stop:
-            return Values(b"", self.ends[:0])
+            return MessageBuffer(b"", self.ends[:0])
         first = self._start(start)
         empty = frozenset(place - start for place in self.empty if start <= place < stop)
-        return Values(self.text[first : int(self.ends[stop - 1])], self.ends[start:stop] - first, empty)
+        return MessageBuffer(
+            self.text[first : int(self.ends[stop - 1])], self.ends[start:stop] - first, empty
+        )

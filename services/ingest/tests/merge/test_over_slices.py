@@ -36,7 +36,7 @@ from odf_common.metadata.steps import (
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.position import SourcePosition
-from odf_ingest.commit.slice_writer import Reached
+from odf_ingest.commit.slice_writer import NewWatermark
 from odf_ingest.errors import SnapshotRetractsTooMuch
 from odf_ingest.merge import takes_whole_batches
 from odf_ingest.prepare.preparer import Prepared
@@ -99,7 +99,7 @@ class TableBatch:
     def left_of(self, error: InvalidInput) -> Prepared:
         raise error
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, Reached]:
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
         return position, None
 
     def before_proposal(self) -> None:

@@ -16,7 +16,7 @@ from odf_ingest.control import source_commands as commands
 from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.control.source_control import SourceControl
 from odf_ingest.errors import SourceStopped
-from odf_ingest.push.assigned_sources import OwnedSources
+from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.source import Limits
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
@@ -347,8 +347,8 @@ def instances(node: Running) -> tuple[SourceCommands, Wire]:
     """Return the commands of an instance that reads nothing, and how it reaches the one that reads the source."""
     wire, bench = Wire(), node.bench
     replies = wire.asking = Replies(wire)  # type: ignore[arg-type]
-    replies.on_owned(frozenset())
-    idle = OwnedSources(
+    replies.on_assigned(frozenset())
+    idle = AssignedSources(
         reading=node.reader,
         queues=bench.queues,
         catalog=node.catalog,

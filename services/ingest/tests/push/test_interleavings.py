@@ -23,8 +23,8 @@ from odf_common.ports.clock import Backoff
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.push import assigned_sources as owned
 from odf_ingest.push import reader, source_record
-from odf_ingest.push.assigned_sources import OwnedSources
-from odf_ingest.push.batch_worker import Work
+from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import Limits
@@ -143,7 +143,7 @@ class World:
     broker: Broker
     client: Client
     reader: PushReader
-    owned: OwnedSources
+    owned: AssignedSources
     commits: Deck
     inspections: Deck
     broken: list[bool]
@@ -246,7 +246,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
 
         bench.preparer.messages = messages
         made = PushReader(KafkaRecords("none:1"), 200)
-        sources = OwnedSources(
+        sources = AssignedSources(
             reading=made,
             queues=bench.queues,
             catalog=catalog,
@@ -255,7 +255,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
             partition_of=lambda _: 3,
             pool=inspections,
         )
-        work = Work(
+        work = BatchWorker(
             queues=bench.queues,
             preparer=bench.preparer,
             topics=broker,  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from odf_ingest.prepare.batch import MessageBatch, Part
 from odf_ingest.prepare.preparer import plan_of
 from odf_ingest.push.kafka_batch import KafkaBatch
 from odf_ingest.push.rejects import Rejecting
-from odf_ingest.read.message_buffer import Values
+from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
@@ -50,7 +50,7 @@ def a_batch(
         parts=tuple(
             Part(
                 partition=number,
-                values=Values.of(some),
+                values=MessageBuffer.of(some),
                 offsets=range(begin[number], begin[number] + len(some)),
                 timestamps=np.full(len(some), 1_600_000_000_000) if has_timestamps else None,
             )

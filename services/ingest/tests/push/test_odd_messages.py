@@ -27,7 +27,7 @@ from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
 from odf_ingest.prepare.preparer import plan_of
 from odf_ingest.push.kafka_batch import KafkaBatch
 from odf_ingest.push.rejects import Rejecting
-from odf_ingest.read.message_buffer import Values
+from odf_ingest.read.message_buffer import MessageBuffer
 
 OPEN = ReadStepNdJson()
 CAME = 1_600_000_000_000  # ms, when each message came
@@ -51,7 +51,7 @@ class Topic:
             parts=tuple(
                 Part(
                     partition=number,
-                    values=Values.of(some),
+                    values=MessageBuffer.of(some),
                     offsets=range(self.next[number], end[number]),
                     timestamps=np.full(len(some), CAME),
                 )

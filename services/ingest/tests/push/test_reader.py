@@ -28,8 +28,8 @@ from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
 from odf_ingest.control.drain import Drains
 from odf_ingest.errors import SourceStopped
-from odf_ingest.push.assigned_sources import OwnedSources
-from odf_ingest.push.batch_worker import Work
+from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import Rejecting
 from odf_ingest.push.source import MOST, Limits
@@ -142,7 +142,7 @@ class Running:
     bench: Any
     broker: Broker
     reader: PushReader
-    owned: OwnedSources
+    owned: AssignedSources
     drains: Drains
     catalog: MemoryCatalog
 
@@ -181,7 +181,7 @@ def running(
     entry = CatalogEntry(alias="a", dataset_id=bench.dataset, push_topics={"default": TOPIC, **topics})
     catalog.add(entry)
     reader = PushReader(broker, size)
-    owned = OwnedSources(
+    owned = AssignedSources(
         reading=reader,
         queues=bench.queues,
         catalog=catalog,
@@ -190,7 +190,7 @@ def running(
         partition_of=lambda _: 3,
         pool=bench.pool,
     )
-    work = Work(
+    work = BatchWorker(
         queues=bench.queues,
         preparer=bench.preparer,
         topics=broker,  # type: ignore[arg-type]

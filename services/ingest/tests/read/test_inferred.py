@@ -15,7 +15,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import infer_batch, infer_records, read_batch, read_inferred, suspects
 from odf_ingest.read.isolate_bad_records import sift
-from odf_ingest.read.message_buffer import Values
+from odf_ingest.read.message_buffer import MessageBuffer
 
 STEPS = [ReadStepNdJson(), ReadStepJson()]
 
@@ -34,7 +34,9 @@ def taken(
     """Return the records that are no rejects by their places."""
     schema = infer_records(step, values, known)
     sifted = sift(
-        Values.of(values), partial(read_inferred, step, schema=schema), partial(suspects, step, schema=schema)
+        MessageBuffer.of(values),
+        partial(read_inferred, step, schema=schema),
+        partial(suspects, step, schema=schema),
     )
     rows = [] if sifted.table is None else sifted.table.to_pylist()
     return dict(zip(np.asarray(sifted.kept).tolist(), rows, strict=True))

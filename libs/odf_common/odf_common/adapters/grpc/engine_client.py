@@ -10,7 +10,7 @@ import grpc
 import pyarrow as pa
 
 from odf_common.adapters.grpc.client import DEADLINE, LONG, Declined, ServiceFailed, calling, channel
-from odf_common.adapters.grpc.watchdog import Attention, Patience
+from odf_common.adapters.grpc.watchdog import Attention, Watchdog
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidQuery
@@ -201,12 +201,12 @@ class EngineClient:
         seconds after the engine started it. A healthy engine sends a message every second, so a silent one will not
         recover by itself.
         """
-        patience = Patience(self._silence, call.cancel)
+        watchdog = Watchdog(self._silence, call.cancel)
         self._attention.begin()
         try:
             until = math.inf
             for message in call:
-                patience.renew()
+                watchdog.reset()
                 self._attention.hear()
                 if not is_wanted():
                     raise QueryNotWanted
@@ -216,12 +216,12 @@ class EngineClient:
                     until = time.monotonic() + most
                 yield message
         except grpc.RpcError as error:
-            if patience.is_over:
+            if watchdog.has_expired:
                 raise EngineSilent(why=f"no heartbeat for {self._silence:g} s") from error
             raise
         finally:
             self._attention.end()
-            patience.end()
+            watchdog.cancel()
             call.cancel()  # no effect on a finished call
 
     @contextmanager

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 
 
-class Patience:
-    """Watchdog: calls `give_up` once, from its own thread, unless renewed within `seconds`."""
+class Watchdog:
+    """Calls `give_up` once, from its own thread, unless reset within `seconds`."""
 
     def __init__(self, seconds: float, give_up: Callable[[], object]) -> None:
         """Start the timer."""
@@ -14,21 +14,21 @@ class Patience:
         self._give_up = give_up
         self._until = time.monotonic() + seconds
         self._ended = threading.Event()
-        self.is_over = False
-        threading.Thread(target=self._watch, name="patience", daemon=True).start()
+        self.has_expired = False
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         """Restart the timer."""
         self._until = time.monotonic() + self._seconds
 
-    def end(self) -> None:
-        """Cancel the timer."""
+    def cancel(self) -> None:
+        """Stop the timer."""
         self._ended.set()
 
     def _watch(self) -> None:
         while not self._ended.wait(max(self._until - time.monotonic(), 0)):
             if time.monotonic() >= self._until:
-                self.is_over = True
+                self.has_expired = True
                 self._give_up()
                 return
 

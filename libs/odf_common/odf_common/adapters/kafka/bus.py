@@ -13,7 +13,7 @@ from odf_common.adapters.kafka.letters import Headers, message_of, smaller_cuts
 from odf_common.adapters.kafka.settings import LOGGER, consuming, producing, unavailable
 from odf_common.codec.bus import Envelope, encode, stamped
 from odf_common.errors import Unavailable
-from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnOwned
+from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnAssigned
 
 log = logging.getLogger(__name__)
 
@@ -100,12 +100,12 @@ class KafkaBus:
             elif delivery.error is not None:
                 raise unavailable(delivery.error)
 
-    def subscribe(self, topic: str, *, group: str | None, on_owned: OnOwned | None = None) -> Inbox:
+    def subscribe(self, topic: str, *, group: str | None, on_assigned: OnAssigned | None = None) -> Inbox:
         """Open an inbox. Members of a group share the partitions; without a group, it gets all messages from now on."""
         topic = self._prefix + topic
         if group is None:
             return BroadcastInbox(
-                self._bootstrap, topic, on_owned, group=f"{self._prefix}odf.{uuid.uuid4().hex}"
+                self._bootstrap, topic, on_assigned, group=f"{self._prefix}odf.{uuid.uuid4().hex}"
             )
         # One static name per reader: a process may read several topics in the same group.
         instance = f"{self._instance}.{topic}" if self._instance else None
@@ -115,7 +115,7 @@ class KafkaBus:
             session_timeout_ms=self._session_timeout_ms,
             instance=instance,
         )
-        return GroupInbox(config, topic, on_owned)
+        return GroupInbox(config, topic, on_assigned)
 
     def close(self) -> None:
         """Send queued messages for at most 5 s, then close."""

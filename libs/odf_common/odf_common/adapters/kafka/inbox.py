@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.settings import LOGGER, Config, consuming, unavailable
 from odf_common.errors import Unavailable
-from odf_common.ports.bus import OnOwned, Received
+from odf_common.ports.bus import OnAssigned, Received
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +19,10 @@ _CUT_OFF: Final = frozenset({KafkaError._FATAL, KafkaError._MAX_POLL_EXCEEDED}) 
 class GroupInbox:
     """Port `Inbox` as a group member with cooperative rebalancing; `done` commits positions."""
 
-    def __init__(self, config: Config, topic: str, on_owned: OnOwned | None) -> None:
+    def __init__(self, config: Config, topic: str, on_assigned: OnAssigned | None) -> None:
         """Join the group; partitions are assigned during later polls."""
         self._topic = topic
-        self._on_owned = on_owned
+        self._on_assigned = on_assigned
         self._owned: frozenset[int] = frozenset()
         self.is_ready = False
         self._consumer = Consumer({**config, "on_commit": _on_commit}, logger=LOGGER)
@@ -57,14 +57,14 @@ class GroupInbox:
     def _own(self, partitions: frozenset[int]) -> None:
         self._owned = partitions
         self.is_ready = True
-        if self._on_owned is not None:
-            self._on_owned(partitions)
+        if self._on_assigned is not None:
+            self._on_assigned(partitions)
 
 
 class BroadcastInbox:
     """Port `Inbox` over all partitions from now on; nothing is committed."""
 
-    def __init__(self, bootstrap: str, topic: str, on_owned: OnOwned | None, *, group: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, on_assigned: OnAssigned | None, *, group: str) -> None:
         """Read all partitions from their current ends; every message sent after this returns will be seen."""
         ends = KafkaTopics(bootstrap).ends(topic)
         config = {
@@ -74,8 +74,8 @@ class BroadcastInbox:
         self._consumer = Consumer(config, logger=LOGGER)
         self._consumer.assign([TopicPartition(topic, number, end) for number, end in ends.items()])
         self.is_ready = True
-        if on_owned is not None:
-            on_owned(frozenset(ends))
+        if on_assigned is not None:
+            on_assigned(frozenset(ends))
 
     def poll(self, timeout: float) -> Received | None:
         """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off for good."""

@@ -16,7 +16,7 @@ REF_LIMIT = 1024  # bytes; a reference is one hash
 
 
 @guarded_methods
-class FolderStore:
+class FolderDataset:
     """Blob store and ref store over one folder. The folder is the dataset, so ids in arguments are ignored."""
 
     def __init__(self, folder: Path) -> None:

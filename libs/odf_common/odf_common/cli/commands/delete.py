@@ -8,7 +8,7 @@ from odf_common.chain.dependency_order import in_order
 from odf_common.cli import clients
 from odf_common.cli.output import confirm, remark
 from odf_common.errors import Refused
-from odf_common.identity.dataset_refs import covered, is_pattern, parse_ref
+from odf_common.identity.dataset_refs import is_pattern, matching_names, parse_ref
 from odf_common.proto.odf.node.v1.coordinator_pb2 import (
     DatasetSummary,
     DeleteRequest,
@@ -50,7 +50,7 @@ def _chosen(
     by_ref = {str(parse_ref(text)).lower(): one for one in known for text in (one.alias, one.dataset_id)}
     for ref in refs:
         if is_pattern(ref):
-            yield from (by_name[name] for name in covered([ref], by_name))
+            yield from (by_name[name] for name in matching_names([ref], by_name))
         elif (one := by_ref.get(str(parse_ref(ref)).lower())) is not None:
             yield one
         else:  # it raises the exact error

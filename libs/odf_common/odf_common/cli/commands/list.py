@@ -10,7 +10,7 @@ from odf_common.cli import clients
 from odf_common.cli.output import is_wide, output_option, print_rows, remark, shortened
 from odf_common.cli.rows import summary_row, with_stuck
 from odf_common.embedded.node_file import Node
-from odf_common.identity.dataset_refs import Pattern, parse_alias, parse_pattern
+from odf_common.identity.dataset_refs import NamePattern, parse_alias, parse_pattern
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 
 COLUMNS = ("alias", "kind", "records", "blocks", "watermark", "updated")
@@ -56,7 +56,7 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
     print_rows(rows, output, columns=columns, extra=EXTRA)
 
 
-def _is_like(patterns: Sequence[Pattern], alias: str) -> bool:
+def _is_like(patterns: Sequence[NamePattern], alias: str) -> bool:
     name = parse_alias(alias)
     return any(pattern.matches(name) for pattern in patterns)
 

@@ -15,15 +15,15 @@ from odf_common.codec.model_schema import (
     EVENTS,
     MAX_DEPTH,
     Boolean,
-    Choice,
+    Bytes,
+    EnumShape,
     Field,
     Integer,
-    Moment,
-    Octets,
     OneOf,
-    Record,
     Shape,
+    TableShape,
     Text,
+    TimestampShape,
     Vector,
     fields_of,
 )
@@ -103,7 +103,7 @@ def _read_table(source: Source, at: int, steps: tuple[_Step, ...], table: str) -
 
 def _step_of(field: Field) -> _Step:
     is_union = isinstance(field.shape, OneOf)
-    is_scalar = isinstance(field.shape, Integer | Boolean | Choice)
+    is_scalar = isinstance(field.shape, Integer | Boolean | EnumShape)
     required = not field.is_optional and not is_scalar
     default = field.default if field.is_optional or not is_scalar else _zero(field.shape)
     return _Step(field.slot, field.name, _inline_reader(field.shape), default, required, is_union)
@@ -113,7 +113,7 @@ def _zero(shape: Shape) -> object:
     match shape:
         case Boolean():
             return False
-        case Choice(of=of):
+        case EnumShape(of=of):
             return of(0)
         case _:
             return 0
@@ -121,11 +121,11 @@ def _zero(shape: Shape) -> object:
 
 def _inline_reader(shape: Shape) -> _Read:
     match shape:
-        case Integer() | Choice():
+        case Integer() | EnumShape():
             return _number_reader(shape)
         case Boolean():
             return lambda source, at: _unpack("<B", source, at) != 0
-        case Moment():
+        case TimestampShape():
             return _read_timestamp
         case OneOf():
             return _event_reader() if shape is EVENTS else _member_reader(shape)
@@ -169,7 +169,7 @@ def _unpack(code: str, source: Source, at: int) -> int:
     return int(struct.unpack_from(code, source.raw, at)[0])
 
 
-def _number_reader(shape: Integer | Choice) -> _Read:
+def _number_reader(shape: Integer | EnumShape) -> _Read:
     code = _CODES[shape.width.size]
     unpack_from = struct.Struct("<" + (code if shape.width.signed else code.upper())).unpack_from
     if isinstance(shape, Integer):
@@ -191,13 +191,13 @@ def _reader(shape: Shape) -> _Read:
     match shape:
         case Text():
             return _read_text
-        case Octets(of=of):
+        case Bytes(of=of):
             if of is bytes:
                 return _read_octets
             if of is Multihash:
                 return _read_hash
             return lambda source, at: of.from_bytes(_read_octets(source, at))  # type: ignore[union-attr]
-        case Record(of=of):
+        case TableShape(of=of):
             return table_reader(of)
         case Vector(of=OneOf() as union):
             return _vector_reader(wrapper_reader(union))

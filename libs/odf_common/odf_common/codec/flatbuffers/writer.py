@@ -16,15 +16,15 @@ from typing import Any, Final, NamedTuple
 from odf_common.codec.model_schema import (
     MAX_DEPTH,
     Boolean,
-    Choice,
+    Bytes,
+    EnumShape,
     Field,
     Integer,
-    Moment,
-    Octets,
     OneOf,
-    Record,
     Shape,
+    TableShape,
     Text,
+    TimestampShape,
     Vector,
     fields_of,
 )
@@ -195,11 +195,11 @@ def _end_table(buffer: Buffer, laid: list[bytes], start: int, slots: Sequence[in
 def _step_of(field: Field) -> _Step:
     shape, slot = field.shape, field.slot
     match shape:
-        case Integer() | Boolean() | Choice():
+        case Integer() | Boolean() | EnumShape():
             default = None if field.is_optional else 0
             width = 1 if isinstance(shape, Boolean) else shape.width.size
             return _Step(slot, _Inline.SCALAR, None, _packer(shape, field.name), width, default)
-        case Moment():
+        case TimestampShape():
             return _Step(slot, _Inline.MOMENT, width=16)
         case OneOf():
             numbers = {member: number for number, member in enumerate(shape.members, 1)}
@@ -208,7 +208,7 @@ def _step_of(field: Field) -> _Step:
             return _Step(slot, _Inline.OFFSET, _creator(shape))
 
 
-def _packer(shape: Integer | Boolean | Choice, name: str) -> _Pack:
+def _packer(shape: Integer | Boolean | EnumShape, name: str) -> _Pack:
     if isinstance(shape, Boolean):
         return lambda value: b"\1" if value else b"\0"
     code = _CODES[shape.width.size]
@@ -227,9 +227,9 @@ def _creator(shape: Shape) -> _Create:
     match shape:
         case Text():
             return Buffer.text
-        case Octets(of=of):
+        case Bytes(of=of):
             return Buffer.octets if of is bytes else lambda buffer, value: buffer.octets(value.raw)
-        case Record(of=of):
+        case TableShape(of=of):
             return table_writer(of)
         case OneOf(members=members):
             writers = {member: table_writer(member) for member in members}
