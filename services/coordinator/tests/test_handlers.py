@@ -1,4 +1,5 @@
 import threading
+from collections.abc import Callable
 
 import pytest
 from odf_testing.coordinator import Coordinator, FakeBus
@@ -88,17 +89,33 @@ def test_commits_elsewhere_wake_derivatives_here(node: Coordinator, root: str, d
 
 
 class LossyBus(FakeBus):
-    """Cannot be flushed once."""
+    """Cannot be flushed once; `lose` is called then, `sent_all` is set afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, lose: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self.losses = 1
+        self.sent_all = threading.Event()
+        self._lose = lose
 
     def flush(self, timeout: float = 10.0) -> None:
         if self.losses:
             self.losses -= 1
             self.sent.clear()
+            self._lose()
             raise Unavailable(what="Kafka")
+        self.sent_all.set()
+
+
+def announced(publisher: Publisher, bus: LossyBus) -> list[tuple[str, Envelope]]:
+    """Return what is sent once the bus takes it."""
+    stop = threading.Event()
+    thread = threading.Thread(target=publisher.run, args=(stop,))
+    thread.start()
+    is_sent = bus.sent_all.wait(30)
+    stop.set()
+    thread.join()
+    assert is_sent
+    return bus.sent
 
 
 def test_a_head_is_announced_until_that_could_be_said_and_only_the_latest(
@@ -110,18 +127,23 @@ def test_a_head_is_announced_until_that_could_be_said_and_only_the_latest(
     publisher.announce(node.find("cities").state)
     publisher.announce(node.push("cities", "Oslo").state)
 
-    stop = threading.Event()
-    thread = threading.Thread(target=publisher.run, args=(stop,))
-    thread.start()
-    while not lossy.sent or lossy.losses:
-        stop.wait(0.01)
-    stop.set()
-    thread.join()
+    ((topic, message),) = announced(publisher, lossy)
 
-    ((topic, message),) = lossy.sent
     assert topic == NOTIFICATIONS
     assert message.committed.last_offset == 0
     assert message.committed.alias == "cities"
+
+
+def test_a_head_that_could_not_be_announced_gives_way_to_a_newer_one(node: Coordinator, root: str) -> None:
+    node.add(root)
+    before, after = node.find("cities").state, node.push("cities", "Oslo").state
+    lossy = LossyBus(lambda: publisher.announce(after))
+    publisher = Publisher(bus=lossy, catalog=node.catalog)
+    publisher.announce(before)
+
+    ((_, message),) = announced(publisher, lossy)
+
+    assert message.committed.head == after.head.raw
 
 
 def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordinator, root: str) -> None:

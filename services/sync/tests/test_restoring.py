@@ -1,6 +1,7 @@
 """Objects of a copy that were lost here are fetched again by the next pull, checked as the first time."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -10,11 +11,13 @@ from odf_testing.damage import flip
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.exported_dataset import FolderDataset
+from odf_common.chain.walk import blocks_between
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.dataset.drop_marker import dropped_blocks, note_drop
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import Seed
+from odf_common.metadata.events import AddData, Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
@@ -71,6 +74,32 @@ def test_what_was_lost_comes_again_and_nothing_else_changes(env: Environment) ->
     assert set(env.blobs.names(dataset, ObjectKind.DATA)) == before
     assert dropped_blocks(env.blobs, dataset) is None
     assert last(env, VECTOR.as_uri()).state == "up-to-date"
+
+
+def test_what_was_lost_comes_oldest_first_since_the_newest_stands_for_all(env: Environment) -> None:
+    dataset = dataset_of(VECTOR)
+    state = env.states.current(dataset)
+    assert state is not None
+    read = partial(env.blobs.read, dataset, ObjectKind.BLOCK)
+    declared = [
+        event.new_data.physical_hash
+        for _, decoded, _ in blocks_between(read, state.head, None)
+        if isinstance(event := decoded.block.event, AddData) and event.new_data is not None
+    ]
+    lose(env, len(declared))
+    stored: list[Multihash] = []
+    put_file = env.blobs.put_file
+
+    def noted(dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
+        stored.append(name)
+        put_file(dataset, kind, name, file)
+
+    env.blobs.put_file = noted  # type: ignore[method-assign]
+
+    assert last(env, VECTOR.as_uri()).state == "restored"
+
+    assert len(declared) > 1
+    assert stored == declared
 
 
 def test_an_object_that_is_another_is_not_taken(env: Environment, tmp_path: Path) -> None:

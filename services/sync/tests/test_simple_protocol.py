@@ -26,6 +26,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
 from odf_common.service.environment import Environment
+from odf_sync import repositories
 from odf_sync.compare import ChainsDiverged, admit_all, missing_blocks
 from odf_sync.repositories import FolderRepository, HttpRepository, Repository, repository
 from odf_sync.server import SimpleProtocol
@@ -216,6 +217,24 @@ def test_more_bytes_than_declared_are_not_taken(served: str) -> None:
     for there in (repository(f"{served}/{CITIES}"), repository((VECTORS / CITIES).as_uri())):
         with pytest.raises(InvalidInput):
             there.fetch(ObjectKind.DATA, Multihash.parse(data.name), BytesIO(), data.stat().st_size - 1)
+
+
+def test_no_server_is_read_further_than_a_block_or_a_head_may_be_long(
+    served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = repository(f"{served}/{CITIES}")
+    head = there.head()
+    size, length = len(there.block(head)), len(str(head))
+    monkeypatch.setattr(repositories, "BLOCK_LIMIT", size)
+    monkeypatch.setattr(repositories, "REF_LIMIT", length)
+    assert len(there.block(there.head())) == size
+
+    monkeypatch.setattr(repositories, "BLOCK_LIMIT", size - 1)
+    with pytest.raises(InvalidInput, match=f"longer than {size - 1} bytes"):
+        there.block(head)
+    monkeypatch.setattr(repositories, "REF_LIMIT", length - 1)
+    with pytest.raises(InvalidInput, match=f"longer than {length - 1} bytes"):
+        there.head()
 
 
 def test_a_head_with_a_newline_is_refused(tmp_path: Path) -> None:

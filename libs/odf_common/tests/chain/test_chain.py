@@ -14,7 +14,7 @@ from odf_testing.builders import (
     a_time,
 )
 
-from odf_common.chain.compare import Ahead, Behind, Diverged, Equal, compare
+from odf_common.chain.compare import Ahead, Behind, Diverged, Equal, common_block, compare
 from odf_common.chain.walk import ChainBroken, blocks_between, fold, iterate
 from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
@@ -198,6 +198,21 @@ def test_diverged_chains_part_at_their_common_ancestor(ours: int, theirs: int) -
     right = branch(base, 8).add_data(theirs, records=2)
     found = compare(reading(left), left.state.head, reading(right), right.state.head)
     assert found == Diverged(ancestor=base.blocks[7].hash, ours=ours, theirs=theirs)
+
+
+@pytest.mark.parametrize(("ours", "theirs", "common"), [(5, 5, 5), (3, 7, 3), (7, 3, 3), (None, 4, None)])
+def test_the_last_block_of_both_chains_is_that_of_the_shorter_one(
+    ours: int | None, theirs: int, common: int | None
+) -> None:
+    left, right = None if ours is None else HASHES[ours], HASHES[theirs]
+    relation = compare(LONG.read, left, LONG.read, right)
+    assert common_block(relation, left, right) == (None if common is None else HASHES[common])
+
+
+def test_the_last_block_of_chains_that_diverged_is_their_ancestor() -> None:
+    ancestor = a_hash("ancestor")
+    relation = Diverged(ancestor=ancestor, ours=1, theirs=2)
+    assert common_block(relation, a_hash("ours"), a_hash("theirs")) == ancestor
 
 
 def test_chains_of_different_datasets_share_nothing() -> None:

@@ -1,0 +1,112 @@
+"""What a chain declares of a slice is held against the slice, thing by thing; the chain itself breaks no rule."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from odf_testing.builders import AChain, a_block, a_chain, a_dataset, a_push_source, a_seed, a_time
+from odf_testing.verifier import Story
+
+from odf_common.codec.flatbuffers import block_hash, encode_block
+from odf_common.data.schema_evolution import schema_to_event
+from odf_common.data.slices import write_slice
+from odf_common.data.stored_types import TIMESTAMP
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import AddData, DataSlice, OffsetInterval, SetInfo
+from odf_common.ports.store import ObjectKind
+from odf_verifier.integrity import check_chain
+from odf_verifier.report import Damage
+from odf_verifier.targets import Target
+from odf_verifier.verification import Scope
+
+RECORDS = pa.table(
+    {
+        "offset": pa.array([0, 1], pa.uint64()),
+        "op": pa.array([0, 0], pa.uint8()),
+        "system_time": pa.array([1, 1], TIMESTAMP),
+        "event_time": pa.array([1, 1], TIMESTAMP),
+        "city": pa.array(["Oslo", "Rome"]),
+    }
+)
+OTHER = RECORDS.set_column(4, "city", pa.array([1, 2]))
+
+
+@pytest.fixture
+def declared(story: Story, tmp_path: Path) -> DataSlice:
+    """A slice that is stored, as it has to be declared."""
+    written = write_slice(RECORDS, tmp_path / "slice")
+    story.blobs.put_file(a_seed().dataset_id, ObjectKind.DATA, written.physical_hash, tmp_path / "slice")
+    return DataSlice(
+        logical_hash=written.logical_hash,
+        physical_hash=written.physical_hash,
+        offset_interval=OffsetInterval(start=0, end=1),
+        size=written.size,
+    )
+
+
+def chain_of(story: Story, data: DataSlice, schema: pa.Schema = RECORDS.schema) -> AChain:
+    made = a_chain(a_seed(), a_push_source(), schema_to_event(schema), AddData(new_data=data))
+    story.put(made, name="cities")
+    return made
+
+
+def test_a_slice_that_is_as_declared_is_valid(story: Story, declared: DataSlice) -> None:
+    assert story.verify(chain_of(story, declared), Scope()).is_valid
+
+
+@pytest.mark.parametrize(
+    ("damage", "change"),
+    [
+        (Damage.SIZE_MISMATCH, {"size": 1}),
+        (Damage.LOGICAL_HASH_MISMATCH, {"logical_hash": Multihash.arrow0(bytes(32))}),
+        (Damage.OFFSETS_MISMATCH, {"offset_interval": OffsetInterval(start=0, end=2)}),
+        (Damage.OBJECT_MISSING, {"physical_hash": Multihash.sha3(bytes(32))}),
+    ],
+)
+def test_one_thing_that_is_declared_otherwise_is_found(
+    story: Story, declared: DataSlice, damage: Damage, change: dict[str, object]
+) -> None:
+    data = replace(declared, **change)  # type: ignore[arg-type]
+    (problem,) = story.verify(chain_of(story, data), Scope()).problems
+    assert (problem.kind, problem.sequence_number) == (damage, 3)
+    assert problem.object == data.physical_hash
+
+
+def test_records_of_another_schema_are_found(story: Story, declared: DataSlice) -> None:
+    (problem,) = story.verify(chain_of(story, declared, OTHER.schema), Scope()).problems
+    assert problem.kind is Damage.SCHEMA_MISMATCH
+
+
+def test_bytes_that_are_no_slice_are_found(story: Story) -> None:
+    name = Multihash.sha3(b"x" * 32)
+    data = DataSlice(
+        logical_hash=Multihash.arrow0(bytes(32)),
+        physical_hash=name,
+        offset_interval=OffsetInterval(start=0, end=1),
+        size=3,
+    )
+    story.blobs.put(a_seed().dataset_id, ObjectKind.DATA, name, b"PAR")
+    (problem,) = story.verify(chain_of(story, data), Scope()).problems
+    assert problem.kind is Damage.PHYSICAL_HASH_MISMATCH
+
+
+def test_a_block_that_breaks_a_rule_is_found(story: Story) -> None:
+    chain = a_chain()
+    late = encode_block(a_block(chain.state, SetInfo(description="x"), system_time=a_time(-1)), 3)
+    chain.store[block_hash(late)] = late
+    story.put(chain, to=block_hash(late))
+    (problem,) = story.verify(chain, Scope()).problems
+    assert (problem.kind, problem.block) == (Damage.RULE_VIOLATED, block_hash(late))
+    assert "system_time_never_decreases" in problem.text
+
+
+def test_a_chain_of_another_dataset_is_found(story: Story) -> None:
+    chain, other = a_chain(), a_dataset("other")
+    for name, raw in chain.store.items():
+        story.blobs.put(other, ObjectKind.BLOCK, name, raw)
+    story.refs.compare_and_set(other, expected=None, new=chain.state.head)
+    target = Target(name="other", dataset=other, blobs=story.blobs, refs=story.refs, is_local=True)
+    _, (problem,) = check_chain(target)
+    assert problem.kind is Damage.RULE_VIOLATED
+    assert problem.text == f"the seed has the id {chain.state.dataset_id}, the folder {other}"
