@@ -143,7 +143,7 @@ def _parts(creator: DatasetCreator, importer: Importer, scheduler: Scheduler, in
             datasets=datasets,
             scheduler=scheduler,
             editor=editor,
-            ingest=ingest,
+            drain=ingest.drain,
             keys=keys,
             rollback=DerivativeRollback(datasets=datasets, creator=creator, keys=keys),
             rebuilder=DataRebuilder(datasets=datasets, committer=creator.committer, engine=creator.engine),

@@ -12,7 +12,7 @@ def test_a_manifest_becomes_a_dataset_with_a_topic_and_a_key(node: Coordinator, 
     known = node.find("CITIES")
     assert added.outcome == "added"
     assert known.entry.push_topics == {"default": "odf.push.cities.default"}
-    assert node.topics.names == {"odf.push.cities.default"}
+    assert set(node.topics.names) == {"odf.push.cities.default"}
     assert node.keys.has(known.id)
     assert known.state.sequence_number == 1
 

@@ -15,8 +15,8 @@ from odf_common.identity.keys import generate
 from odf_common.metadata.events import DatasetKind, Seed, SetTransform, TransformInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
+from odf_common.ports.locks import Lock
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.commit.dataset_locks import Lock
 from odf_coordinator.commit.outcomes import Committed
 from odf_coordinator.commit.outcomes import Refused as RefusedOutcome
 

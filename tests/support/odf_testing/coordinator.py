@@ -24,6 +24,7 @@ from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.locks import Locks
 from odf_common.ports.store import BlobStore, Catalog, ObjectKind, RefStore
 from odf_common.service.environment import FreeLocks
 from odf_coordinator.api.bus_handlers import Notifications
@@ -31,7 +32,6 @@ from odf_coordinator.api.grpc_servicer import Parts
 from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.dataset_locks import Locks
 from odf_coordinator.commit.head_publisher import Publisher
 from odf_coordinator.commit.outcomes import Outcome, require_committed
 from odf_coordinator.definitions.create import Added, DatasetCreator
@@ -50,6 +50,7 @@ from odf_coordinator.storage.slice_index import Slices
 from odf_coordinator.transforms.progress import RunningTransforms
 from odf_coordinator.transforms.runner import Transformer
 from odf_coordinator.transforms.scheduler import Scheduler
+from odf_testing.bus import MemoryBus, MemoryTopics
 from odf_testing.passing_engine import PassingEngine
 
 __all__ = ["Coordinator", "FakeBus", "FakeTopics", "NoIngest", "PassingEngine", "TickingClock"]
@@ -67,37 +68,33 @@ class TickingClock:
         return Timestamp.from_ms(next(self._seconds) * 1000)
 
 
-class FakeTopics:
+class FakeTopics(MemoryTopics):
     """Names of topics."""
 
-    prefix = ""
-
     def __init__(self) -> None:
-        self.names: set[str] = set()
+        super().__init__()
         self.is_lost = False
 
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
         if self.is_lost:
             raise Unavailable(what="Kafka")
-        self.names.add(name)
+        super().create_push_topic(name, partitions)
 
     def delete_topic(self, name: str) -> None:
         if self.is_lost:
             raise Unavailable(what="Kafka")
-        self.names.discard(name)
+        super().delete_topic(name)
 
 
-class FakeBus:
+class FakeBus(MemoryBus):
     """Keeps what was sent."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.sent: list[tuple[str, Envelope]] = []
 
     def send(self, topic: str, envelope: Envelope) -> None:
         self.sent.append((topic, envelope))
-
-    def flush(self, timeout: float = 10.0) -> None:
-        """All is sent already."""
 
 
 class NoIngest:
@@ -206,7 +203,7 @@ class Coordinator:
             datasets=self.datasets,
             scheduler=self.scheduler,
             editor=self.editor,
-            ingest=self.ingest,
+            drain=self.ingest.drain,
             keys=self.keys,
             rollback=DerivativeRollback(datasets=self.datasets, creator=self.creator, keys=self.keys),
             rebuilder=DataRebuilder(datasets=self.datasets, committer=self.committer, engine=self.engine),

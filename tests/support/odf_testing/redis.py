@@ -39,13 +39,6 @@ class MemoryLock:
     dataset: DatasetId
     seconds: float
 
-    def renew(self) -> bool:
-        """Return whether it was still ours; then its time starts again."""
-        is_ours = self._is_ours()
-        if is_ours:
-            self.locks.held[self.dataset] = self, self.locks.now() + self.seconds
-        return is_ours
-
     def release(self) -> None:
         """Give it back unless it has become another's."""
         self.locks.written()

@@ -5,12 +5,13 @@ and a state that cannot be read is folded again.
 """
 
 import logging
-import secrets
 import time
 from collections.abc import Callable
-from typing import Final, Self, TypeVar, cast
+from contextlib import suppress
+from typing import Final, TypeVar, cast
 
 import redis
+from redis.exceptions import LockError
 
 from odf_common.identity.did import DatasetId
 
@@ -20,16 +21,6 @@ T = TypeVar("T")
 TIMEOUT: Final = 0.5  # seconds
 PAUSE: Final = 1.0  # seconds between attempts while it is lost
 COMPLAINT: Final = 60.0  # seconds between log lines about refused commands
-_RENEW: Final = """
-if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"""
-# A lock with no expiry, or with more than the TTL, is not one of ours: make it expire.
-_TAKE: Final = """
-if redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
-local left = redis.call('pttl', KEYS[1])
-if left < 0 or left > tonumber(ARGV[2]) then redis.call('pexpire', KEYS[1], ARGV[2]) end
-return 0"""
-_RELEASE: Final = """
-if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"""
 
 
 class RedisConnection:
@@ -76,44 +67,21 @@ class RedisConnection:
         self.client.close()
 
 
-class Lock:
-    """A lock that is held until `release`, or until it expires without renewal."""
+class RedisLock:
+    """A lock that is held until `release`, or until it expires."""
 
-    def __init__(self, connection: RedisConnection, key: str, *, ttl_ms: int) -> None:
-        """Create a lock with its own token, not yet acquired."""
+    def __init__(self, connection: RedisConnection, lock: redis.lock.Lock) -> None:
+        """Hold `lock`, which is also not acquired if Redis was lost."""
         self._connection = connection
-        self._key = key
-        self._ttl_ms = ttl_ms
-        self._token = secrets.token_hex(16)
-        self._take = connection.client.register_script(_TAKE)
-        self._renew = connection.client.register_script(_RENEW)
-        self._release = connection.client.register_script(_RELEASE)
-
-    def take(self) -> bool:
-        """Try to acquire the lock; return True on success, and while Redis is lost."""
-        return self._connection.ask(
-            lambda _: bool(self._take(keys=[self._key], args=[self._token, self._ttl_ms])), otherwise=True
-        )
-
-    def renew(self) -> bool:
-        """Extend the lock's time; return False if it was no longer ours. While Redis is lost it counts as ours."""
-        return self._connection.ask(
-            lambda _: bool(self._renew(keys=[self._key], args=[self._token, self._ttl_ms])), otherwise=True
-        )
+        self._lock = lock
 
     def release(self) -> None:
         """Release it, unless it has expired and belongs to another process."""
-        self._connection.ask(
-            lambda _: bool(self._release(keys=[self._key], args=[self._token])), otherwise=False
-        )
+        self._connection.ask(self._release, otherwise=None)
 
-    def __enter__(self) -> Self:
-        """Return the lock, which is held."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Release it."""
-        self.release()
+    def _release(self, _: "redis.Redis") -> None:
+        with suppress(LockError):  # it has expired, or was granted while Redis was lost
+            self._lock.release()
 
 
 class RedisLocks:
@@ -123,10 +91,21 @@ class RedisLocks:
         """Use a connection."""
         self._connection = connection
 
-    def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
-        """Return the dataset's lock; None while another process holds it."""
-        lock = Lock(self._connection, f"odf:lock:{dataset}", ttl_ms=ttl_ms)
-        return lock if lock.take() else None
+    def acquire(self, dataset: DatasetId, ttl_ms: int) -> RedisLock | None:
+        """Return the dataset's lock, also while Redis is lost; None while another process holds it."""
+        key = f"odf:lock:{dataset}"
+        lock = self._connection.client.lock(key, timeout=ttl_ms / 1000, thread_local=False)
+
+        def take(client: "redis.Redis") -> bool:
+            if lock.acquire(blocking=False):
+                return True
+            # A lock with no expiry, or with more than the TTL, is not one of ours: make it expire.
+            left = client.pttl(key)
+            if left < 0 or left > ttl_ms:
+                client.pexpire(key, ttl_ms)
+            return False
+
+        return RedisLock(self._connection, lock) if self._connection.ask(take, otherwise=True) else None
 
 
 class RedisStateCache:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.kafka.admin import KafkaTopics
@@ -16,26 +15,10 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import Bus, Topics
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
+from odf_common.ports.locks import Lock, Locks
 from odf_common.ports.store import BlobStore, Catalog, RefStore
 from odf_common.service.settings import ENGINE, Settings
 from odf_common.service.topic_claim import claim_topics
-
-
-class Lock(Protocol):
-    """A held lock. It only avoids wasted work: correctness rests on the head's compare-and-set."""
-
-    def renew(self) -> bool:
-        """Extend the lock's time; return False if it was no longer ours."""
-
-    def release(self) -> None:
-        """Release it, unless it has expired and belongs to another process."""
-
-
-class Locks(Protocol):
-    """One lock per dataset."""
-
-    def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
-        """Return the dataset's lock; None while another process holds it."""
 
 
 class SystemClock:
@@ -75,10 +58,6 @@ class FreeLocks:
 
 
 class _FreeLock:
-    def renew(self) -> bool:
-        """Return True."""
-        return True
-
     def release(self) -> None:
         """Do nothing."""
 

@@ -45,12 +45,11 @@ def test_a_lock_is_held_by_one_until_it_is_released(locks: RedisLocks | MemoryLo
     assert first is not None
     assert locks.acquire(DATASET, 5000) is None
     assert locks.acquire(DatasetId.of_key(bytes(31) + b"1"), 5000) is not None
-    assert first.renew()
     first.release()
     assert locks.acquire(DATASET, 5000) is not None
 
 
-def test_a_lock_that_ran_out_is_neither_renewed_nor_released_from_its_next_holder(
+def test_a_lock_that_ran_out_is_not_released_from_its_next_holder(
     locks: RedisLocks | MemoryLocks,
 ) -> None:
     old = locks.acquire(DATASET, 30)
@@ -58,9 +57,8 @@ def test_a_lock_that_ran_out_is_neither_renewed_nor_released_from_its_next_holde
     time.sleep(0.06)
     new = locks.acquire(DATASET, 5000)
     assert new is not None
-    assert not old.renew()
     old.release()
-    assert new.renew()
+    assert locks.acquire(DATASET, 5000) is None
 
 
 def test_with_redis_lost_locks_are_given_and_nothing_is_known(server: Server) -> None:
@@ -74,7 +72,6 @@ def test_with_redis_lost_locks_are_given_and_nothing_is_known(server: Server) ->
     assert cache.get(DATASET) is None
     cache.put(DATASET, b"other")
     assert held is not None
-    assert held.renew()
     held.release()
     assert locks.acquire(DATASET, 5000) is not None
 

@@ -4,26 +4,12 @@ import hashlib
 import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 PREFIX: Final = "odf.push"
 MAX_LENGTH: Final = 249  # Kafka's limit for the name of a topic
 DIGEST: Final = 8  # hex digits that distinguish topics whose names would collide
 _OTHER: Final = re.compile(r"[^a-z0-9._-]")
-
-
-class PushTopics(Protocol):
-    """The part of the port `Topics` that sources need."""
-
-    @property
-    def prefix(self) -> str:
-        """Return the prefix of this node's topics."""
-
-    def create_push_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic with unlimited retention, unless it exists."""
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic, if it exists."""
 
 
 def topic_name(alias: str, source: str, taken: Collection[str], *, prefix: str = "") -> str:

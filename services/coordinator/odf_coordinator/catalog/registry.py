@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
 from odf_common.chain.dependency_order import in_order
 from odf_common.chain.state import ChainState
+from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import NotFound, OdfError, nearest
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, split_ref
@@ -19,25 +19,6 @@ from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind,
 from odf_coordinator.catalog.problems import Problems, remedy_of
 
 log = structlog.get_logger(__name__)
-
-
-class States(Protocol):
-    """Folded chains."""
-
-    def at(self, dataset: DatasetId, head: Multihash) -> ChainState:
-        """Return the state at a block that is, or is to be, the head."""
-
-    def state_at(self, dataset: DatasetId, block: Multihash) -> ChainState:
-        """Return the state at a block that is not the head."""
-
-    def current(self, dataset: DatasetId) -> ChainState | None:
-        """Return the state at the head."""
-
-    def remember(self, state: ChainState) -> None:
-        """Cache the state of a new head."""
-
-    def forget(self, dataset: DatasetId) -> None:
-        """Drop the states of a deleted dataset."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -111,7 +92,7 @@ class Datasets:
     """Looks up datasets; those for which `has_key` is False are copies."""
 
     catalog: Catalog
-    states: States
+    states: ChainStates
     blobs: BlobStore
     refs: RefReader
     has_key: Callable[[DatasetId], bool] = lambda _: True

@@ -12,6 +12,7 @@ import structlog
 
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
+from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import ChainRuleViolated, InvalidInput, Unavailable
 from odf_common.errors import HeadMoved as HeadMovedError
 from odf_common.hashing.multihash import Multihash
@@ -19,11 +20,11 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent, Seed
 from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.locks import Locks
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore
 from odf_coordinator.catalog.ownership import NotOwned
 from odf_coordinator.catalog.problems import Problems, remedy_of
-from odf_coordinator.catalog.registry import States
-from odf_coordinator.commit.dataset_locks import DatasetLocks, Locks
+from odf_coordinator.commit.dataset_locks import DatasetLocks
 from odf_coordinator.commit.duplicates import is_duplicate
 from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
 from odf_coordinator.storage.object_checks import require_checkpoint, require_objects
@@ -44,7 +45,7 @@ class Committer:
         *,
         blobs: BlobStore,
         refs: RefStore,
-        states: States,
+        states: ChainStates,
         locks: Locks,
         require_owned: RequireOwned,
         block_version: int = 3,

@@ -10,28 +10,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
+from odf_common.ports.locks import Lock, Locks
 
 LOCAL_SECONDS: Final = 5.0  # wait for another operation of this process on the same dataset
 SHARED_SECONDS: Final = 2.0  # wait for another process
 POLL_SECONDS: Final = 0.02
-
-
-class Lock(Protocol):
-    """A lock that is held."""
-
-    def release(self) -> None:
-        """Release it."""
-
-
-class Locks(Protocol):
-    """One lock per dataset, shared by all instances."""
-
-    def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
-        """Return the dataset's lock; None while another instance holds it."""
 
 
 @dataclass(eq=False, kw_only=True)

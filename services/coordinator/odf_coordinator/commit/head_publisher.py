@@ -7,15 +7,15 @@ not be sent. None is lost for good, since all heads are announced at startup.
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from odf_common.chain.state import ChainState
-from odf_common.codec.bus import Envelope, envelope
+from odf_common.codec.bus import envelope
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.ports.bus import NOTIFICATIONS
+from odf_common.ports.bus import NOTIFICATIONS, Bus
 from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import EngineProgress
 from odf_common.ports.store import Catalog
@@ -28,20 +28,10 @@ IDLE_SECONDS: Final = 0.5
 BACKOFF: Final = Backoff(first=0.05, most=0.5)
 
 
-class Sender(Protocol):
-    """The part of the port `Bus` needed here."""
-
-    def send(self, topic: str, envelope: Envelope) -> None:
-        """Queue a message under its dataset's key."""
-
-    def flush(self, timeout: float = 10.0) -> None:
-        """Return when all messages of this thread are durable; raises `Unavailable` if one is not."""
-
-
 class Publisher:
     """Sends `Committed` notifications from one background thread."""
 
-    def __init__(self, *, bus: Sender, catalog: Catalog) -> None:
+    def __init__(self, *, bus: Bus, catalog: Catalog) -> None:
         """Use this bus; names come from the catalog."""
         self._bus = bus
         self._catalog = catalog

@@ -18,9 +18,10 @@ import structlog
 from odf_common.errors import AlreadyExists, OdfError
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import Topics
 from odf_common.ports.store import Catalog, CatalogEntry, Claim, RefStore
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.push_topics import PushTopics, topics_for
+from odf_coordinator.catalog.push_topics import topics_for
 from odf_coordinator.catalog.registry import Datasets, DatasetUnknown
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.dataset_locks import DatasetBusy
@@ -40,7 +41,7 @@ class Claims:
     datasets: Datasets
     refs: RefStore
     committer: Committer
-    topics: PushTopics
+    topics: Topics
     publisher: Publisher
     keys: KeyStore
     wait_seconds: float = WAIT_SECONDS

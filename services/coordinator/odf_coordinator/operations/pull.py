@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -50,13 +50,6 @@ class Pulled:
     rejects: Rejects = NO_REJECTS  # rejected messages that await a decision
 
 
-class Ingest(Protocol):
-    """The service that reads sources."""
-
-    def drain(self, dataset: DatasetId) -> Iterator[int]:
-        """Iterate until all messages now in the dataset's sources are committed; yield the number still waiting."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Puller:
     """Pulls datasets."""
@@ -64,7 +57,8 @@ class Puller:
     datasets: Datasets
     scheduler: Scheduler
     editor: DatasetEditor
-    ingest: Ingest
+    drain: Callable[[DatasetId], Iterator[int]]
+    """Commits all messages that are now in a dataset's sources; yields the number still waiting."""
     keys: KeyStore
     rollback: DerivativeRollback
     rebuilder: DataRebuilder
@@ -165,7 +159,7 @@ class Puller:
             raise Refused(reason="PollingNotSupported", text=NOT_POLLED.format(known.alias))
         elif known.state.push_sources:
             self.editor.creator.create_missing_topics(known)
-            for waiting in self.ingest.drain(known.id):
+            for waiting in self.drain(known.id):
                 if waiting:
                     yield Pulled(alias=known.alias, state="waiting", head=known.state.head)
         return is_rebuilt

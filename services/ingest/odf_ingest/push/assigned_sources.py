@@ -41,7 +41,7 @@ BUSY: Final = 0.5  # seconds until a dataset with batches in flight is inspected
 PartitionOf = Callable[[DatasetId], int]
 
 
-class Reading(Protocol):
+class SourceReader(Protocol):
     """The part of the reader needed here."""
 
     def open(self, sources: Sequence[PushSource]) -> None:
@@ -69,7 +69,7 @@ class AssignedSources:
     def __init__(  # noqa: PLR0913 - all by name
         self,
         *,
-        reading: Reading,
+        reading: SourceReader,
         queues: CommitQueues,
         catalog: Catalog,
         topics: Topics,
