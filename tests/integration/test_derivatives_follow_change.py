@@ -111,7 +111,7 @@ def test_windows_that_are_open_go_on_under_a_new_query(story: Story) -> None:
 
     longer = query("open.a", counted.format(more="", name="a", size="1 hour"))
     said = story.node.fails("commit open.w -", stdin=json.dumps(longer).encode())
-    assert "cannot be carried over" in said
+    assert "cannot be migrated" in said
     assert story.summary("open.w")["head"] == head, "nothing is committed"
     wider = query("open.a", counted.format(more=", sum(id) AS total", name="x", size="10 minutes"), alias="x")
     story.node.run("commit open.w -", stdin=json.dumps(wider).encode())

@@ -177,9 +177,9 @@ def test_what_cannot_be_migrated_changes_nothing(evolving: Evolving) -> None:
     node = evolving.node
     before = node.find("cities.copy").state
     objects = {kind: set(node.blobs.names(before.dataset_id, kind)) for kind in ObjectKind}
-    evolving.engine.failures = [InvalidQuery(text="its windows cannot be carried over")]
+    evolving.engine.failures = [InvalidQuery(text="its windows cannot be migrated")]
 
-    with pytest.raises(InvalidQuery, match="its windows cannot be carried over"):
+    with pytest.raises(InvalidQuery, match="its windows cannot be migrated"):
         node.editor.commit_event(
             "cities.copy", evolving.query("SELECT event_time, city, population FROM cities")
         )

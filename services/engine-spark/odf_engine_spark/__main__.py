@@ -1,4 +1,4 @@
-"""Run the engine: `python -m odf_engine_spark`; with `--worker` as one of two, see `spare`."""
+"""Run the engine: `python -m odf_engine_spark`; with `--worker` as one of two processes, see `server.standby`."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ WORKER = "--worker"
 
 
 def keeps_spare() -> bool:
-    """Tell whether this process is to keep two engines; faulty settings are the service's to report."""
+    """Return whether this process keeps two engines; invalid settings are reported by the service."""
     try:
         return load().engine_spare and WORKER not in sys.argv
     except OdfError:
@@ -22,8 +22,8 @@ def keeps_spare() -> bool:
 
 
 def keep() -> int:
-    """Keep an engine and its spare until told to end."""
-    from odf_engine_spark.server.standby import Worker, keep  # noqa: PLC0415 - who keeps workers needs no Spark
+    """Keep an engine and its standby until SIGTERM or SIGINT."""
+    from odf_engine_spark.server.standby import Worker, keep  # noqa: PLC0415 - the keeper does not load Spark
 
     logging.configure(load().log_level, service="engine-spark")
     stop = threading.Event()
@@ -34,7 +34,7 @@ def keep() -> int:
 
 
 def serve() -> None:
-    """Serve until told to end; a worker waits for its turn."""
+    """Serve until stopped; a worker waits for its turn first."""
     from odf_common.service.run import run_service  # noqa: PLC0415 - as above
     from odf_engine_spark.server.service import build, build_worker  # noqa: PLC0415 - as above
 

@@ -34,5 +34,5 @@ def test_a_watermark_beyond_all_times_in_a_checkpoint_is_refused(derive: Make) -
     metadata = {**(table.schema.metadata or {}), b"watermark": b"1" + b"0" * 30}
     with pa.ipc.new_stream(hourly.checkpoint, table.schema.with_metadata(metadata)) as stream:
         stream.write_table(table.replace_schema_metadata(metadata))
-    with pytest.raises(InvalidInput, match="beyond all times"):
+    with pytest.raises(InvalidInput, match="out of range"):
         hourly.pull(2)

@@ -56,7 +56,7 @@ def test_a_query_that_can_take_over_what_the_old_one_keeps_is_admitted(engine: E
 
 
 def test_one_that_cannot_is_refused_with_the_reason(engine: EngineClient) -> None:
-    with pytest.raises(InvalidQuery, match="cannot be carried over"):
+    with pytest.raises(InvalidQuery, match="cannot be migrated"):
         checked(engine, sql(COUNTED), Past(transform=sql(LATE)))
 
 

@@ -158,7 +158,7 @@ def test_what_min_and_max_keep_is_not_looked_at_until_something_is_taken_back() 
     assert plain(out) == [(FROM, "k", 39), (TO, "k", 50)]
     out, state = step(changes(types, [(A, "k", 50), (R, "k", 50), (R, "k", 50)]), state)
     assert plain(out) == [(FROM, "k", 39), (TO, "k", 50), (FROM, "k", 50), (TO, "k", 39)]
-    with pytest.raises(ValueError, match="contradicts itself"):
+    with pytest.raises(ValueError, match="is inconsistent"):
         step(changes(types, [(R, "k", 39)]), unordered)
 
 
@@ -168,7 +168,7 @@ def test_types_that_do_not_fit_are_refused() -> None:
         (pa.struct([("a", BIGINT)]), Aggregate("avg", DOUBLE)),
         (pa.decimal128(5, 2), Aggregate("sum", pa.decimal128(15, 3))),
     ):
-        with pytest.raises(InvalidQuery, match="here"):
+        with pytest.raises(InvalidQuery, match="is not supported|cannot be aggregated"):
             grouped(changes([type_], []), None, keys=0, aggregates=[aggregate])
 
 

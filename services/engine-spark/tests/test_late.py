@@ -43,8 +43,8 @@ def test_corrections_of_rows_without_their_key_are_retractions_and_appends(deriv
     ("query", "says"),
     [
         ("SELECT /*+ LATE('2 days') */ time_hour AS event_time FROM flights", "for GROUP BY window"),
-        (LATE_HINT.replace("2 hours", "soon"), "takes one interval"),
-        (LATE_HINT.replace("2 hours", "1 month"), "takes one interval"),
+        (LATE_HINT.replace("2 hours", "soon"), "takes a single interval"),
+        (LATE_HINT.replace("2 hours", "1 month"), "takes a single interval"),
         (
             "SELECT /*+ LATE('2 days') */ max(time_hour) AS event_time FROM flights GROUP BY origin",
             "for GROUP BY window",

@@ -148,20 +148,20 @@ def test_an_input_may_get_another_name(derive: Make, engine: EngineClient, tmp_p
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        (LATE, COUNTED, "has not kept"),
-        (EARLY.format("flights"), EARLY.format("flights").replace("time_hour", "time_hour - INTERVAL 1 HOUR"), "event times would lie"),
+        (LATE, COUNTED, "did not keep"),
+        (EARLY.format("flights"), EARLY.format("flights").replace("time_hour", "time_hour - INTERVAL 1 HOUR"), "event times would be before"),
         (COUNTED, LATE, "records wait in windows"),
-        (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "2 hours"), "stay as they are"),
-        (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "7 minutes"), "stay as they are"),
-        (OVER_JOIN.format(""), OVER_JOIN.format(", '30 minutes'").replace("30 minutes", "1 hour", 1), "stay as they are"),
-        (COUNTED, COUNTED.replace("SELECT", "SELECT /*+ LATE('1 day') */"), "late ones may correct"),
-        (TOTALS.format("flights"), TOTALS.format("flights").replace("sum(flight)", "sum(flight + 1)"), "only unchanged"),
-        (TOTALS.format("flights"), TOTALS.format("flights").replace("AS n", "AS n, 1 AS x"), "taken back"),
-        (TOTALS.format("flights"), LATE, "only unchanged"),
-        (JOINED.format("LEFT", 60), JOINED.format("LEFT", 30), "stay as they are"),
-        (JOINED.format("LEFT SEMI", 60), JOINED.format("INNER", 60), "stay as they are"),
-        (JOINED.format("LEFT", 60), JOINED.format("LEFT", 60) + " AND b.flight > 1", "stay as they are"),
-        (COUNTED.replace("start", "end"), COUNTED, "before what was said to be complete"),
+        (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "2 hours"), "have to stay the same"),
+        (HOURLY.format("", "flights", "1 hour"), HOURLY.format("", "flights", "7 minutes"), "have to stay the same"),
+        (OVER_JOIN.format(""), OVER_JOIN.format(", '30 minutes'").replace("30 minutes", "1 hour", 1), "have to stay the same"),
+        (COUNTED, COUNTED.replace("SELECT", "SELECT /*+ LATE('1 day') */"), "the old query has dropped"),
+        (TOTALS.format("flights"), TOTALS.format("flights").replace("sum(flight)", "sum(flight + 1)"), "cannot be changed"),
+        (TOTALS.format("flights"), TOTALS.format("flights").replace("AS n", "AS n, 1 AS x"), "may be retracted"),
+        (TOTALS.format("flights"), LATE, "cannot be changed"),
+        (JOINED.format("LEFT", 60), JOINED.format("LEFT", 30), "have to stay the same"),
+        (JOINED.format("LEFT SEMI", 60), JOINED.format("INNER", 60), "have to stay the same"),
+        (JOINED.format("LEFT", 60), JOINED.format("LEFT", 60) + " AND b.flight > 1", "have to stay the same"),
+        (COUNTED.replace("start", "end"), COUNTED, "before the output's watermark"),
     ],
 )  # fmt: skip
 def test_what_cannot_go_on_is_refused_with_the_reason(
@@ -169,6 +169,6 @@ def test_what_cannot_go_on_is_refused_with_the_reason(
 ) -> None:
     before = derive(sql(old), flights=[Block(rows=[flight(5, 70.0)], watermark=4)])
     before.pull()
-    with pytest.raises(InvalidQuery, match=f"{why}.*make a new dataset"):
+    with pytest.raises(InvalidQuery, match=f"{why}.*create a new dataset"):
         migrated(engine, version(sql(old)), version(sql(new)), before.checkpoint, tmp_path)
     assert not (tmp_path / "migrated").exists()

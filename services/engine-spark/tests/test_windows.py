@@ -90,7 +90,7 @@ def test_event_times_that_are_shifted_shift_the_watermark(derive: Make) -> None:
 
 def test_event_times_that_do_not_follow_from_the_inputs_are_refused(derive: Make) -> None:
     query = COUNTS.replace("window.start AS", "timestamp_millis(unix_millis(window.start) - 86400000) AS")
-    with pytest.raises(InvalidQuery, match=r"take window\.start"):
+    with pytest.raises(InvalidQuery, match=r"use window\.start"):
         derive(sql(query), flights=[Block(rows=[flight(1)])]).pull()
 
 

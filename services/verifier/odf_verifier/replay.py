@@ -84,7 +84,7 @@ class Replay:
         try:
             response = self._replaying.run(stored, alias=self._target.name, scratch=scratch)
         except EngineNotAvailable as error:
-            return problem(Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed here: {error}")
+            return problem(Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}")
         except InvalidQuery as error:
             return problem(Damage.REPLAY_REFUSED, str(error))
         except (NotFound, InputMismatch, ChainBroken) as error:

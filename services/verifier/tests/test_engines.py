@@ -48,7 +48,7 @@ class Transforms:
         assert stored.state.transform is not None
         version = stored.state.transform.transform.version
         if version != HERE:
-            raise EngineNotAvailable(text=f"the transform is for {version}, the engine here is {HERE}")
+            raise EngineNotAvailable(text=f"the transform requires {version}, but this engine is {HERE}")
         return self.gives
 
 
@@ -73,7 +73,9 @@ def test_what_cannot_be_replayed_is_said_once_and_the_rest_is_replayed() -> None
     ]
     problem = steps[0][1]
     assert problem is not None
-    assert problem.text == "cannot be replayed here: the transform is for old, the engine here is here"
+    assert (
+        problem.text == "cannot be replayed on this node: the transform requires old, but this engine is here"
+    )
 
 
 def test_what_gives_something_else_is_found_behind_it() -> None:

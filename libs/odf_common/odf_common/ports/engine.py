@@ -167,7 +167,7 @@ class Engine(Protocol):
     def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
         """Write the checkpoint from which the new version goes on, and the records that bring the output to it.
 
-        Mostly there are none. `InvalidQuery` when the old version's state cannot be carried over.
+        Mostly there are none. `InvalidQuery` when the old version's state cannot be migrated.
         """
 
     def tables_of(self, sql: str) -> Strings:

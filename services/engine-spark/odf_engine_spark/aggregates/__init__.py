@@ -1,1 +1,1 @@
-"""Aggregate functions as accumulators with Spark's semantics, which can also take values back."""
+"""Aggregate functions as accumulators with Spark's semantics; some can also retract values."""

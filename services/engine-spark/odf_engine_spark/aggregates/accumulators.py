@@ -1,8 +1,8 @@
-"""What aggregates fold values into, one by one, with Spark's semantics (ANSI): nulls never come here.
+"""What aggregates fold values into, one by one, with Spark's semantics (ANSI); callers skip nulls.
 
-Accumulators that only add have Spark's bits, floats rounded after each value. Those that also take back are exact:
-after a retraction a total is that of the values which are left, correctly rounded, and a minimum is one of them.
-A state comes back from storage that anyone may have written: `load…` raises `ValueError` for what contradicts itself.
+Accumulators that only add give Spark's bits, with floats rounded after each value. Those that also retract are exact:
+after a retraction a total is the correctly rounded total of the remaining values, and a minimum is one of them. A state
+is read from storage that other programs can write to: `load…` raises `ValueError` if it is inconsistent.
 """
 
 import math
@@ -20,28 +20,28 @@ _EXACT: Final = 320  # bytes: more than the sum of 2**63 doubles needs
 
 
 class Accumulator(Protocol[V_contra]):
-    """Folds values in the order in which they come."""
+    """Folds values in the order of arrival."""
 
     def add(self, value: V_contra) -> None:
         """Fold a value in; raises `InvalidQuery` on overflow."""
 
     def value(self) -> Plain:
-        """Return the aggregate of what was folded in."""
+        """Return the aggregate of the values so far."""
 
     def state(self) -> tuple[object, ...]:
-        """Return everything needed to go on."""
+        """Return everything needed to continue."""
 
 
 class Retractable(Accumulator[V_contra], Protocol[V_contra]):
-    """An accumulator that takes values back; one that was never added does nothing where that can be seen."""
+    """An accumulator that can also remove values; removing an unknown value does nothing if that is detectable."""
 
     def take(self, value: V_contra) -> None:
-        """Fold a value out."""
+        """Remove a value."""
 
 
 @dataclass(slots=True)
 class Count:
-    """How many values there are."""
+    """The number of values."""
 
     count: int = 0
 
@@ -64,11 +64,11 @@ class Count:
 
 @dataclass(slots=True)
 class Whole:
-    """The exact total of whole numbers, or of decimals without their point; null without values."""
+    """The exact total of integers, or of unscaled decimals; null without values."""
 
-    finish: Callable[[int, int], int]  # of total and count
+    finish: Callable[[int, int], int]  # from total and count to the result
     limit: int  # the total is less, and not less than -limit
-    name: str  # of the type that overflows
+    name: str  # of the type, for the error on overflow
     count: int = 0
     total: int = 0
 
@@ -98,7 +98,7 @@ class Whole:
 
 @dataclass(slots=True)
 class Folded:
-    """The total of doubles, rounded after each; null without values."""
+    """The total of doubles, rounded after each addition; null without values."""
 
     finish: Callable[[float, int], float]
     count: int = 0
@@ -120,11 +120,11 @@ class Folded:
 
 @dataclass(slots=True)
 class Exact:
-    """The total of doubles, as `Folded` until something is taken back, then the exact one, correctly rounded."""
+    """The total of doubles: as `Folded` until the first removal, from then on exact and correctly rounded."""
 
     finish: Callable[[float, int], float]
     folded: Folded = field(init=False)
-    exact: int = 0  # of the finite ones, in units of 2**-1074
+    exact: int = 0  # the total of the finite values, in units of 2**-1074
     nans: int = 0
     infinities: int = 0
     negative_infinities: int = 0
@@ -174,13 +174,13 @@ class Exact:
 
     def state(self) -> tuple[object, ...]:
         specials = (self.nans, self.infinities, self.negative_infinities)
-        # What was folded counts no more once it is not shown.
+        # Once the exact total is shown, the rounded one is not needed: write 0, so that equal states are equal bytes.
         total = 0.0 if self.is_exact else self.folded.total
         return (self.folded.count, total, _packed(self.exact), *specials, int(self.is_exact))
 
 
 def load_exact(finish: Callable[[float, int], float], *state: object) -> Exact:
-    """Return what `Exact.state` gave, empty without a state."""
+    """Return the inverse of `Exact.state`, an empty accumulator without a state."""
     made = Exact(finish)
     if state:
         count, total, exact, *specials, is_exact = state
@@ -195,9 +195,9 @@ def load_exact(finish: Callable[[float, int], float], *state: object) -> Exact:
 
 
 def overflow(name: str) -> InvalidQuery:
-    """Return the refusal of a total that does not fit."""
+    """Return the error for a total that does not fit its type."""
     return InvalidQuery(
-        text=f"[ARITHMETIC_OVERFLOW] a total goes beyond {name}: CAST the argument to a wider type"
+        text=f"[ARITHMETIC_OVERFLOW] a total exceeds {name}: CAST the argument to a wider type"
     )
 
 
@@ -205,12 +205,12 @@ def _finished(finish: Callable[[float, int], float], total: float, count: int) -
     if not count:
         return None
     value = finish(total, count)
-    # One NaN for all: values are compared by what they are.
+    # NaNs differ in their bits, and values are compared by them: use one.
     return math.nan if math.isnan(value) else value
 
 
 def _packed(exact: int) -> bytes:
-    """Return a whole number as its trailing zero bits, two bytes, and the rest; nothing for 0."""
+    """Return an integer as the number of its trailing zero bits (two bytes) and the rest; empty for 0."""
     if not exact:
         return b""
     zeros = (exact & -exact).bit_length() - 1
@@ -232,6 +232,6 @@ def _ints(values: Sequence[object]) -> list[int]:
 
 
 def check(holds: bool) -> None:  # noqa: FBT001 — the only thing to say
-    """Return if what a state says holds."""
+    """Raise `ValueError` unless a claim about a state holds."""
     if not holds:
-        raise ValueError("the state of an aggregate contradicts itself")
+        raise ValueError("the state of an aggregate is inconsistent")

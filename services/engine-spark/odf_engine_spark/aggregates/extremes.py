@@ -1,4 +1,4 @@
-"""The least and the greatest of values, which are added one by one, and taken back (see `accumulators`)."""
+"""Minimum and maximum, of values that are only added (`Extreme`) or also removed (`Values`)."""
 
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
@@ -9,13 +9,13 @@ from odf_engine_spark.aggregates.accumulators import check
 from odf_engine_spark.values.python_values import Plain
 from odf_engine_spark.values.sorted_runs import Run
 
-_NOTES: Final = 16  # more of them than twice the values, and this many, are counted
-_FEW: Final = 32  # new values are put in their places one by one if the others are as many times more
+_NOTES: Final = 16  # notes are counted when there are more than this plus twice the values
+_FEW: Final = 32  # new values are inserted one by one if there are that many times as many sorted ones
 
 
 @dataclass(slots=True)
 class Extreme:
-    """The least value, or the greatest; of equal ones the first."""
+    """The minimum or maximum; of equal values the first."""
 
     is_better: Callable[[Plain, Plain], bool]
     best: Plain = None
@@ -33,20 +33,20 @@ class Extreme:
 
 @dataclass(slots=True)
 class Values:
-    """The least value, or the greatest, with every other one, so that any may be taken back.
+    """The minimum or maximum, together with all other values, so that any of them can be removed.
 
-    What was added is only noted, as long as nothing is taken back: so the cost of a request is that of its records.
-    When notes come to outnumber the values they are counted; when that is depends on the values' sequence alone.
+    As long as nothing is removed, added values are only noted: so a request costs time for its own records only. Notes
+    are counted when they outnumber the values; when that happens depends on the sequence of values alone.
     """
 
     is_max: bool
     best: Plain = None
-    values: Run = field(default_factory=Run)  # ascending, each once
-    times: Run = field(default_factory=Run)  # how often each is there
-    notes: Run = field(default_factory=Run)  # added since those were counted
-    counts: dict[Plain, int] | None = None  # instead of `values` and `times`, once they were looked at
-    ordered: list[Plain] = field(default_factory=list)  # ascending; some may be gone
-    new: list[Plain] = field(default_factory=list)  # not among the ordered yet
+    values: Run = field(default_factory=Run)  # distinct, ascending
+    times: Run = field(default_factory=Run)  # how often each occurs
+    notes: Run = field(default_factory=Run)  # added since the last count
+    counts: dict[Plain, int] | None = None  # replaces `values` and `times` once those were read
+    ordered: list[Plain] = field(default_factory=list)  # ascending; may contain removed values
+    new: list[Plain] = field(default_factory=list)  # not yet in `ordered`
 
     def add(self, value: Plain) -> None:
         if self.best is None or (value > self.best if self.is_max else value < self.best):  # type: ignore[operator]
@@ -66,7 +66,7 @@ class Values:
                 self.best = self._next(counts)
 
     def _counted(self) -> dict[Plain, int]:
-        """Return how often each value is there, and note no more of them."""
+        """Return how often each value occurs, and clear the notes."""
         is_first, counts = self.counts is None, self.counts
         if counts is None:
             self.ordered = list(self.values.plain())
@@ -105,7 +105,7 @@ class Values:
 
 
 def load_values(is_max: bool, *state: object) -> Values:  # noqa: FBT001 - bound by kind
-    """Return what `Values.state` gave, empty without a state."""
+    """Return the inverse of `Values.state`, an empty accumulator without a state."""
     if not state:
         return Values(is_max)
     best, *runs = state

@@ -1,7 +1,7 @@
-"""Which accumulator an aggregate of SQL is, what it reads, and how its state is stored.
+"""The accumulator of each SQL aggregate: what it reads, and how its state is stored.
 
-Types are Spark's: the sum of whole numbers is BIGINT, of floats DOUBLE, of DECIMAL(p, s) one of ten digits more; an
-average is a DOUBLE, of decimals a DECIMAL rounded half up.
+Types are Spark's: the sum of integers is BIGINT, of floats DOUBLE, of DECIMAL(p, s) a decimal with ten more digits; an
+average is a DOUBLE, of decimals a DECIMAL, rounded half up.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,12 +29,12 @@ from odf_engine_spark.values.sorted_runs import read_runs, write_runs
 
 A_co = TypeVar("A_co", covariant=True)
 _DIGITS: Final = 38
-_GUARD: Final = 39  # digits behind the point of a quotient of decimals, before it is rounded to its type
+_GUARD: Final = 39  # decimal places of a quotient of decimals, before it is rounded to its type
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """An aggregate function, `type` being that of its result."""
+    """An aggregate function; `type` is that of its result."""
 
     kind: Literal["count", "sum", "min", "max", "avg"]
     type: pa.DataType
@@ -52,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Fold(Generic[A_co]):
-    """How an aggregate of an argument is computed: `make` gives an accumulator, from a state if it gets one."""
+    """How an aggregate over an argument is computed: `make` creates an accumulator, from a state if it is given one."""
 
     parts: tuple[Part, ...]
     read: Callable[[pa.ChunkedArray], list[Plain]]
@@ -61,7 +61,7 @@ class Fold(Generic[A_co]):
 
 
 def running_fold(aggregate: Aggregate, argument: pa.DataType) -> Fold[Accumulator[Any]]:
-    """Return what computes an aggregate of records that are only added; `InvalidQuery` if nothing does."""
+    """Return the fold of an aggregate over records that are only added; raises `InvalidQuery` if unsupported."""
     if aggregate.kind in ("min", "max"):
         better: Callable[[Any, Any], bool] = lt if aggregate.kind == "min" else gt
         if kind.is_floating(argument):
@@ -78,7 +78,7 @@ def running_fold(aggregate: Aggregate, argument: pa.DataType) -> Fold[Accumulato
 
 
 def changing_fold(aggregate: Aggregate, argument: pa.DataType) -> Fold[Retractable[Any]]:
-    """Return what computes an aggregate of records that come and go; `InvalidQuery` if nothing does."""
+    """Return the fold of an aggregate over records that are also retracted; raises `InvalidQuery` if unsupported."""
     parts: tuple[Part, ...]
     if aggregate.kind in ("min", "max"):
         kept = _list(argument)
@@ -113,7 +113,7 @@ def _exact_fold(aggregate: Aggregate, argument: pa.DataType) -> Fold[Retractable
             held = pa.decimal128(min(argument.precision + 10, _DIGITS), argument.scale)
             return _decimal(held, result, partial(_mean, argument.scale, result))
         case _:
-            raise InvalidQuery(text=f"{aggregate.kind} of {argument} as {result} is not supported here")
+            raise InvalidQuery(text=f"{aggregate.kind} of {argument} as {result} is not supported")
 
 
 def _decimal(
@@ -146,7 +146,7 @@ def _same(total: float, count: int) -> float:
 
 
 def _double_mean(total: float, count: int) -> float:
-    # A quotient may vanish below zero: one zero for all, since values are compared by what they are.
+    # Adding 0.0 turns -0.0 into 0.0: values are compared by their bits.
     return total / count + 0.0
 
 
@@ -154,7 +154,7 @@ _FINISH: Final = {"sum": _same, "avg": _double_mean}
 
 
 def _is_better_float(better: Callable[[Plain, Plain], bool], value: Plain, best: Plain) -> bool:
-    # -1 stands for -0.0: neither zero is less than the other, the first stays.
+    # -1 is the code of -0.0: neither zero is less than the other, so the first one stays.
     return better(value, best) and not (value in (-1, 0) and best in (-1, 0))
 
 

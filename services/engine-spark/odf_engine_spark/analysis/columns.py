@@ -1,4 +1,4 @@
-"""What single columns of a plan mean: which are of time, which are the system's, what is made of them."""
+"""What single columns of a plan mean: which are times, which are system columns, and what is computed from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from odf_engine_spark.spark.tree import Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputColumns:
-    """The columns of an input that mean something to the engine, by name."""
+    """The columns of an input with a meaning to the engine, by name."""
 
     event_time: str
     system: frozenset[str]
@@ -31,12 +31,12 @@ class InputColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOf:
-    """A table as it was at the time in a column of the other side: `FOR SYSTEM_TIME AS OF t.event_time`."""
+    """A table of a temporal join: `FOR SYSTEM_TIME AS OF t.event_time`."""
 
     table: str
     time: str
-    view: str  # by which name Spark knows it
-    key: tuple[str, ...] = ()  # declared; empty when it is what the join compares
+    view: str  # its name in Spark
+    key: tuple[str, ...] = ()  # declared; if empty, the columns that the join compares
 
 
 def output(node: Tree) -> tuple[tuple[str, int], ...]:
@@ -62,10 +62,10 @@ def output(node: Tree) -> tuple[tuple[str, int], ...]:
 
 
 def checked(flow: Flow) -> Flow:
-    """Return the flow; raises `InvalidQuery` if single records are computed with system columns."""
+    """Return the flow; raises `InvalidQuery` if it processes single records and computes with system columns."""
     if flow.misused and not flow.waits:
         raise InvalidQuery(
-            text=f"column {min(flow.misused)} cannot be computed with: a retraction would not repeat the record"
+            text=f"column {min(flow.misused)} cannot be used in computations: a retraction would not repeat the record"
         )
     return flow
 
@@ -76,12 +76,12 @@ def reference(name: str, column: int) -> Tree:
 
 
 def moment_of(known: Time | Frame | None) -> Time | None:
-    """Return when a column's value is over: a window's end, or the time itself."""
+    """Return when a column's value is complete: at a window's end, or at the time itself."""
     return known.end_time if isinstance(known, Frame) else known
 
 
 def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
-    """Return what is known of time when rows are complete with the last of their group."""
+    """Return the known times of rows that are complete with the last row of their group."""
     moment = moment_of(known_of(key, flow.known))
     assert moment is not None
     slack = moment.span.most - moment.span.least
@@ -90,13 +90,13 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
         value = column.children[0] if column.kind == "Alias" else column
         if value.kind == "AggregateExpression" and value.children[0].kind in ("Min", "Max"):
             if value.part("filter"):
-                continue  # null where it lets no row through
+                continue  # null if the filter excludes all rows
             value = value.children[0].children[0]
         found = known_of(value, flow.known)
         if found is None:
             continue
         span = found.end if isinstance(found, Frame) else found.span
-        is_exact = origin_of(value).meaning == origin_of(key).meaning  # one value in the whole group
+        is_exact = origin_of(value).meaning == origin_of(key).meaning  # the same value in the whole group
         span = Span(span.most, span.most) if is_exact else span.widened(most=slack)
         if isinstance(found, Frame):
             known[column.id] = replace(found, end=span, windows=None)
@@ -106,7 +106,7 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
 
 
 def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
-    """Return which key is a session window, and its gap in microseconds."""
+    """Return the position of the key that is a session window, and its gap in microseconds."""
     for at, key in enumerate(keys):
         if key.kind != "AttributeReference":
             continue
@@ -117,7 +117,7 @@ def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
 
 
 def is_of_event_time(session: int, below: Tree, known: Known) -> bool:
-    """Tell whether a session window is made of an input's event time as it is."""
+    """Return whether a session window is computed from an input's unchanged event time."""
     made = next(node for node in below.walk() if node.kind == "Alias" and node.id == session)
     times = [part.children[0] for part in made.walk() if part.kind == "PreciseTimestampConversion"]
     found = [time_of(each, known) for each in times]
@@ -125,14 +125,14 @@ def is_of_event_time(session: int, below: Tree, known: Known) -> bool:
 
 
 def session_edge(value: Tree, session: int) -> int | None:
-    """Return which edge of a session window an expression is: 0 its start, 1 its end, None neither."""
+    """Return which edge of a session window an expression is: 0 for its start, 1 for its end, else None."""
     if value.kind != "GetStructField" or value.children[0].kind != "AttributeReference":
         return None
     return int(value.fields["ordinal"]) if value.children[0].id == session else None
 
 
 def column_of_time(tree: Tree, flow: Flow, name: str) -> int:
-    """Return the column that a table is joined AS OF; raises `InvalidQuery` unless it is one of time."""
+    """Return the column that a temporal join uses as time; raises `InvalidQuery` unless it is a time column."""
     *qualifier, last = (part.strip("`").lower() for part in name.split("."))
     found = {column for known, column in output(tree) if known.lower() == last}
     if qualifier:
@@ -146,22 +146,22 @@ def column_of_time(tree: Tree, flow: Flow, name: str) -> int:
     times = [column for column in found if isinstance(flow.known.get(column), Time)]
     if len(times) != 1:
         raise InvalidQuery(
-            text=f"AS OF {name}: take a column of event time of the other side, with its table's name before it"
+            text=f"AS OF {name}: use an event time column of the other side, qualified with its table's name"
         )
     return times[0]
 
 
 def version_time(tree: Tree, flow: Flow) -> int:
-    """Return the column that says from when a table's row holds; raises `InvalidQuery` unless there is one."""
+    """Return the column with the start of a version's validity; raises `InvalidQuery` unless there is exactly one."""
     times = [column for _, column in output(tree) if isinstance(flow.known.get(column), Time)]
     raw = [column for column in times if flow.known[column].windows == STRICT]
     if len(raw or times) != 1:
-        raise InvalidQuery(text="a table joined AS OF a time has to have one column of event time")
+        raise InvalidQuery(text="a table joined AS OF a time needs exactly one column of event time")
     return (raw or times)[0]
 
 
 def name_in_input(tree: Tree, column: int) -> str | None:
-    """Return the name of an input's column that a plan passes on as it is, None for what it computes."""
+    """Return the input's name of a column that a plan passes on unchanged, None for a computed column."""
     match tree.kind:
         case "LocalRelation":
             return next((name for name, own in output(tree) if own == column), None)
@@ -176,7 +176,7 @@ def name_in_input(tree: Tree, column: int) -> str | None:
 
 
 def named(column: Tree, flow: Flow) -> Flow:
-    """Note what is known of a column that a projection makes."""
+    """Return the flow with what is known of a column that a projection computes."""
     value = column.children[0]
     if value.kind == "CreateNamedStruct":
         frame = made_window(value, flow.known)
@@ -192,7 +192,7 @@ def named(column: Tree, flow: Flow) -> Flow:
 
 
 def _solid(value: Tree, flow: Flow) -> Time | Frame | None:
-    """Return what is known of a value that is never null because of a join."""
+    """Return what is known of a value that no outer join can make null."""
     match value.kind:
         case "Coalesce":
             return _coalesced(value, flow)
@@ -205,7 +205,7 @@ def _solid(value: Tree, flow: Flow) -> Time | Frame | None:
 
 
 def _coalesced(value: Tree, flow: Flow) -> Time | Frame | None:
-    """Return what is known of times one of which is there: from both sides of a FULL join, or one that is solid."""
+    """Return what is known of a COALESCE that is never null: over both sides of a FULL join, or a solid time."""
     both = {**flow.maybe, **flow.known}
     found = [known_of(each, both) for each in value.children]
     has_solid = any(known_of(each, flow.known) is not None for each in value.children)
@@ -213,7 +213,7 @@ def _coalesced(value: Tree, flow: Flow) -> Time | Frame | None:
 
 
 def _greatest(value: Tree, flow: Flow) -> Time | None:
-    """Return what is known of the latest time of a join's sides: it says when the row is complete."""
+    """Return what is known of the latest time of a join's sides: the row is complete with it."""
     spans = [
         found.span
         for side in flow.sides
@@ -226,12 +226,12 @@ def _greatest(value: Tree, flow: Flow) -> Time | None:
 
 
 def using(node: Tree, flow: Flow) -> Flow:
-    """Return the flow, with the system columns noted that a node's expressions compute with."""
+    """Return the flow with the system columns recorded that a node's expressions use."""
     return replace(flow, misused=flow.misused | _used(node, flow.system))
 
 
 def _used(node: Tree, system: Mapping[int, str]) -> frozenset[str]:
-    """Return the system columns that a node's expressions compute with, or give another name."""
+    """Return the system columns that a node's expressions compute with or rename."""
     found: set[str] = set()
     for expression in node.inner():
         if expression.kind == "AttributeReference" or is_kept(expression, system):
@@ -245,7 +245,7 @@ def _used(node: Tree, system: Mapping[int, str]) -> frozenset[str]:
 
 
 def is_kept(column: Tree, system: Mapping[int, str]) -> bool:
-    """Tell whether a column is a system column passed on under its own name."""
+    """Return whether a column is a system column passed on under its own name."""
     if column.kind != "Alias" or column.children[0].kind != "AttributeReference":
         return False
     return system.get(column.children[0].id) == str(column.fields["name"])

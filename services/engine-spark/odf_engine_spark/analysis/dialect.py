@@ -1,7 +1,7 @@
-"""What our SQL has beyond Spark's: tables as of a time of the other side, and how long late records count.
+"""SQL extensions beyond Spark: temporal joins and allowed lateness.
 
-`JOIN prices FOR SYSTEM_TIME AS OF t.event_time AS p` becomes the name of a view before Spark reads the text, padded
-so that positions in messages stay right. `/*+ LATE('2 days') */` is a hint, which Spark passes by.
+`JOIN prices FOR SYSTEM_TIME AS OF t.event_time AS p` is replaced by the name of a view before Spark parses the SQL,
+padded so that positions in error messages stay right. `/*+ LATE('2 days') */` is a hint, which Spark ignores.
 """
 
 import re
@@ -25,7 +25,7 @@ _AS_OF: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _LATE: Final = "LATE"
-_CLOSED: Final = {")": "(", "END": "CASE"}  # by what closes it
+_CLOSED: Final = {")": "(", "END": "CASE"}  # by the closing token
 _DEEPEST: Final = {"(": 1000, "CASE": 8}
 _TOKEN: Final = re.compile(
     r"(?P<line>--(?:\\\n|[^\r\n])*)|(?P<comment>/\*(?!\+).*?\*/)|`[^`]*`|(?P<raw>[rR](?:'[^']*'|\"[^\"]*\"))|(?P<word>[A-Za-z_]\w*)|"
@@ -38,14 +38,14 @@ _FIXED: Final = re.compile(r"\s*(?:[+-]?\d|epoch\s*$)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """SQL that Spark reads, and the tables as of a time in it by the names that they have there."""
+    """SQL for Spark's parser, and the tables of its temporal joins by their view names."""
 
     sql: str
     tables: Mapping[str, AsOf]
 
 
 def read_text(sql: str, temporal: Sequence[TemporalTable]) -> Text:
-    """Return a query in Spark's own SQL. `temporal` declares primary keys of tables."""
+    """Return a query with our extensions replaced. `temporal` declares primary keys of tables."""
     keys = {table.name.lower(): tuple(table.primary_key) for table in temporal}
     tables: dict[str, AsOf] = {}
 
@@ -55,8 +55,8 @@ def read_text(sql: str, temporal: Sequence[TemporalTable]) -> Text:
             return found[0]
         if found["more"]:
             raise InvalidQuery(
-                text=f"FOR SYSTEM_TIME AS OF {time}{found['more'].strip()}…: take a column of the other side of the "
-                "JOIN; compute it in a step before"
+                text=f"FOR SYSTEM_TIME AS OF {time}{found['more'].strip()}…: use a column of the other side of the "
+                "JOIN; compute it in an earlier step"
             )
         bare = table.strip("`")
         name = f"{bare}@{time.replace('`', '')}"
@@ -69,28 +69,28 @@ def read_text(sql: str, temporal: Sequence[TemporalTable]) -> Text:
 
 
 def check_depth(sql: str) -> None:
-    """Return if a query may be read in good time; raises `InvalidQuery` for what stands too deeply inside of others.
+    """Raise `InvalidQuery` if expressions are nested so deeply that parsing would take too long.
 
-    Spark's parser takes a minute for some thousands of brackets, and its JSON doubles with each CASE inside of a CASE.
+    Spark's parser takes a minute for thousands of parentheses, and its JSON doubles with each CASE inside a CASE.
     """
     deep, before = dict.fromkeys(_DEEPEST, 0), ""
     for found in _TOKEN.finditer(sql):
         word = found[0].upper()
-        if before == ".":  # a column
+        if before == ".":  # a column's name
             pass
         elif word in _CLOSED:
             deep[_CLOSED[word]] = max(deep[_CLOSED[word]] - 1, 0)
         elif word in deep:
             deep[word] += 1
             if deep[word] > _DEEPEST[word]:
-                raise InvalidQuery(text=f"{TOO_DEEP}: more than {_DEEPEST[word]} {word} inside of each other")
+                raise InvalidQuery(text=f"{TOO_DEEP}: more than {_DEEPEST[word]} nested {word}")
         before = word
 
 
 def check_moments(sql: str) -> None:
-    """Return if all moments written in a query are fixed; raises `InvalidQuery` for such as `TIMESTAMP 'now'`.
+    """Raise `InvalidQuery` for typed literals without a fixed value, such as `TIMESTAMP 'now'`.
 
-    Spark's parser puts the present time in their place, which a plan does not show any more.
+    Spark's parser replaces them by the current time, and the plan no longer shows that.
     """
     before = ""
     for found in _TOKEN.finditer(sql):
@@ -99,7 +99,7 @@ def check_moments(sql: str) -> None:
                 continue
             case "comment":
                 if found[0].count("/*") > 1:
-                    raise InvalidQuery(text="a comment stands inside of a comment: take one of them away")
+                    raise InvalidQuery(text="comments cannot be nested: remove the inner one")
             case "word":
                 before = found[0].upper()
             case "raw" | "text" if before in _TIMES:
@@ -109,32 +109,34 @@ def check_moments(sql: str) -> None:
 
 
 def check_windows(tree: Tree) -> None:
-    """Return if no window of a query as written begins later than the one before it ends: Spark tells it badly."""
+    """Raise `InvalidQuery` if windows leave gaps; Spark's own message for that does not help."""
     for node in tree.walk():
         if node.kind == "UnresolvedFunction" and str(node.fields["nameParts"]).lower() == "[window]":
             given = [str(each.fields["value"]) for each in node.children[1:3] if each.kind == "Literal"]
             lengths = [length for each in given if (length := interval_of(each)) is not None]
             if len(lengths) == 2 and lengths[1] > lengths[0]:
                 raise InvalidQuery(
-                    text=f"window(…, '{given[0]}', '{given[1]}') leaves gaps: it slides by more than its length"
+                    text=f"window(…, '{given[0]}', '{given[1]}') leaves gaps: its slide is longer than its length"
                 )
 
 
 def check_moment(text: str) -> None:
-    """Return if a text that becomes a moment is a fixed one."""
+    """Raise `InvalidQuery` unless a string that becomes a date or timestamp is a fixed one."""
     if not _FIXED.match(text):
         raise InvalidQuery(
-            text=f"'{text}' is no fixed moment: the query would not give the same result again"
+            text=f"'{text}' is not a fixed date or time: the query would not give the same result again"
         )
 
 
 def lateness(tree: Tree) -> int | None:
-    """Return how long after a window's end late records still correct it, as a query as written says; microseconds."""
+    """Return for how long after a window's end late records still correct it (the hint LATE); microseconds."""
     for node in tree.walk():
         if node.kind == "UnresolvedHint" and str(node.fields["name"]).upper() == _LATE:
             given = [str(each.fields.get("value")) for each in node.part("parameters")]
             bound = interval_of(given[0]) if len(given) == 1 else None
             if bound is None or bound <= 0:
-                raise InvalidQuery(text="the hint LATE takes one interval, such as /*+ LATE('2 days') */")
+                raise InvalidQuery(
+                    text="the hint LATE takes a single interval, such as /*+ LATE('2 days') */"
+                )
             return bound
     return None

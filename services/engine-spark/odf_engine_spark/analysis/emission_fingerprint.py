@@ -1,9 +1,9 @@
-"""What of a plan decides when its rows come, so that a new query may go on from what another has kept.
+"""Fingerprint of what determines when rows are emitted; queries with equal fingerprints can share state.
 
-A row that was complete under the old query has been put out; under the new one it must not be complete at another
-moment, or it would come twice or never. So joins and windows stay as they are; other columns and conditions may change
-where they do not decide when a row is complete. They do in a LEFT, RIGHT, FULL, SEMI or ANTI join, of which a row
-comes early with a partner and late without one.
+A row that was complete under the old query has been emitted. Under the new one it must not be complete at another time,
+or it would be emitted twice or never. So joins and windows have to stay the same; other columns and conditions may
+change unless they decide when a row is complete. They do in a LEFT, RIGHT, FULL, SEMI or ANTI join, where a row with a
+partner is complete early and one without a partner late.
 """
 
 import json
@@ -23,11 +23,11 @@ _UNLIKE: Final = (
     "jvmId",
     "qualifier",
     "metadata",
-)  # between two readings of one text
+)  # differ when SQL is parsed again
 
 
 def skeleton_of(node: Node) -> Skeleton:
-    """Return what decides when a plan's rows are complete."""
+    """Return the fingerprint of a plan."""
     children = tuple(skeleton_of(child) for child in node.children)
     if not children:
         return (_INPUT, node.stream)
@@ -54,7 +54,7 @@ def skeleton_of(node: Node) -> Skeleton:
 
 
 def renamed(skeleton: Skeleton, names: Mapping[str, str]) -> Skeleton:
-    """Return a skeleton whose inputs have other names."""
+    """Return a fingerprint with its inputs renamed."""
     if skeleton[0] == _INPUT:
         return (_INPUT, names.get(str(skeleton[1]), skeleton[1]))
     return tuple(renamed(part, names) if isinstance(part, tuple) and part else part for part in skeleton)
@@ -68,7 +68,7 @@ def _streams(node: Node) -> tuple[str, ...]:
 
 
 def _text_of(tree: Tree) -> str:
-    """Return a plan as text that is the same for the same plan, whatever numbers Spark gave its columns."""
+    """Return a plan as a string that is equal for equal plans, whatever expression ids Spark assigned."""
     numbers: dict[int, int] = {}
 
     def plain(value: object) -> object:

@@ -1,6 +1,6 @@
-"""What is known of a plan's rows: whose they are, how they become complete, how long records are needed.
+"""What is known of a plan's rows: their streams, when they are complete, how long records are needed.
 
-Times are in microseconds of event time; columns are named by Spark's ids (see `times`).
+Times are microseconds of event time; columns are identified by Spark's expression ids (see `times`).
 """
 
 import math
@@ -13,54 +13,58 @@ from odf_engine_spark.analysis.times import FOREVER, STRICT, Frame, Known, Laten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What is known of a node's rows.
-
-    `reach`: how long after a stream's record is complete a row that needs it may be, by stream.
-    `sides`: columns of time one of which, on the side that comes last, tells when a row is complete.
-    """
+    """What is known of a node's rows."""
 
     streams: frozenset[str]
-    waits: bool = False  # for the watermark: a row is more than one record
-    takes_back: bool = False  # rows may be retracted later, at any event time
+    waits: bool = False
+    """Rows wait for the watermark, since they depend on more than one record."""
+    takes_back: bool = False
+    """Rows may be retracted later, at any event time."""
     known: Known = field(default_factory=dict)
-    maybe: Known = field(default_factory=dict)  # may be null, from the far side of a join
-    is_full: bool = False  # either side of `maybe` may be null, not both
+    maybe: Known = field(default_factory=dict)
+    """Times that an outer join may make null."""
+    is_full: bool = False
+    """Either side of `maybe` may be null, but not both."""
     reach: Mapping[str, float] = field(default_factory=dict)
+    """Retention by stream: how long after a record is complete a row that needs it may be complete."""
     late: Mapping[str, Lateness] = field(default_factory=dict)
     sides: tuple[Known, ...] = ()
-    period: int = 1  # rows are complete at `phase` past a multiple
+    """Time columns by side of the join; those of the side that is complete last give the row's completion."""
+    period: int = 1
+    """Rows are complete at `phase` past a multiple of this."""
     phase: int = 0
     system: Mapping[int, str] = field(default_factory=dict)
-    misused: frozenset[str] = frozenset()  # system columns that a result depends on
+    misused: frozenset[str] = frozenset()
+    """System columns that a result depends on."""
 
     def strict(self) -> "Flow":
-        """Return the flow where each record stands for itself, unless windows have said otherwise."""
+        """Return the flow with each record late on its own, unless windows have set another rule."""
         return replace(self, late={name: self.late.get(name, STRICT) for name in self.streams})
 
     def settled(self, what: str) -> "Flow":
-        """Return the flow; raises `InvalidQuery` if its rows may be taken back, for what needs final rows."""
+        """Return the flow; raises `InvalidQuery` if its rows may be retracted, for steps that need final rows."""
         if self.takes_back:
             raise InvalidQuery(
                 text=f"{what} cannot follow a GROUP BY, row_number() or other step whose rows change later: "
-                "make that step a dataset of windows, or group by window(<event time>, '<size>')"
+                "replace that step by a dataset of windows, or group by window(<event time>, '<size>')"
             )
         return self
 
     def watermark(self, event_time: Time | None, frontier: int | None) -> int | None:
-        """Return the output's watermark when rows complete by `frontier` are out; law 5: never too late."""
+        """Return the output's watermark when rows complete by `frontier` are emitted; no later row may be older."""
         if self.takes_back or event_time is None or frontier is None or event_time.span.most == FOREVER:
             return None
         behind = int(event_time.span.most) - self.phase
-        if self.period > 1:  # a window's watermark is where the next one begins, never later
+        if self.period > 1:  # the watermark of windows is at most the start of the next one
             behind = max(behind, self.period - self.phase)
         reached = (frontier - self.phase) // self.period * self.period + self.period - behind
         return min(reached, frontier)
 
     def grouped(self, key: Time, known: Known) -> "Flow":
-        """Return the flow of rows that belong to one value of a column of time, complete with the last of it."""
+        """Return the flow of rows grouped by a time column, each complete with the last record of its group."""
         slack = key.span.most - key.span.least
         if FOREVER in (slack, key.span.most):
-            raise InvalidQuery(text="rows of a join without bounds in time cannot be grouped by time")
+            raise InvalidQuery(text="rows of a join without time bounds cannot be grouped by time")
         assert slack >= 0
         late = dict(self.late)
         for name in self.streams - late.keys():
@@ -78,7 +82,7 @@ class Flow:
 
 
 def merged(reaches: Mapping[str, float], others: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the longer reach of each stream."""
+    """Merge two retention maps, keeping the longer retention per stream."""
     both = {**reaches}
     for name, reach in others.items():
         both[name] = max(reach, both.get(name, 0))
@@ -86,7 +90,7 @@ def merged(reaches: Mapping[str, float], others: Mapping[str, float]) -> Mapping
 
 
 def merged_lateness(one: Flow, other: Flow) -> Mapping[str, Lateness]:
-    """Return each stream's rule; where two uses differ, a record stands for itself."""
+    """Merge the lateness rules per stream; where two uses differ, each record is late on its own."""
     late: dict[str, Lateness] = {}
     for name in one.streams | other.streams:
         rules = {flow.late.get(name, STRICT) for flow in (one, other) if name in flow.streams}
@@ -95,7 +99,7 @@ def merged_lateness(one: Flow, other: Flow) -> Mapping[str, Lateness]:
 
 
 def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: bool) -> Flow:
-    """Return the flow of UNION ALL, whose columns have the first branch's ids; `waits` if only time orders it."""
+    """Return the flow of UNION ALL, with the first branch's ids; `waits` if only completion time orders its rows."""
     first, *others = flows
     waits = waits or any(flow.waits for flow in flows)
     result = replace(first, sides=(), known={}, system={}, waits=waits)
@@ -113,8 +117,8 @@ def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: 
         )
     if result.waits and result.takes_back:
         raise InvalidQuery(
-            text="UNION ALL takes rows that may change later (GROUP BY, row_number()) and rows that wait for the "
-            "watermark (windows, joins), or other rows of the same input, in two datasets, not in one"
+            text="UNION ALL cannot combine rows that may change later (GROUP BY, row_number()) with rows that wait for "
+            "the watermark (windows, joins) or with other rows of the same input: use two datasets"
         )
     known: dict[int, Time | Frame] = {}
     system: dict[int, str] = {}
@@ -129,7 +133,7 @@ def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: 
 
 
 def common(found: Sequence[Time | Frame | None]) -> Time | Frame | None:
-    """Return what holds of a column in every branch."""
+    """Return what is true of a column in every branch."""
     result = found[0]
     for other in found[1:]:
         match result, other:
@@ -148,19 +152,19 @@ def common(found: Sequence[Time | Frame | None]) -> Time | Frame | None:
 def joined(
     kind: str, left: Flow, right: Flow, bounds: tuple[float, float], *, is_keyed: bool
 ) -> tuple[Flow, float, float]:
-    """Return the flow of a join, and how long a row of either side waits for its partner.
+    """Return the flow of a join, and for how long a row of either side waits for a partner.
 
-    `bounds`: how much later than the left row the right one is complete, at least and at most.
+    `bounds`: how much later than the left row the right one is complete, minimum and maximum.
     """
     least, most = bounds
     if least > most:
-        raise InvalidQuery(text="the join's bounds in time exclude each other: no row can ever match")
+        raise InvalidQuery(text="the join's time bounds contradict each other: no row can ever match")
     is_bounded = least != -FOREVER and most != FOREVER
     if kind not in ("Inner", "LeftOuter", "RightOuter", "FullOuter", "LeftSemi", "LeftAnti"):
         raise InvalidQuery(text=f"INNER, LEFT, RIGHT, FULL, SEMI and ANTI joins are supported, not {kind}")
     if not is_bounded and not (kind == "Inner" and is_keyed):
         raise InvalidQuery(
-            text="a join needs bounds in time, such as a.window = b.window or b.event_time BETWEEN a.event_time "
+            text="a join needs time bounds, such as a.window = b.window or b.event_time BETWEEN a.event_time "
             "AND a.event_time + INTERVAL 1 HOUR; without them, an INNER join needs an equal column, and keeps all rows"
         )
     waits_left = max(0.0, most) if kind in ("LeftOuter", "FullOuter", "LeftSemi", "LeftAnti") else 0.0
@@ -207,5 +211,5 @@ def _moved(known: Known, least: float, most: float) -> Known:
 
 
 def latest(times: tuple[Span, ...]) -> Span:
-    """Return the span of the greatest of times, one from each side."""
+    """Return the span of the latest of several times, one per side."""
     return Span(min(each.least for each in times), max(each.most for each in times))

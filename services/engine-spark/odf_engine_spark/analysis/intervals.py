@@ -1,4 +1,4 @@
-"""Lengths of time as SQL writes them, in microseconds."""
+"""Intervals in SQL, converted to microseconds."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _INTERVAL: Final = re.compile(r"\s*([+-]?\d+)\s+([a-z]+?)s?(?=\s|$)", re.IGNOREC
 
 
 def constant(value: Tree) -> int | None:
-    """Return a literal interval in microseconds; None for anything else, months too."""
+    """Return a literal interval in microseconds; None for anything else, including months."""
     match value.kind:
         case "UnaryMinus":
             inner = constant(value.children[0])
@@ -43,7 +43,7 @@ def constant(value: Tree) -> int | None:
 
 
 def interval_of(text: str) -> int | None:
-    """Return an interval such as `1 day 2 hours` in microseconds, None where it is none of fixed length."""
+    """Return an interval such as `1 day 2 hours` in microseconds, None unless its length is fixed."""
     total, at = 0, 0
     text = text.strip().removeprefix("INTERVAL ").removeprefix("interval ")
     while at < len(text):
@@ -57,7 +57,7 @@ def interval_of(text: str) -> int | None:
 
 
 def count(value: Tree, unit: int) -> int | None:
-    """Return a literal number of units, or an interval of whole days as that, in microseconds."""
+    """Return a literal number of units, or of whole days given as an interval, in microseconds."""
     match value.kind:
         case "Cast":
             return count(value.children[0], unit)

@@ -1,4 +1,4 @@
-"""What a join's condition says: bounds in time between its sides, and which columns are equal."""
+"""Analysis of join conditions: time bounds between the two sides, and pairs of equal columns."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,33 +16,31 @@ _EQUAL: Final = ("EqualTo", "EqualNullSafe")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """How much later than the left row the right one is complete (microseconds), and the pairs of equal columns.
-
-    `is_plain`: nothing but equal columns is asked.
-    """
+    """How much later than the left row the right one is complete (microseconds), and the pairs of equal columns."""
 
     bounds: tuple[float, float]
     is_keyed: bool
     equal: tuple[tuple[int, int], ...]
     is_plain: bool
+    """The condition consists of equal columns only."""
 
     def check_as_of(self, columns: Sequence[tuple[str, int]], table: str, declared: Sequence[str]) -> None:
-        """Return if the condition finds one version of a table; `declared` is its primary key."""
+        """Raise `InvalidQuery` unless the condition selects one version; `declared` is the table's primary key."""
         if not self.equal or not self.is_plain:
             raise InvalidQuery(
-                text=f"{table} AS OF a time is joined ON equal columns and nothing else, such as "
-                f"t.symbol = {table}.symbol; other conditions go into WHERE, computed columns into a step before"
+                text=f"{table} AS OF a time can only be joined ON equal columns, such as "
+                f"t.symbol = {table}.symbol; put other conditions into WHERE, and compute columns in an earlier step"
             )
         names = {name.lower() for name, column in columns if column in {right for _, right in self.equal}}
         missing = [name for name in declared if name.lower() not in names]
         if missing:
             raise InvalidQuery(
-                text=f"the join with {table} has to compare all of its primary key, also {missing[0]}"
+                text=f"the join with {table} has to compare its whole primary key; {missing[0]} is missing"
             )
 
 
 def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condition:
-    """Return what conditions, all of which hold, say of the two sides."""
+    """Return what a conjunction of conditions states about the two sides."""
     least, most = -FOREVER, FOREVER
     here, there = {**left.maybe, **left.known}, {**right.maybe, **right.known}
     equal: list[tuple[int, int]] = []
@@ -62,7 +60,7 @@ def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condi
 
 
 def _differences(condition: Tree, left: Known, right: Known) -> Iterable[tuple[float, float]]:
-    """Iterate over what a condition says of how much later the right row is complete."""
+    """Yield the ranges by which a condition lets the right row be complete later."""
     if condition.kind == "Between":
         (value,), (low,), (high,) = (condition.part(name) for name in ("input", "lower", "upper"))
         yield from _compared("GreaterThanOrEqual", value, low, left, right)
@@ -86,7 +84,7 @@ def _compared(kind: str, one: Tree, other: Tree, left: Known, right: Known) -> I
 
 
 def _range(kind: str) -> tuple[float, float]:
-    """Return between what the first operand minus the second is."""
+    """Return the range of the first operand minus the second."""
     if kind in _AT_LEAST:
         return _AT_LEAST[kind], FOREVER
     if kind in _AT_MOST:
@@ -95,7 +93,7 @@ def _range(kind: str) -> tuple[float, float]:
 
 
 def _gap(left: Time, right: Time, least: float, most: float) -> tuple[float, float]:
-    """Return the range of completeness between sides whose times are `least` to `most` apart."""
+    """Return the range by which the right side is complete later, if the times differ by `least` to `most`."""
     return right.span.least + least - left.span.most, right.span.most + most - left.span.least
 
 
@@ -110,13 +108,13 @@ def _times(value: Tree, known: Known) -> tuple[Time, ...]:
 
 
 def join_kind(node: Tree) -> str:
-    """Return a join's kind by Spark's name, such as LeftOuter."""
+    """Return Spark's name of a join's kind, such as LeftOuter."""
     kind = node.fields["joinType"]
     return str(kind.get("object") or kind.get("product-class")).rsplit(".", 1)[-1].removesuffix("$")
 
 
 def conjuncts(conditions: tuple[Tree, ...]) -> tuple[Tree, ...]:
-    """Return the parts of conditions all of which have to hold."""
+    """Return the operands of ANDs, however nested."""
     found: list[Tree] = []
     for condition in conditions:
         found.extend(conjuncts(condition.children) if condition.kind == "And" else (condition,))

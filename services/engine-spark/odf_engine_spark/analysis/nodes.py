@@ -1,7 +1,7 @@
-"""What a transform's plan does, node by node: which parts Spark runs as they stand, and where state is kept.
+"""Analysis of a transform's plan, node by node: which parts Spark runs unchanged, and where state is kept.
 
-The analysed plan is read from its leaves up (design: laws 3 to 5). Most of it Spark runs over the records that are
-still needed; `Node.cut` marks the steps whose state is folded between two runs of Spark.
+The analysed plan is read from its leaves up. Most of it runs in Spark over the records that are still needed;
+`Node.cut` marks the steps whose state is folded between two runs of Spark (adr/0001).
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ from odf_engine_spark.spark.tree import Tree
 
 
 def shape_of(tree: Tree, inputs: Mapping[str, InputColumns], as_of: Mapping[str, AsOf]) -> Node:
-    """Return what a transform's plan does; raises `InvalidQuery` naming what is supported."""
+    """Return a transform's plan with what is known of it; raises `InvalidQuery` naming what is supported."""
     return _Reader(inputs, as_of).node(tree)
 
 
@@ -45,8 +45,8 @@ class _Reader:
     inputs: Mapping[str, InputColumns]
     as_of: Mapping[str, AsOf]
     most: Limits = field(default_factory=Limits)
-    joined: set[str] = field(default_factory=set)  # views of tables as of a time that a join has met
-    origins: dict[str, frozenset[str]] = field(default_factory=dict)  # the inputs each stream comes from
+    joined: set[str] = field(default_factory=set)  # views on the right side of a temporal join so far
+    origins: dict[str, frozenset[str]] = field(default_factory=dict)  # the inputs of each stream
     numbers: count = field(default_factory=lambda: count(1))  # type: ignore[type-arg]
 
     def node(self, tree: Tree) -> Node:
@@ -82,8 +82,8 @@ class _Reader:
         if name in self.as_of:
             if name not in self.joined:
                 raise InvalidQuery(
-                    text=f"FOR SYSTEM_TIME AS OF {self.as_of[name].time} stands at the right side of a JOIN: "
-                    f"JOIN {self.as_of[name].table} FOR SYSTEM_TIME AS OF …, not inside of a sub-query or on the left"
+                    text=f"FOR SYSTEM_TIME AS OF {self.as_of[name].time} has to be on the right side of a JOIN: "
+                    f"JOIN {self.as_of[name].table} FOR SYSTEM_TIME AS OF …, not in a sub-query or on the left"
                 )
             name = self.as_of[name].table.lower()
         meaning = self.inputs[name]
@@ -124,8 +124,8 @@ class _Reader:
         struct, *_ = tree.part("projections")
         frame = made_window(struct, below.flow.known)
         if frame is None:
-            text = "GROUPING SETS, CUBE, ROLLUP and UNPIVOT cannot be used in a transform: make each GROUP BY a dataset"
-            raise InvalidQuery(text=f"{text}, and rows of columns with LATERAL VIEW explode(array(…))")
+            text = "GROUPING SETS, CUBE, ROLLUP and UNPIVOT cannot be used in a transform: use a dataset per GROUP BY"
+            raise InvalidQuery(text=f"{text}, and LATERAL VIEW explode(array(…)) to turn columns into rows")
         window, *_ = tree.part("output")
         flow = replace(below.flow, known={**below.flow.known, window.id: frame})
         return Node(tree=tree, children=(below,), flow=flow)
@@ -134,12 +134,12 @@ class _Reader:
         children = tuple(self.node(child) for child in tree.children)
         ids = tuple(tuple(column for _, column in output(child)) for child in tree.children)
         inputs = self._ways(children)
-        # Rows of one input that come by two ways have no order but that in which they become complete.
+        # Rows of one input that arrive on two paths have no other order than that of their completion.
         flow = united(tuple(child.flow for child in children), ids, waits=len(inputs) > len(set(inputs)))
         return Node(tree=tree, children=children, flow=flow)
 
     def _ways(self, nodes: Sequence[Node]) -> list[str]:
-        """Return the inputs that rows come from, each as often as there are ways by which they come."""
+        """Return the inputs of nodes, each as often as there are paths from it."""
         streams = {stream for node in nodes for stream in node.flow.streams}
         return [name for stream in streams for name in self.origins[stream]]
 
@@ -168,8 +168,8 @@ class _Reader:
         is_plain = not below.flow.waits and len(below.flow.streams) == 1
         if not is_plain or not is_of_event_time(key.id, below.tree, below.flow.known):
             raise InvalidQuery(
-                text="session_window takes the event time of one input's records as they are: join or window them, "
-                "or make another time the event time, in another dataset before"
+                text="session_window needs the unchanged event time of one input's records: join or window them, "
+                "or change the event time, in another dataset first"
             )
         # A session may have begun any time before it is complete.
         spans = (Span(gap + 1, FOREVER), Span(1, 1))
@@ -187,7 +187,7 @@ class _Reader:
         return replace(made, flow=replace(made.flow, takes_back=True))
 
     def _over(self, tree: Tree) -> Node:
-        # What is filtered above an OVER says nothing of the rows that it looks at.
+        # A filter above an OVER does not limit the rows that it reads.
         below = replace(self, most=Limits()).node(tree.children[0])
         over = read_over(tree, below.flow.known)
         match over.kind:
@@ -220,7 +220,7 @@ class _Reader:
         limit = self.most.of(place)
         if limit is None:
             raise InvalidQuery(
-                text="row_number() over anything but event time needs a bound, or every record would renumber "
+                text="row_number() that is not ordered by event time needs a bound, since every record would renumber "
                 "all others: put it into a sub-query and add WHERE <its name> <= 10"
             )
         flow = checked(using(tree, below.flow)).strict()
@@ -260,7 +260,7 @@ class _Reader:
     def _as_of(self, tree: Tree, left: Node, right: Node, condition: Condition, as_of: AsOf) -> Node:
         kind = join_kind(tree)
         if kind not in ("Inner", "LeftOuter"):
-            raise InvalidQuery(text=f"JOIN and LEFT JOIN take a table AS OF a time, not {kind}")
+            raise InvalidQuery(text=f"only JOIN and LEFT JOIN can join a table AS OF a time, not {kind}")
         condition.check_as_of(output(tree.children[1]), as_of.table, as_of.key)
         moment, version = (
             column_of_time(tree.children[0], left.flow, as_of.time),
@@ -269,7 +269,7 @@ class _Reader:
         asked, given = left.flow.known[moment], right.flow.known[version]
         assert isinstance(asked, Time)
         assert isinstance(given, Time)
-        # A version that is valid at the asked time may be complete later than the row that asks.
+        # A version valid at the left row's time may be complete later than that row.
         waits = max(0.0, given.span.most - asked.span.least)
         known = {
             column: replace(each, span=each.span.later(waits))
@@ -286,7 +286,7 @@ class _Reader:
     def _made(
         self, tree: Tree, children: tuple[Node, ...], cut: Cut, *, known: Known, **more: object
     ) -> Node:
-        """Return a step that keeps state: its rows are a stream of their own."""
+        """Return a step that keeps state: its rows are a new stream."""
         stream = f"#{next(self.numbers)}"
         self.origins[stream] = frozenset(self._ways(children))
         flow = Flow(

@@ -1,8 +1,8 @@
-"""What SQL may do: read the tables it was given, and compute (layer 1 of the sandbox).
+"""What SQL may do: read the given tables, and compute (layer 1 of the sandbox).
 
-Plans are checked twice: as written, before Spark sees them, so that no command runs; and as analysed, when every
-name has become a class. Only listed plan nodes pass; expressions are Spark's own, without those that look at the
-world, call code, or answer differently each time.
+Plans are checked twice: after parsing, before Spark analyses them, so that no command runs; and after analysis, when
+every name has become a class. Only listed plan nodes pass; expressions are Spark's own, except those that access the
+environment, call code, or are not deterministic.
 """
 
 from collections.abc import Iterable
@@ -48,22 +48,22 @@ _LOOKS_OUTSIDE: Final = _names_in(
     "CurrentSchema CurrentUser CurrentPath SparkVersion VariableReference GetVariable CurrentTimeZone "
     "SparkPartitionID"
 )
-_CHANGES: Final = {  # and what to write instead
+_CHANGES: Final = {  # not deterministic, and the advice
     "CurrentTimestamp CurrentDate CurrentTime Now LocalTimestamp CurrentBatchTimestamp UnixTimestampNow": (
-        "take the event time, or another time that the records have"
+        "use the event time, or another time that the records have"
     ),
     "Rand Randn RandStr Uniform Uuid Shuffle MonotonicallyIncreasingID AesEncrypt": (
-        "take what follows from the records, such as xxhash64(…)"
+        "use a function of the records, such as xxhash64(…)"
     ),
-    "First Last AnyValue": "take min_by(…, <event time>) or max_by(…, <event time>)",
-    "CollectList CollectSet ListAgg": "take count, min, max, or keep the rows as they are",
+    "First Last AnyValue": "use min_by(…, <event time>) or max_by(…, <event time>)",
+    "CollectList CollectSet ListAgg": "use count, min or max, or keep the rows as they are",
     "KllSketchAggBigint KllSketchAggFloat KllSketchAggDouble KllMergeAggBigint KllMergeAggFloat KllMergeAggDouble": (
-        "take percentile(…, 0.5)"
+        "use percentile(…, 0.5)"
     ),
 }
 _MOMENTS: Final = ("timestamp", "timestamp_ntz", "date")
 _PARSED: Final = _names_in("ParseToTimestamp ParseToDate TryToTimestampExpressionBuilder ParseToTimestampNTZ")
-_LIMIT: Final = "LIMIT (take row_number() OVER (ORDER BY …) in a sub-query and WHERE <its name> <= 10)"
+_LIMIT: Final = "LIMIT (use row_number() OVER (ORDER BY …) in a sub-query and WHERE <its name> <= 10)"
 _SAID: Final = {
     "Aggregate": "aggregates",
     "Deduplicate": "DISTINCT",
@@ -78,7 +78,7 @@ _SAID: Final = {
     "OneRowRelation": "SELECT without FROM",
     "Range": "table functions",
     "ResolvedHint": "hints",
-    "RelationTimeTravel": "tables as of a version (take JOIN … FOR SYSTEM_TIME AS OF a column)",
+    "RelationTimeTravel": "tables as of a version (use JOIN … FOR SYSTEM_TIME AS OF a column)",
     "Sample": "TABLESAMPLE",
     "ScriptTransformation": "TRANSFORM",
     "Sort": "ORDER BY",
@@ -87,21 +87,21 @@ _SAID: Final = {
     "Window": "OVER",
 }
 SUPPORTED: Final = (
-    "supported are SELECT, WHERE, UNION ALL, explode, GROUP BY, DISTINCT, joins with bounds in time or AS OF a "
+    "supported are SELECT, WHERE, UNION ALL, explode, GROUP BY, DISTINCT, joins with time bounds or AS OF a "
     "time, and OVER in order of event time"
 )
 
 
 def check_written(tree: Tree) -> None:
-    """Return if a plan as written is a query; raises `InvalidQuery` for commands, scripts and shell calls."""
+    """Raise `InvalidQuery` unless a parsed plan is a query: no commands, scripts or shell calls."""
     for node in _plan_nodes(tree):
         if node.kind not in _WRITTEN:
             words = _SAID.get(node.kind) or node.kind.removesuffix("Command").removesuffix("Statement")
-            raise InvalidQuery(text=f"only SELECT queries run here, not {words}")
+            raise InvalidQuery(text=f"only SELECT queries are allowed, not {words}")
 
 
 def check_transform(tree: Tree) -> None:
-    """Return if an analysed plan uses what a transform may use."""
+    """Raise `InvalidQuery` unless an analysed plan uses only what a transform may use."""
     for node in _plan_nodes(tree):
         if node.kind not in _ROWS_AND_WINDOWS:
             raise InvalidQuery(
@@ -120,7 +120,7 @@ def check_transform(tree: Tree) -> None:
 
 
 def _check_fixed(tree: Tree) -> None:
-    """Refuse texts that become the present time when Spark makes a moment of them, such as `CAST('now' AS DATE)`."""
+    """Refuse strings that become the current time when Spark converts them, such as `CAST('now' AS DATE)`."""
     for node in tree.walk():
         is_cast = node.kind == "Cast" and str(node.fields["dataType"]) in _MOMENTS
         if not is_cast and not (node.kind in _PARSED and len(node.children) == 1):
@@ -131,24 +131,24 @@ def _check_fixed(tree: Tree) -> None:
 
 
 def _check_plain(tree: Tree) -> None:
-    """Refuse texts that are compared by other rules than their bytes: what is kept for folds is not."""
+    """Refuse strings that are compared by other rules than their bytes: folds compare bytes."""
     for node in tree.walk():
         if node.kind == "Collate" or "collate" in str(node.fields.get("dataType", "")).lower():
             raise InvalidQuery(
-                text="COLLATE cannot be used in a transform: compare lower(…) of texts instead"
+                text="COLLATE cannot be used in a transform: compare lower(…) of strings instead"
             )
 
 
 def check_query(tree: Tree) -> None:
-    """Return if an analysed ad-hoc plan only reads and computes."""
+    """Raise `InvalidQuery` unless an analysed ad-hoc plan only reads and computes."""
     for node in _plan_nodes(tree):
         if node.kind not in _ANYTHING_READ_ONLY:
-            raise InvalidQuery(text=f"{_SAID.get(node.kind, node.kind)} cannot be used here")
+            raise InvalidQuery(text=f"{_SAID.get(node.kind, node.kind)} cannot be used in a query")
     _check_safe(tree)
 
 
 def tables(tree: Tree) -> tuple[str, ...]:
-    """Return the tables that a plan as written reads, in order, without the names that its own WITH gives."""
+    """Return the tables that a parsed plan reads, in order, without the names defined by its WITH."""
     own = {str(node.fields["identifier"]["name"]).lower() for node in _with_parts(tree)}
     found: dict[str, None] = {}
     for node in tree.walk():
@@ -160,7 +160,7 @@ def tables(tree: Tree) -> tuple[str, ...]:
 
 
 def _names(relation: Tree) -> str:
-    """Return a relation's name; parts in brackets are one name each, as backticks make them."""
+    """Return a relation's name; a part in brackets is a single name, as in backticks."""
     return str(relation.fields["multipartIdentifier"]).removeprefix("[").removesuffix("]").replace(", ", ".")
 
 
@@ -171,7 +171,7 @@ def _with_parts(tree: Tree) -> Iterable[Tree]:
 
 
 def _plan_nodes(tree: Tree) -> Iterable[Tree]:
-    """Iterate over the nodes that are plans: whatever is no expression, and has the look of a plan."""
+    """Yield the nodes that are plans: those that are not expressions and are named like a plan."""
     yield tree
     yield from (node for node in tree.walk() if node is not tree and _is_plan(node))
 
@@ -185,8 +185,8 @@ def _is_plan(node: Tree) -> bool:
 
 
 def _check_safe(tree: Tree) -> None:
-    _check_expressions(tree, refused=_CALLS_CODE, why="calls code from outside the query")
-    _check_expressions(tree, refused=_LOOKS_OUTSIDE, why="looks at more than the records")
+    _check_expressions(tree, refused=_CALLS_CODE, why="calls code outside the query")
+    _check_expressions(tree, refused=_LOOKS_OUTSIDE, why="depends on more than the records")
 
 
 def _check_expressions(tree: Tree, *, refused: frozenset[str], why: str) -> None:

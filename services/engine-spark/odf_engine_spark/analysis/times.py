@@ -1,8 +1,8 @@
-"""What a plan's columns say of time, so that results can be emitted once, when nothing can change them any more.
+"""What a plan's columns say about time, so that results can be emitted once, when they are final.
 
-Every row is *complete* at a moment of event time: an input's record one microsecond after its own event time, a
+Every row becomes *complete* at a point in event time: an input's record one microsecond after its own event time, a
 window's row at the window's end, a joined row with the later of its sides. The row is emitted when the watermark
-reaches that moment. A column of time is known by its distance from it; all numbers are microseconds.
+reaches that point. For a time column we know how far its values are from it; all numbers are microseconds.
 """
 
 import math
@@ -20,13 +20,13 @@ MONDAY: Final = 4 * DAY  # the first one after the epoch
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How long after a time a row is complete, at least and at most."""
+    """How long after a time a row is complete, minimum and maximum."""
 
     least: float
     most: float
 
     def later(self, by: float) -> "Span":
-        """Return the span where the row is complete later."""
+        """Return the span for rows that are complete later."""
         return Span(self.least + by, self.most + by)
 
     def widened(self, *, least: float = 0, most: float = 0) -> "Span":
@@ -34,7 +34,7 @@ class Span:
         return Span(self.least + least, self.most + most)
 
     def hull(self, other: "Span") -> "Span":
-        """Return the least span that holds both."""
+        """Return the smallest span that contains both."""
         return Span(min(self.least, other.least), max(self.most, other.most))
 
 
@@ -42,8 +42,8 @@ class Span:
 class Lateness:
     """Which records are late: those whose last window had ended by their input's watermark.
 
-    Windows of `size` begin at multiples of `slide`, `offset` later, or with each calendar `unit` of at most `size`;
-    size 1 is a record that stands for itself.
+    Windows of `size` begin at multiples of `slide`, shifted by `offset`, or with each calendar `unit` of at most
+    `size`; size 1 means that each record is late on its own.
     """
 
     slide: int = 1
@@ -57,17 +57,16 @@ STRICT: Final = Lateness()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """A column of time. `period`: its values are multiples of that.
-
-    `windows`: one value is one of these windows of an input's event time; None where more than that makes it.
-    """
+    """A time column."""
 
     span: Span
     period: int = 1
+    """All values are multiples of this."""
     windows: Lateness | None = None
+    """Each value is one of these windows of an input's event time; None if it depends on more than that."""
 
     def step(self, size: int) -> int:
-        """Return how far apart the values at least are inside a range of `size` that begins at a multiple of it."""
+        """Return the minimum distance of values inside a range of `size` that begins at a multiple of it."""
         return self.period if size % self.period == 0 else 1
 
 
@@ -82,12 +81,12 @@ class Frame:
 
     @property
     def start_time(self) -> Time:
-        """Return what is known of the windows' starts."""
+        """Return the windows' starts as a time column."""
         return Time(span=self.end.later(self.size), period=self.slide, windows=self.windows)
 
     @property
     def end_time(self) -> Time:
-        """Return what is known of the windows' ends."""
+        """Return the windows' ends as a time column."""
         return Time(span=self.end, period=self.slide, windows=self.windows)
 
 
@@ -95,7 +94,7 @@ Known = Mapping[int, Time | Frame]
 
 
 def known_of(value: Tree, known: Known) -> Time | Frame | None:
-    """Return what is known of an expression's time, None where it is none."""
+    """Return what is known of an expression's time, None if it is not a time."""
     match value.kind:
         case "AttributeReference":
             return known.get(value.id)
@@ -123,13 +122,13 @@ def known_of(value: Tree, known: Known) -> Time | Frame | None:
 
 
 def time_of(value: Tree, known: Known) -> Time | None:
-    """Return what is known of an expression that is a moment."""
+    """Return what is known of an expression that is a point in time, not a window."""
     found = known_of(value, known)
     return found if isinstance(found, Time) else None
 
 
 def origin_of(value: Tree) -> Tree:
-    """Return the expression that a time is a constant away from, or is a window's edge of."""
+    """Return the expression from which a time has a constant distance, or whose window's edge it is."""
     match value.kind:
         case "Alias" | "GetStructField" | "KnownNullable" | "KnownNotNull" | "DatetimeSub" | "DatetimeAdd":
             return origin_of(value.children[0])
@@ -195,11 +194,11 @@ def _truncated(moment: Tree, unit: Tree, known: Known) -> Time | None:
 
 
 def _coarser(base: Time, size: int, *, offset: int = 0, unit: str = "") -> Lateness | None:
-    """Return the windows of a time cut down to a size, None where they are no windows of event time."""
+    """Return the windows of a time truncated to a size, None if they are not windows of event time."""
     fine = base.windows
     if fine is None or fine.slide < fine.size or (unit and fine.offset):
         return None
-    if fine.size > 1:  # those have to begin at their own values, and fall into one of the new ones as a whole
+    if fine.size > 1:  # such windows have to begin at their own values, and each to fall into one new window
         grid = math.gcd(DAY if unit else size, offset or size)
         if base.span.least != 1 or fine.offset or fine.unit or grid % fine.size:
             return None
@@ -207,9 +206,9 @@ def _coarser(base: Time, size: int, *, offset: int = 0, unit: str = "") -> Laten
 
 
 def made_window(struct: Tree, known: Known) -> Frame | None:
-    """Return the windows that Spark makes of `window(…)`: a struct of conversions that have no name in SQL.
+    """Return the windows that Spark's analyser makes of `window(…)`: a struct of conversions without a name in SQL.
 
-    Raises `InvalidQuery` for windows of something else than a column of time, or beginning at an offset.
+    Raises `InvalidQuery` for windows over anything but a time column, and for windows with an offset.
     """
     nodes = list(struct.walk())
     if struct.kind != "CreateNamedStruct" or not any(n.kind == "PreciseTimestampConversion" for n in nodes):
@@ -220,20 +219,16 @@ def made_window(struct: Tree, known: Known) -> Frame | None:
     slide = int(remainders[0].children[1].fields["value"])
     moment, offset = remainders[0].children[0].children
     if int(offset.fields["value"]):
-        raise InvalidQuery(
-            text="windows cannot start at an offset: leave the fourth argument of window() out"
-        )
+        raise InvalidQuery(text="windows cannot start at an offset: omit the fourth argument of window()")
     base = time_of(moment.children[0], known)
     if base is None:
-        raise InvalidQuery(
-            text="windows are made of the input's event time column, or of a column that follows from it"
-        )
+        raise InvalidQuery(text="window() needs the input's event time column, or a column computed from it")
     size = _length(struct)
     if size % slide:
-        raise InvalidQuery(text="a window's length has to be a multiple of what it slides by")
+        raise InvalidQuery(text="a window's length has to be a multiple of its slide")
     end = Span(base.span.least - size, base.span.most - base.step(slide))
     windows = _coarser(base, slide)
-    if windows is not None:  # overlapping ones are told apart by their ends, which have to be event times
+    if windows is not None:  # overlapping windows are identified by their ends, which have to be event times
         windows = None if windows.offset and slide < size else replace(windows, size=size)
     return Frame(end=end, size=size, slide=slide, windows=windows)
 
@@ -247,7 +242,7 @@ def _length(struct: Tree) -> int:
 
 
 def session_gap(struct: Tree) -> int | None:
-    """Return the gap of what Spark makes of `session_window(…)`; raises `InvalidQuery` unless it is fixed."""
+    """Return the gap of an analysed `session_window(…)`; raises `InvalidQuery` unless it is fixed."""
     nodes = list(struct.walk())
     is_session = struct.kind == "CreateNamedStruct" and not any(node.kind == "Remainder" for node in nodes)
     if not is_session or not any(node.kind == "PreciseTimestampConversion" for node in nodes):
@@ -255,6 +250,6 @@ def session_gap(struct: Tree) -> int | None:
     gaps = [constant(node.children[1]) for node in nodes if node.kind == "TimestampAddInterval"]
     if len(gaps) != 1 or gaps[0] is None or gaps[0] <= 0:
         raise InvalidQuery(
-            text="session_window needs the event time as it is and a fixed gap, such as '5 minutes'"
+            text="session_window needs the unchanged event time and a fixed gap, such as '5 minutes'"
         )
     return gaps[0]

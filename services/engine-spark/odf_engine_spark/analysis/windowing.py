@@ -1,4 +1,4 @@
-"""What `OVER (…)` asks for, and how it can be computed as records come in."""
+"""What `OVER (…)` requires, and how it can be computed incrementally."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ _ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A column to order by, as an index into the partition and order columns."""
+    """How a column of ORDER BY sorts."""
 
     is_ascending: bool
     nulls_first: bool
@@ -38,9 +38,9 @@ class Order:
 class Over:
     """How window functions are computed.
 
-    *partitioned*: by Spark, when all of a partition is complete (`key` is its column of time). *ranged*: by Spark,
-    over records at most `preceding` microseconds old. *running*: folded in order of event time. *ranked*: the first
-    places, folded as records arrive.
+    *partitioned*: by Spark, when a whole partition is complete (`key` is its time column). *ranged*: by Spark, over
+    records at most `preceding` microseconds old. *running*: folded in order of event time. *ranked*: the top N, folded
+    as records arrive.
     """
 
     kind: Literal["partitioned", "ranged", "running", "ranked"]
@@ -51,7 +51,7 @@ class Over:
 
 
 def read_over(tree: Tree, known: Known) -> Over:
-    """Return what a plan's window functions ask for; raises `InvalidQuery` naming what is supported."""
+    """Return what a plan's window functions require; raises `InvalidQuery` naming what is supported."""
     partition, order = tree.part("partitionSpec"), tree.part("orderSpec")
     orders = tuple(
         Order(
@@ -76,19 +76,19 @@ def read_over(tree: Tree, known: Known) -> Over:
             return Over(kind="ranged", preceding=preceding, order=orders)
     if functions == ["RowNumber"] and order:
         return Over(kind="ranked", order=orders)
-    raise InvalidQuery(text=f"{_spoken(tree)} OVER cannot be computed as records come in: {_ADVICE}")
+    raise InvalidQuery(text=f"{_spoken(tree)} OVER cannot be computed incrementally: {_ADVICE}")
 
 
 def in_time(tree: Tree, flow: Flow) -> tuple[Flow, int]:
-    """Return the flow of rows that wait until all that are ordered before or with them are complete.
+    """Return the flow of rows that wait until all rows ordered before or with them are complete.
 
-    Also how long that is after the time by which an OVER orders them.
+    Also return how long that is after the time by which the OVER orders them.
     """
     order = tree.part("orderSpec")[0].children[0]
     moment = time_of(order, flow.known)
     assert moment is not None
     if moment.span.most == FOREVER:
-        raise InvalidQuery(text="rows of a join without bounds in time cannot be put in order of time")
+        raise InvalidQuery(text="rows of a join without time bounds cannot be ordered by time")
     columns = tuple(reference(*column) for column in output(tree.children[0]))
     known = {
         column: each for column, each in after_group(columns, flow, order).items() if isinstance(each, Time)
@@ -118,7 +118,7 @@ def _function(column: Tree) -> str:
 
 
 def _frame(column: Tree) -> tuple[str, int | None]:
-    """Return the kind of frame, and how far it goes back; None for all the way."""
+    """Return the kind of frame, and how far back it reaches in microseconds; None for all preceding rows."""
     _, spec = column.children[0].children
     frame = spec.children[-1]
     kind = "Range" if "RangeFrame" in str(frame.fields["frameType"]) else "Row"

@@ -1,1 +1,1 @@
-"""Incremental operators: groups, places, running values, temporal joins, from changelog to changelog."""
+"""Incremental operators, from changelog to changelog: groups, top N, running aggregates, temporal joins."""

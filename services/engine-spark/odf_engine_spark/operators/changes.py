@@ -1,7 +1,7 @@
-"""Changelogs between the engine's incremental operators (RFC-015; design: law 4).
+"""Changelogs between the engine's incremental operators (RFC-015).
 
-An operator takes changes and gives changes. The changes of a query's input are those of its records; a correction's
-halves stand side by side. What an operator puts out depends on the sequence of changes, never on how it was cut.
+An operator turns changes into changes. The changes of a query's input are its records; the halves of a correction are
+adjacent. An operator's output depends on the sequence of changes, never on how it was split into requests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ TAKES_AWAY: Final = frozenset({RETRACT, FROM})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Records and what each does: `operations` has one number a record. Columns are known by their place."""
+    """Records and their operations, one per record. Columns are addressed by position."""
 
     records: pa.Table
     operations: Numbers
@@ -30,29 +30,29 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """What came out, in order: the operation and where the record is found."""
+    """The output so far, in order: operations, and the numbers of their rows."""
 
     operations: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
 
     def add(self, row: int) -> None:
-        """Note that a record came."""
+        """Append a row."""
         self.operations.append(APPEND)
         self.rows.append(row)
 
     def take(self, row: int) -> None:
-        """Note that a record went."""
+        """Retract a row."""
         self.operations.append(RETRACT)
         self.rows.append(row)
 
     def correct(self, old: int, new: int) -> None:
-        """Note that a record became another."""
+        """Replace a row by another."""
         self.operations.extend((FROM, TO))
         self.rows.extend((old, new))
 
 
 def steps(operations: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield where each change starts and ends: a record by itself, or both halves of a correction."""
+    """Yield the start and end of each change: a single record, or both halves of a correction."""
     start, total = 0, len(operations)
     while start < total:
         is_pair = operations[start] == FROM and start + 1 < total and operations[start + 1] == TO
@@ -62,11 +62,11 @@ def steps(operations: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def positional(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Table:
-    """Return the columns as a table, named by their places."""
+    """Return the columns as a table, named by position."""
     return pa.Table.from_arrays(list(columns), names=[str(place) for place in range(len(columns))])
 
 
 def canonical(table: pa.Table) -> pa.Table:
-    """Return the table in one chunk and with nothing behind its nulls: equal tables are the same bytes."""
+    """Return the table in one chunk with nothing stored under its nulls: equal tables are equal bytes."""
     everything = pa.array(range(len(table)), pa.int64())
     return table.take(everything).combine_chunks()

@@ -1,7 +1,7 @@
-"""Groups on their way through requests: a state has a row a group, with its keys, numbers and accumulators.
+"""State of groups between requests: a row per group, with its keys, its number of records and its accumulators.
 
-Groups stand in the order in which they began, so the same records, however they were cut, leave the same state.
-It comes back from storage that anyone may have written: `ValueError` unless it is what was written.
+Groups are ordered by their first records, so the same records leave the same state however they were split into
+requests. A state is read from storage that other programs can write to: `ValueError` unless it is valid.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,15 @@ from odf_engine_spark.values.operations import Numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keyed:
-    """A state and new records by group. Rows of both are counted through; a group's birth is the first of its own."""
+    """A state and new records, by group.
+
+    Rows are numbered through both; the birth of a group is the number of its first row.
+    """
 
     state: pa.Table
-    keys: Sequence[pa.Array]  # of the state's rows, then of the new ones
-    codes: Numbers  # of the groups, a number a row
-    touched: Numbers  # the state's rows whose groups have new records
+    keys: Sequence[pa.Array]  # of the state's rows, then of the new records
+    codes: Numbers  # the group of each row
+    touched: Numbers  # the state's rows whose groups get new records
 
     @property
     def new_codes(self) -> Numbers:
@@ -32,27 +35,27 @@ class Keyed:
         return self.codes[len(self.state) :]
 
     def born(self, births: Numbers) -> list[pa.Array]:
-        """Return the keys of the groups of these births."""
+        """Return the keys of the groups with these births."""
         return [column.take(pa.array(births)) for column in self.keys]
 
     def kept(self, births: Numbers, columns: Sequence[pa.Array]) -> pa.Table:
-        """Return the new state: the groups of these births with these columns, and those without new records."""
+        """Return the new state: the groups with these births and columns, and those without new records."""
         altered = pa.Table.from_arrays([*self.born(births), *columns], schema=self.state.schema)
         is_other = np.ones(len(self.state), dtype=bool)
         is_other[self.touched] = False
         others = np.flatnonzero(is_other)
         rows = np.concatenate([others, len(self.state) + np.arange(len(births))])
         order = np.argsort(np.concatenate([others, births]), kind="stable")
-        # One take from one chunk: it leaves nothing behind nulls, so equal states are the same bytes.
+        # A single take from one chunk leaves nothing stored under nulls, so equal states are equal bytes.
         return pa.concat_tables([self.state, altered]).combine_chunks().take(pa.array(rows[order]))
 
 
 def keyed(
     state: pa.Table | None, keys: Sequence[pa.ChunkedArray], folds: Sequence[Fold[Any]], rows: int
 ) -> Keyed:
-    """Return the state, empty for None, and new records, as many as `rows`, by their keys.
+    """Return the state (empty for None) and `rows` new records, by their keys.
 
-    A state has the keys, how many records a group has, then the parts of each aggregate.
+    A state has the keys, the number of records per group, then the parts of each aggregate.
     """
     schema = _schema([column.type for column in keys], folds)
     state = schema.empty_table() if state is None else _checked(state, schema)
@@ -63,13 +66,13 @@ def keyed(
     ]
     codes = compact(equality_codes(columns, old + rows))
     if old and np.bincount(codes[:old]).max() > 1:
-        raise ValueError("a group stands in the state twice")
+        raise ValueError("a group occurs in the state twice")
     touched = np.flatnonzero(is_among(codes[:old], codes[old:]))
     return Keyed(state=state, keys=columns, codes=codes, touched=touched)
 
 
 def loaded(folds: Sequence[Fold[Any]], rows: pa.Table, first: int) -> list[list[Any]]:
-    """Return the accumulators of groups, a list a row; their parts begin at column `first`."""
+    """Return the accumulators of groups, a list per row; their columns start at `first`."""
     by_aggregate = []
     for fold in folds:
         parts = [part.read(rows.column(first + place)) for place, part in enumerate(fold.parts)]
@@ -104,10 +107,10 @@ def _schema(keys: Sequence[pa.DataType], folds: Sequence[Fold[Any]]) -> pa.Schem
 
 def _checked(state: pa.Table, schema: pa.Schema) -> pa.Table:
     if not state.schema.equals(schema):
-        raise ValueError(f"a state of other columns: {state.schema.names}")
+        raise ValueError(f"the state has other columns: {state.schema.names}")
     for field, column in zip(schema, state.columns, strict=True):
         if not field.nullable and column.null_count:
-            raise ValueError(f"{field.name} of the state is null")
+            raise ValueError(f"{field.name} is null in the state")
     if len(state) and pc.min(state.column("records")).as_py() < 1:
-        raise ValueError("a group of the state has no records")
+        raise ValueError("a group in the state has no records")
     return state

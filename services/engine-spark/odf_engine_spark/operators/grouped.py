@@ -1,4 +1,4 @@
-"""GROUP BY without windows, as a changelog: a change of the input alters one group's row, or those of two."""
+"""GROUP BY without windows, as a changelog: each change of the input alters the row of one group, or of two."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,17 +25,17 @@ from odf_engine_spark.values.python_values import Plain
 
 @dataclass(slots=True)
 class _Group:
-    """The records of one key: the row of the first, how many there are, and what they fold into."""
+    """The records of one key: the number of the first, how many there are, and their accumulators."""
 
     birth: int
     records: int
     folded: list[Retractable[Any]]
-    shown: tuple[Plain, ...] | None = None  # what was put out last, if anything
+    shown: tuple[Plain, ...] | None = None  # emitted last, if anything
 
 
 @dataclass(slots=True)
 class _Grouping:
-    """Groups that change, and what came out: operations, births of groups, and a list an aggregate."""
+    """Changing groups and their output: operations, births of groups, and a list of values per aggregate."""
 
     folds: Sequence[Fold[Retractable[Any]]]
     arguments: Sequence[Sequence[Plain]]
@@ -45,7 +45,7 @@ class _Grouping:
     births: list[int] = field(default_factory=list)
 
     def add(self, code: int, row: int, birth: int) -> None:
-        """Put a record into its group, which begins with it if there is none."""
+        """Add a record to its group, which is created if necessary."""
         group = self.groups.get(code)
         if group is None:
             group = self.groups[code] = _Group(birth, 0, [fold.make() for fold in self.folds])
@@ -56,7 +56,7 @@ class _Grouping:
                 folded.add(value)
 
     def take(self, code: int, row: int) -> None:
-        """Take a record out of its group, if that has any."""
+        """Remove a record from its group, if the group exists."""
         group = self.groups.get(code)
         if group is None:
             return
@@ -67,7 +67,7 @@ class _Grouping:
                 folded.take(value)
 
     def show(self, code: int) -> None:
-        """Put out what became of a group's row."""
+        """Emit the change of a group's row."""
         group = self.groups.get(code)
         if group is None:
             return
@@ -86,7 +86,7 @@ class _Grouping:
         group.shown = new
 
     def put(self, operation: int, birth: int, values: tuple[Plain, ...]) -> None:
-        """Put out a row."""
+        """Emit a row."""
         self.operations.append(operation)
         self.births.append(birth)
         for column, value in zip(self.values, values, strict=True):
@@ -96,11 +96,13 @@ class _Grouping:
 def grouped(
     changes: Changes, state: pa.Table | None, *, keys: int, aggregates: Sequence[Aggregate]
 ) -> tuple[Changes, pa.Table]:
-    """Return how the groups' rows change, and the new state; records have `keys` columns, then one an aggregate.
+    """Return the changelog of the aggregated groups and the new state.
 
-    Results have the keys, then the aggregates' values. A group begins with its first record and ends with its last;
-    without aggregates its row is its key alone, as of DISTINCT. Raises `ValueError` for a state that is none,
-    `InvalidQuery` for what cannot be aggregated.
+    Records have `keys` columns, then one argument per aggregate.
+
+    Results have the keys, then the aggregates' values. A group exists from its first record to its last; without
+    aggregates its row is its key alone, as for DISTINCT. Raises `ValueError` if `state` is malformed, `InvalidQuery`
+    for unsupported aggregates.
     """
     by, given = changes.records.columns[:keys], changes.records.columns[keys:]
     folds = [changing_fold(each, column.type) for each, column in zip(aggregates, given, strict=True)]

@@ -1,4 +1,4 @@
-"""The first rows of each partition, `row_number() <= limit`, as a changelog keyed by partition and place (RFC-015)."""
+"""Top N per partition, `row_number() <= limit`, as a changelog keyed by partition and rank (RFC-015)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,14 +30,12 @@ from odf_engine_spark.values.equality_codes import (
 from odf_engine_spark.values.operations import Numbers
 
 Flags = npt.NDArray[np.bool_]
-FIRST: Final = pa.field(
-    "first", pa.bool_(), nullable=False
-)  # in the state: whether a row is in the first places
+FIRST: Final = pa.field("first", pa.bool_(), nullable=False)  # in the state: whether a row is in the top N
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A key of ORDER BY: the column's place, and how it orders."""
+    """A key of ORDER BY: the column's position, and how it sorts."""
 
     column: int
     is_ascending: bool = True
@@ -46,19 +44,19 @@ class Order:
 
 @dataclass(slots=True, kw_only=True)
 class _Ranking:
-    """Rows that were there, `old` of them, then new ones; the partitions that change, and what came out."""
+    """`old` rows of the state, then new ones; the partitions that change, and the output."""
 
     rows: pa.Table
     old: int
     partitions: Numbers
-    keys: Numbers  # rows by order and arrival; the remainder by their number is the row
+    keys: Numbers  # sort by order, then arrival; modulo the number of rows they are the row's number
     places: dict[int, Places]
     limit: int
     out: Altered = field(default_factory=Altered)
-    numbers: list[int] = field(default_factory=list)  # places of what came out
+    numbers: list[int] = field(default_factory=list)  # ranks of the emitted rows
 
     def apply(self, changed: Numbers) -> Flags:
-        """Apply each change and put out what it did; return which rows are there in the end."""
+        """Apply each change and emit its effect; return a mask of the rows that remain."""
         operations = changed.tolist()
         partitions, keys = self.partitions[self.old :].tolist(), self.keys[self.old :].tolist()
         codes, standing = _standing(self.rows, changed, self.old)
@@ -84,7 +82,7 @@ class _Ranking:
         return kept
 
     def _show(self, before: Sequence[int], after: Sequence[int]) -> None:
-        """Put out how the first places differ, in ascending order."""
+        """Emit the difference between two lists of top rows, by ascending rank."""
         total = len(self.rows)
         for at in range(max(len(before), len(after))):
             if at >= len(before):
@@ -98,7 +96,7 @@ class _Ranking:
                 self.numbers.extend((at + 1, at + 1))
 
     def is_first(self, flags: Flags) -> Flags:
-        """Return which rows are in the first places; `flags` has it for partitions that have not changed."""
+        """Return a mask of the rows in the top N; `flags` has it for partitions that have not changed."""
         changed = np.array(list(self.places), dtype=np.int64)
         flags = flags & ~is_among(self.partitions, changed)
         rows = [key % len(self.rows) for places in self.places.values() for key in places.first]
@@ -115,12 +113,12 @@ def ranked(
     limit: int,
     outputs: int | None = None,
 ) -> tuple[Changes, pa.Table]:
-    """Return how the first `limit` rows of each partition change, and the new state: every row, as it came.
+    """Return the changelog of the top-N rows per partition and the new state: every row, in order of arrival.
 
-    Results have the first `outputs` columns, all by default, and the place, int32, from 1. Of equal rows the earlier
-    has the lower place. A retraction takes away the latest row that is equal in all columns, or does nothing. As
-    long as nothing is taken away only the first rows are looked at. Raises `ValueError` for a state that is none,
-    `InvalidQuery` for types without order.
+    Results have the first `outputs` columns, by default all, and the rank, int32, from 1. Of rows that tie, the earlier
+    one ranks first. A retraction removes the latest row that is equal in all columns, or does nothing. Without
+    retractions only the top rows of the state are read. Raises `ValueError` if `state` is malformed, `InvalidQuery` for
+    types that cannot be ordered.
     """
     new = positional(changes.records.columns)
     old, flags = _checked(state, new.schema)
@@ -139,7 +137,7 @@ def ranked(
     )
     held = np.append(flags[pool], np.zeros(len(new), dtype=bool))
     if (ranking.is_first(held) != held).any():
-        raise ValueError("the first places of the state are not those of its rows")
+        raise ValueError("the top rows marked in the state are not those of its rows")
     kept = ranking.apply(changes.operations)
     held = ranking.is_first(held)
     flags[pool], stays = held[: len(pool)], np.ones(len(old), dtype=bool)
@@ -152,11 +150,11 @@ def ranked(
 
 
 def _checked(state: pa.Table | None, schema: pa.Schema) -> tuple[pa.Table, Flags]:
-    """Return the rows of a state, none for None, and which of them are in the first places."""
+    """Return the rows of a state, none for None, and a mask of those in the top N."""
     if state is None:
         return schema.empty_table(), np.zeros(0, dtype=bool)
     if state.schema != schema.append(FIRST) or state.column(FIRST.name).null_count:
-        raise ValueError(f"a state of other columns: {state.schema.names}")
+        raise ValueError(f"the state has other columns: {state.schema.names}")
     return state.drop_columns([FIRST.name]), np.array(state.column(FIRST.name), dtype=bool)
 
 
@@ -171,7 +169,7 @@ def _ranks(rows: pa.Table, order: Sequence[Order]) -> Numbers:
 
 
 def _known(partitions: Numbers, ranks: Numbers, old: int, limit: int) -> dict[int, Places]:
-    """Return the partitions that change, with the rows that they have."""
+    """Return the partitions that change, with their rows."""
     touched = np.flatnonzero(is_among(partitions[:old], partitions[old:]))
     touched = touched[np.argsort(combined(partitions[touched], ranks[touched]), kind="stable")]
     found, edges = np.unique(partitions[touched], return_index=True)
@@ -179,13 +177,13 @@ def _known(partitions: Numbers, ranks: Numbers, old: int, limit: int) -> dict[in
     known, ends = {}, [*edges.tolist(), len(touched)][1:]
     for each, start, end in zip(found.tolist(), edges.tolist(), ends, strict=True):
         middle = min(start + limit, end)
-        # What is sorted is a heap.
+        # A sorted list is a heap.
         known[each] = Places(limit, keys[start:middle], keys[middle:end])
     return known
 
 
 def _standing(rows: pa.Table, operations: Numbers, old: int) -> tuple[list[int], dict[int, list[int]]]:
-    """Return what equal rows have in common, and of those that are taken away at some time the ones that stand."""
+    """Return the codes by which new rows are equal, and the existing rows for each code that is retracted."""
     takes = np.isin(operations, list(TAKES_AWAY))
     if not takes.any():
         return [], {}
@@ -198,7 +196,7 @@ def _standing(rows: pa.Table, operations: Numbers, old: int) -> tuple[list[int],
 
 
 def _results(ranking: _Ranking, outputs: int) -> Changes:
-    """Return what came out, without corrections that nobody sees."""
+    """Return the output, without corrections that change no visible column."""
     operations = np.array(ranking.out.operations, dtype=np.int64)
     found = ranking.rows.select(range(outputs)).take(pa.array(ranking.out.rows, pa.int64()))
     codes = equality_codes([in_one_piece(column) for column in found.columns], len(operations))

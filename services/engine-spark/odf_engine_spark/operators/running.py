@@ -1,4 +1,4 @@
-"""Aggregates that run along a partition: `f(x) OVER (PARTITION BY keys ORDER BY t)` of rows in their final order."""
+"""Running aggregates, `f(x) OVER (PARTITION BY keys ORDER BY t)`, over rows in their final order."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,9 +25,9 @@ def running(
 ) -> tuple[pa.Table, pa.Table]:
     """Return the aggregates' values as of each record, and the new state; the last columns are the arguments.
 
-    With `peers`, a column's place, records of a partition that are equal in it share the value after the last of
-    them (RANGE); all of them have to come at once. Without, each has its own (ROWS). Raises `ValueError` for a state
-    that is none, `InvalidQuery` for what cannot be aggregated.
+    With `peers`, the position of a column, records of a partition that are equal in it share the value after the last
+    of them (RANGE); they have to be in the same request. Without, each record has its own value (ROWS). Raises
+    `ValueError` if `state` is malformed, `InvalidQuery` for unsupported aggregates.
     """
     given = records.columns[len(records.columns) - len(aggregates) :]
     folds = [running_fold(each, column.type) for each, column in zip(aggregates, given, strict=True)]
@@ -70,6 +70,6 @@ def _fold(
 def _last_peers(codes: Numbers, peers: pa.Array) -> pa.Array:
     both = compact(combined(codes, equality_codes([peers], len(codes))))
     last = np.zeros(2 * len(codes), dtype=np.int64)
-    # Of values written to one place the last stays.
+    # numpy assigns in order, so the last record with a code wins.
     last[both] = np.arange(len(codes))
     return pa.array(last[both])

@@ -1,4 +1,4 @@
-"""Rows of a partition by rank, of which only the first places are shown."""
+"""The sorted rows of one partition, of which only the first `limit` are emitted."""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
@@ -7,15 +7,15 @@ from heapq import heappop, heappush
 
 @dataclass(slots=True)
 class Places:
-    """The rows in the first places, and the others, by numbers that order as they do."""
+    """The first rows of a partition and all others, as numbers that sort like the rows."""
 
     limit: int
     first: list[int] = field(default_factory=list)
-    others: list[int] = field(default_factory=list)  # a heap; some may be gone
+    others: list[int] = field(default_factory=list)  # a heap; may contain removed rows
     gone: set[int] = field(default_factory=set)
 
     def add(self, key: int) -> None:
-        """Put a row in its place."""
+        """Insert a row."""
         if len(self.first) < self.limit:
             insort(self.first, key)
         elif self.limit and key < self.first[-1]:
@@ -25,7 +25,7 @@ class Places:
             heappush(self.others, key)
 
     def take(self, key: int) -> None:
-        """Take a row away, which is there; another one may come up to the first places."""
+        """Remove an existing row; another one may move up into the first rows."""
         at = bisect_left(self.first, key)
         if at == len(self.first) or self.first[at] != key:
             self.gone.add(key)

@@ -1,1 +1,1 @@
-"""A query made ready: the plan cut into segments that Spark runs and steps that keep state between them."""
+"""Query preparation: the plan is split into segments that Spark runs and stages that keep state between requests."""

@@ -1,4 +1,4 @@
-"""Calls of aggregate functions in a plan, and the folds that they are."""
+"""Calls of aggregate functions in a plan, and the aggregates that implement them."""
 
 from collections.abc import Iterable
 
@@ -17,12 +17,12 @@ def kind_of(expression: Java) -> str:
 
 
 def is_alias(expression: Java) -> bool:
-    """Tell whether an expression gives another one a name."""
+    """Return whether an expression is an alias."""
     return kind_of(expression) == "Alias"
 
 
 def aggregate_calls(expression: Java) -> list[Java]:
-    """Return the aggregate functions in an expression; raises `InvalidQuery` for those that cannot be folded."""
+    """Return the aggregate functions in an expression; raises `InvalidQuery` for unsupported ones."""
     if kind_of(expression) == "AggregateExpression":
         function_of(expression)
         return [expression]
@@ -30,31 +30,31 @@ def aggregate_calls(expression: Java) -> list[Java]:
 
 
 def function_of(call: Java) -> Function:
-    """Return the fold that an aggregate or window function is."""
+    """Return our name of an aggregate or window function."""
     if kind_of(call) == "RowNumber":
         return "count"
     function = kind_of(call.aggregateFunction())
     is_plain = not call.isDistinct() and not call.filter().isDefined()
     if function not in FUNCTIONS or not is_plain or call.aggregateFunction().children().size() != 1:
         raise InvalidQuery(
-            text=f"{call.sql()} cannot be computed as records come and go: supported are count, sum, avg, min and "
-            "max; GROUP BY window(<event time>, '<size>') allows all others"
+            text=f"{call.sql()} cannot be computed over records that may be retracted: supported are count, sum, avg, "
+            "min and max; GROUP BY window(<event time>, '<size>') allows all others"
         )
     return FUNCTIONS[function]
 
 
 def aggregate_of(call: Java, type_: pa.DataType) -> Aggregate:
-    """Return the fold of a function whose result has a type."""
+    """Return the aggregate of a function whose result has a type."""
     return Aggregate(function_of(call), pa.int64() if kind_of(call) == "RowNumber" else type_)
 
 
 def window_function(column: Java) -> Java:
-    """Return the function of an expression with OVER."""
+    """Return the function of an OVER expression."""
     return column.child().windowFunction()
 
 
 def unique(calls: Iterable[Java]) -> list[Java]:
-    """Return the calls, those that mean the same once."""
+    """Return the calls without semantic duplicates."""
     found: list[Java] = []
     for call in calls:
         if not any(call.semanticEquals(other) for other in found):

@@ -1,4 +1,4 @@
-"""Records that take others away, where a query needs those that still hold (RFC-015; design: law 4)."""
+"""Retractions applied to the records that they remove, for queries that need the remaining ones (RFC-015)."""
 
 from collections import defaultdict
 from typing import Final
@@ -17,11 +17,11 @@ _ALWAYS: Final = np.iinfo(np.int64).max
 
 
 def netted(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:
-    """Return the records that still hold: retractions and the earlier record each takes away are gone.
+    """Return the remaining records: retractions, and the earlier record that each removes, are gone.
 
-    Records are equal when all but offset, operation and system time is, as keys are in Spark: -0.0 is 0.0. One that
-    takes away what was never there does nothing. Where windows overlap, a record that is taken away stays in those
-    that had ended by then: hidden columns say that it counts in windows which end after `LATE` and up to `UNTIL`.
+    Records are equal if all but offset, operation and system time is, compared like Spark's keys: -0.0 equals 0.0. A
+    retraction without a matching record does nothing. Where windows overlap, a removed record stays in those that had
+    ended by then: its hidden columns say that it counts in windows which end after `LATE` and up to `UNTIL`.
     """
     operations = records.column(vocab.operation_type_column)
     takes = pc.is_in(operations, pa.array(_TAKES_AWAY, operations.type))

@@ -1,4 +1,4 @@
-"""From a plan and what it does (`nodes`) to segments that Spark runs; steps that keep state cut it (`cuts`)."""
+"""Compiles an analysed plan (`nodes`) to segments that Spark runs and stages that keep state (`stateful_steps`)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,9 +41,9 @@ _TIED: Final = ("RowNumber", "NTile", "Lag", "Lead", "NthValue", "First", "Last"
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """Takes one transform apart; `stages` come out in the order in which they run.
+    """Compiles one transform; `stages` are in the order of execution.
 
-    `cut` has a step keep state: of a node, its plan and the hidden columns asked for it gives what the step makes.
+    `cut` adds a stage for a node with state, from its plan and the requested hidden columns, and returns its output.
     """
 
     plans: Plans
@@ -51,7 +51,7 @@ class Compiler:
     stages: list[Stage] = field(default_factory=list)
 
     def last(self, node: Node, plan: Java, columns: Sequence[int], event_time: str) -> Segment:
-        """Return the part that makes the output: columns by id, in total order where rows are more than records."""
+        """Return the segment of the output: columns by id, in total order if rows depend on several records."""
         waits = node.flow.waits
         part = self.part(node, plan, WAITING if waits else RECORDS)
         ids = {column.exprId().id(): column for column in items(part.plan.output())}
@@ -63,7 +63,7 @@ class Compiler:
         return replace(self.segment("", node.flow, part, chosen), matching=matching_of(node))
 
     def segment(self, name: str, flow: Flow, part: Part, columns: Sequence[Java]) -> Segment:
-        """Return a segment whose plan gives these columns and the hidden one."""
+        """Return a segment whose plan gives these columns and one hidden one."""
         hidden = COMPLETE if COMPLETE in part.hidden else ROW
         plans = self.plans
         named = plans.project(columns, part.plan)
@@ -83,7 +83,7 @@ class Compiler:
     def in_order(
         self, part: Part, columns: Sequence[Java], orders: Sequence[Java] = (), *, by_arrival: bool = False
     ) -> Part:
-        """Return the rows in total order: as they become complete, as they came if they tell, then by all columns."""
+        """Return the rows in total order: by completion, then by arrival if requested, then by all columns."""
         plans = self.plans
         by = [plans.ascending(plans.column(part.plan, part.hidden[COMPLETE])), *orders]
         if by_arrival and ARRIVED in part.hidden:
@@ -92,7 +92,7 @@ class Compiler:
         return Part(plans.ordered(by, part.plan), part.hidden)
 
     def part(self, node: Node, plan: Java, hidden: Sequence[str]) -> Part:
-        """Return a node's plan with hidden columns, its leaves being streams."""
+        """Return a node's plan with hidden columns, and with streams as leaves."""
         if node.cut is not None:
             return self.cut(self, node, plan, hidden)
         children = items(plan.children())
@@ -149,7 +149,7 @@ class Compiler:
         return self.plans.filled_with_nulls(self.plans.column(part.plan, part.hidden[COMPLETE]))
 
     def _windows(self, node: Node, plan: Java, below: Part) -> Part:
-        """Return an aggregate by a column of time: complete with the last record that it may get."""
+        """Return an aggregate by a time column: complete with the last record that its group may get."""
         plans = self.plans
         keys, columns = grouping_of(node, plan)
         assert node.key is not None
@@ -160,7 +160,7 @@ class Compiler:
             end, late, until = f"unix_micros({name}.end)", below.hidden[LATE], below.hidden[UNTIL]
             condition = f"{end} > {late} AND {end} <= {until}"
             below_plan = plans.filtered(probe, condition)
-        if _is_reordered(node.children[0]):  # floats are summed in the order of the rows
+        if _is_reordered(node.children[0]):  # sums of floats depend on the order of the rows
             visible = items(plan.children().apply(0).output())
             below_plan = self.in_order(Part(below_plan, below.hidden), visible).plan
         columns = in_order_of_rows(plans, columns, plans.column(below_plan, below.hidden[COMPLETE]))
@@ -172,7 +172,7 @@ class Compiler:
         return LATE in below.hidden and any(1 < rule.slide < rule.size for rule in rules)
 
     def _over(self, node: Node, plan: Java, below: Part) -> Part:
-        """Return window functions over partitions by a column of time; rows that tie come in one order."""
+        """Return window functions over partitions by a time column; ties are broken by all columns."""
         plans = self.plans
         columns = items(plan.children().apply(0).output())
         ties = [plans.ascending(column) for column in columns if column.dataType().typeName() != "map"]
@@ -183,7 +183,7 @@ class Compiler:
         return self.with_complete(probe, name, key, node.flow.phase)
 
     def _ranged(self, node: Node, plan: Java, below: Part) -> Part:
-        """Return window functions in order of time: complete when all rows of the same time are."""
+        """Return window functions in order of time: a row is complete when all rows of the same time are."""
         over = plan.withNewChildren(self.plans.spark.seq([below.plan]))
         key, name = plan.orderSpec().apply(0).child(), self.plans.fresh("__odf_key")
         made = self.with_complete(self.plans.with_key(over, key, name), name, key, node.behind)
@@ -209,7 +209,7 @@ class Compiler:
 
 
 def grouping_of(node: Node, plan: Java) -> tuple[list[Java], list[Java]]:
-    """Return what an aggregate groups by, and its columns; DISTINCT groups by all."""
+    """Return an aggregate's keys and its columns; DISTINCT groups by all."""
     if node.is_distinct:
         columns = items(plan.output())
         return columns, columns
@@ -217,7 +217,7 @@ def grouping_of(node: Node, plan: Java) -> tuple[list[Java], list[Java]]:
 
 
 def _is_reordered(node: Node) -> bool:
-    """Tell whether rows may stand in another order than the records they are made of."""
+    """Return whether rows may have another order than the records that they come from."""
     if node.cut is not None:
         return False
     is_own = node.tree.kind in ("Join", "Aggregate", "Distinct", "Window")

@@ -1,7 +1,7 @@
-"""DISTINCT in aggregates of windows, so that sums beside it still go in the order of the records (design: law 2).
+"""DISTINCT in aggregates of windows, so that other sums in the same aggregate still run in the order of the records.
 
-Beside one DISTINCT Spark makes partial sums for each of its values and merges them in the order of a hash table. With
-a filter it does not: all other functions are then computed of the rows as they come.
+Next to a DISTINCT, Spark computes partial sums for each of its values and merges them in the order of a hash table. If
+the DISTINCT has a filter, Spark does not: it then computes all other functions over the rows in their order.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ _INEXACT: Final = ("float", "double")
 
 
 def in_order_of_rows(plans: Plans, columns: Sequence[Java], never_null: Java) -> list[Java]:
-    """Return an aggregate's columns with a filter at each DISTINCT that lets all rows through.
+    """Return an aggregate's columns, with an always-true filter added to each DISTINCT.
 
-    Raises `InvalidQuery` for functions of distinct values whose result depends on the order of these.
+    Raises `InvalidQuery` for functions of distinct values whose result depends on the order of the values.
     """
 
     def filtered(expression: Java) -> Java | None:
@@ -40,5 +40,5 @@ def _check(call: Java) -> None:
     is_exact = kind_of(function) in _OF_EXACT and not types & set(_INEXACT)
     if kind_of(function) not in _OF_ANY and not is_exact:
         raise InvalidQuery(
-            text=f"{call.sql()} depends on the order of the values: take DISTINCT of DECIMAL, in count, min or max"
+            text=f"{call.sql()} depends on the order of the values: use DISTINCT of DECIMAL, or in count, min or max"
         )

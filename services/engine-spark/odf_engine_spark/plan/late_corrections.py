@@ -1,8 +1,8 @@
-"""Late records that correct windows which have closed: `/*+ LATE('2 days') */` (design: law 5; RFC-015).
+"""Late records that correct closed windows: `/*+ LATE('2 days') */` (RFC-015).
 
-A window closes when the watermark reaches its end, and is put out. Records that come later, up to the declared bound
-after the end, correct it block by block: -C/+C where columns tell rows apart, -R and +A otherwise. So the output does
-not depend on which blocks came in one request, and its watermark stays the bound behind.
+A window closes when the watermark reaches its end, and is emitted. Records that arrive later, up to the declared bound
+after the end, correct it block by block: with -C/+C if the output has columns that identify rows, otherwise with -R and
++A. So the output does not depend on which blocks were in one request, and its watermark lags by the bound.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,17 +31,17 @@ class Result:
     complete: Numbers
 
     def between(self, after: int, until: int) -> "Result":
-        """Return the rows that are complete in a range of time, its end included."""
+        """Return the rows that are complete after one time and until another (inclusive)."""
         chosen = (self.complete > after) & (self.complete <= until)
         return Result(self.rows.filter(pa.array(chosen)), self.complete[chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Near:
-    """The records that matter for rows complete after one time until another, and for those that late records alter.
+    """The records that matter for rows complete after one time until another, and for those that late records change.
 
-    A row needs records up to `reach` before it is complete; rows that lack some lack them before and after the late
-    records, which are no part of them.
+    A row needs records up to `reach` before it is complete. Rows that lack some of theirs lack them both before and
+    after the late records, so they cancel out.
     """
 
     reach: float
@@ -50,7 +50,7 @@ class _Near:
     until: int
 
     def of(self, records: pa.Table) -> pa.Table:
-        """Return those of the records, with their hidden columns."""
+        """Return the records that matter, with their hidden columns."""
         complete = np.asarray(records.column(COMPLETE))
         matters = complete <= self.until
         if self.reach != FOREVER and self.after != NEVER:
@@ -61,18 +61,18 @@ class _Near:
 
 
 def check_late(node: Node) -> None:
-    """Return if late records can correct a query's rows; raises `InvalidQuery` otherwise."""
+    """Raise `InvalidQuery` unless late records can correct the query's rows."""
     if not node.flow.waits or len(node.flow.streams) != 1 or _has_cut(node) or node.flow.period == 1:
         raise InvalidQuery(
-            text="the hint LATE is for GROUP BY window(<event time>, '<size>') over one input: take it away, or make "
-            "the windows a dataset of their own"
+            text="the hint LATE is for GROUP BY window(<event time>, '<size>') over one input: remove it, or put "
+            "the windows into a dataset of their own"
         )
 
 
 def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
-    """Return what closes now and what late records correct, in the order of the input's blocks.
+    """Return the windows that close now and the corrections by late records, in the order of the input's blocks.
 
-    `keys` are the columns that tell a window's rows apart, none if there are no such.
+    `keys` are the columns that identify a window's rows; empty if no columns do.
     """
     (name,) = segment.flow.streams
     delta, now = step.streams[name], step.frontier.latest
@@ -101,9 +101,9 @@ def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
 
 
 def _late_blocks(delta: Delta, segment: Segment) -> Iterator[tuple[int, int, int, Numbers]]:
-    """Yield the blocks with records of windows that have closed.
+    """Yield the blocks with records for closed windows.
 
-    Each with where it starts and ends, the watermark before it, and when those records are complete, ascending.
+    Each with its start and end, the watermark before it, and the completion times of those records, ascending.
     """
     assert delta.late is not None
     assert delta.blocks is not None
@@ -116,7 +116,7 @@ def _late_blocks(delta: Delta, segment: Segment) -> Iterator[tuple[int, int, int
 
 
 def _results(segment: Segment, step: Step, end: int, near: _Near) -> Result:
-    """Return the rows of windows over what is kept and the first new records, as far as they matter."""
+    """Return the rows of windows over the stored and the first `end` new records, as far as they matter."""
     (name,) = segment.flow.streams
     delta = step.streams[name]
     part = replace(
@@ -143,7 +143,7 @@ def _closed(result: Result) -> Delta:
 
 
 def _corrected(before: Result, after: Result, keys: Sequence[int]) -> Delta:
-    """Return how rows have changed: the corrected and retracted ones in their order, then those that are new."""
+    """Return how rows have changed: corrected and retracted ones in their order, then new ones."""
     both = pa.concat_tables([before.rows, after.rows])
     old, total = len(before.rows), len(both)
     chosen = both.select(list(keys)) if keys else both
@@ -173,7 +173,7 @@ def _corrected(before: Result, after: Result, keys: Sequence[int]) -> Delta:
 
 
 def keys_of(node: Node, columns: Sequence[int]) -> tuple[int, ...]:
-    """Return which of the columns tell an aggregate's rows apart: all that it groups by; empty if one is missing."""
+    """Return the positions of the columns that identify an aggregate's rows: all its keys; empty if one is missing."""
     found = _keys(node)
     if found is None:
         return ()
@@ -183,7 +183,7 @@ def keys_of(node: Node, columns: Sequence[int]) -> tuple[int, ...]:
 
 
 def _keys(node: Node) -> tuple[dict[int, int], int] | None:
-    """Return the grouping key that each column is, and how many keys there are."""
+    """Return the grouping key of each column, and the number of keys."""
     tree = node.tree
     if tree.kind == "Aggregate":
         keys = tree.part("groupingExpressions")
@@ -207,7 +207,7 @@ def _keys(node: Node) -> tuple[dict[int, int], int] | None:
 
 
 def _identity(value: Tree, known: Known) -> object:
-    """Return what two expressions have in common that tell the same rows apart; an edge of a window is the window."""
+    """Return a value equal for expressions that identify the same rows; a window's edge counts as the window."""
     while value.kind == "Alias" or (
         value.kind == "GetStructField" and isinstance(known_of(value.children[0], known), Frame)
     ):

@@ -1,4 +1,4 @@
-"""Joins without bounds keep all rows; those whose partners are all old give nothing new, and need not pass Spark."""
+"""Joins without time bounds keep all rows; those with only old partners give no new results, and bypass Spark."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from odf_engine_spark.values.equality_codes import compact, equality_codes, is_a
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Two streams that are joined where a column of each is equal; columns by their place."""
+    """Two streams that are joined on a pair of equal columns; columns by position."""
 
     left: tuple[str, int]
     right: tuple[str, int]
 
     def recent(self, fed: Mapping[str, pa.Table], before: int) -> dict[str, pa.Table]:
-        """Return the records that a row may be made of which was not complete at `before`."""
+        """Return the records that a row which was not complete at `before` may depend on."""
         sides = [(fed[stream], fed[stream].column(place)) for stream, place in (self.left, self.right)]
         keys = pa.chunked_array([chunk for _, column in sides for chunk in column.chunks], sides[0][1].type)
         codes = compact(equality_codes([normalized(keys)], len(keys)))
@@ -37,7 +37,7 @@ class Matching:
 
 
 def matching_of(node: Node) -> Matching | None:
-    """Return the columns by which a plan joins two streams without bounds, None if it does anything else."""
+    """Return the columns on which a plan joins two streams without time bounds, None for any other plan."""
     join = _below(node)
     if join.tree.kind != "Join" or join.cut is not None or join_kind(join.tree) != "Inner":
         return None
@@ -58,7 +58,7 @@ def matching_of(node: Node) -> Matching | None:
 
 
 def _below(node: Node) -> Node:
-    """Return the first node below those that act on each row by itself."""
+    """Return the first node below those that process each row on its own."""
     while node.cut is None and len(node.children) == 1 and node.key is None and node.over is None:
         node = node.children[0]
     return node

@@ -1,4 +1,4 @@
-"""A transform made ready once and run often: checked, analysed, and taken apart so that records can be put in."""
+"""A transform, prepared once and run often: checked, analysed, and compiled so that records can be bound to it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,12 +28,12 @@ from odf_engine_spark.spark.tree import Tree
 from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
 
 ENGINES: Final = ("spark",)
-RESERVED: Final = "__odf_"  # begins the names of hidden columns
+RESERVED: Final = "__odf_"  # prefix of hidden columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedInput:
-    """An input as a query sees it: `name` in SQL, all columns, and what the system's are called."""
+    """An input as a query sees it: its `name` in SQL, all columns, and the names of the system columns."""
 
     name: str
     schema: pa.Schema
@@ -42,22 +42,22 @@ class PlannedInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A transform that passed every check.
-
-    `schema` is its output as stored, without system columns; `event_time` what is known of when rows are complete;
-    `keys` the columns that tell rows of a window apart, for late records; `skeleton` what decides when rows come.
-    """
+    """A transform that passed every check."""
 
     stages: tuple[Stage, ...]
     last: Segment
     event_time: Time | None
+    """What is known of the output's event time; it decides the watermark."""
     schema: pa.Schema
+    """The output as stored, without system columns."""
     keys: tuple[int, ...]
+    """The columns that identify a window's rows, for corrections by late records."""
     skeleton: Skeleton
+    """The fingerprint of when rows are emitted."""
 
     @property
     def is_stateful(self) -> bool:
-        """Tell whether more than watermarks is kept from request to request."""
+        """Return whether it keeps more than watermarks between requests."""
         return bool(self.stages) or self.last.waits
 
 
@@ -72,17 +72,17 @@ class _Analysed:
 def steps_of(transform: TransformSql) -> tuple[SqlQueryStep, ...]:
     """Return the steps, the last one without alias; raises `InvalidQuery` for what this engine cannot run."""
     if transform.engine.lower() not in ENGINES:
-        raise InvalidQuery(text=f"this engine is spark, the query is for {transform.engine}")
+        raise InvalidQuery(text=f"the query is for engine {transform.engine}, but this engine is spark")
     steps = transform.queries or ()
     if transform.query is not None:
         steps = (*steps, SqlQueryStep(query=transform.query))
     if not steps or steps[-1].alias is not None or any(step.alias is None for step in steps[:-1]):
-        raise InvalidQuery(text="the last query, and no other, has to be without alias")
+        raise InvalidQuery(text="exactly the last query has to be without an alias")
     return steps
 
 
 def parsed(spark: Spark, sql: str) -> tuple[Java, Tree]:
-    """Return a query's plan as written; raises `InvalidQuery` with line and position, or for commands."""
+    """Return a query's parsed plan; raises `InvalidQuery` with line and position, and for commands."""
     check_depth(sql)
     try:
         plan = spark.parse(sql)
@@ -101,12 +101,12 @@ def prepare(
         for name in each.schema.names:
             if name.lower().startswith(RESERVED):
                 raise InvalidQuery(
-                    text=f"{each.name} has a column {name}: names that begin with {RESERVED} are the engine's"
+                    text=f"{each.name} has a column {name}: the prefix {RESERVED} is reserved for the engine"
                 )
     names = [each.name.lower() for each in inputs]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidQuery(text=f"two inputs are called {name}: SQL does not tell capital letters apart")
+            raise InvalidQuery(text=f"two inputs are called {name}: names in SQL are not case-sensitive")
     spark = warm.isolated()
     schemas = {each.name: spark_schema_of(each.schema) for each in inputs}
     try:
@@ -124,7 +124,7 @@ def _compiled(
         raise InvalidQuery(text="the query would not give the same result again: it uses a random function")
     if spark.asks_present(analysed.plan):
         raise InvalidQuery(
-            text="a text becomes the present time: write a moment such as DATE '2026-01-31', or take the event time"
+            text="a string becomes the current time: write a fixed one, such as DATE '2026-01-31', or use event time"
         )
     node = shape_of(tree, {each.name.lower(): _meaning(each) for each in inputs}, analysed.as_of)
     checked(node.flow)
@@ -181,7 +181,7 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
 
 @contextmanager
 def _in_step(step: SqlQueryStep, transform: TransformSql) -> Iterator[None]:
-    """Have what is wrong with one step of several say which one it is."""
+    """Name the step in errors, if there are several."""
     try:
         yield
     except (InvalidQuery, *FAULTS) as error:
@@ -193,7 +193,7 @@ def _in_step(step: SqlQueryStep, transform: TransformSql) -> Iterator[None]:
 
 
 def _without_with(spark: Spark, frame: Java) -> Java:
-    """Return the analysed plan with the queries of WITH put where they are used."""
+    """Return the analysed plan with the queries of WITH inlined."""
     is_inlined, keeps_others, keeps_names = True, False, False
     inline = spark.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(
         is_inlined, keeps_others, keeps_names
@@ -214,11 +214,9 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
     lower = [name.lower() for name in names]
     for name in names:
         if name.lower() in {each.lower() for each in own}:
-            raise InvalidQuery(text=f"column {name} is written by the engine: give yours another name")
+            raise InvalidQuery(text=f"column {name} is written by the engine: rename yours")
         if lower.count(name.lower()) > 1:
-            raise InvalidQuery(
-                text=f"the result has two columns {name}: give one another name, in more than capital letters"
-            )
+            raise InvalidQuery(text=f"the result has two columns {name}: rename one, by more than its case")
     if vocab.event_time_column not in names:
         raise InvalidQuery(
             text=f"the result has no column {vocab.event_time_column}: add AS {vocab.event_time_column} to one"
@@ -226,15 +224,15 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
 
 
 def _check_event_time(prepared: Prepared, column: str) -> None:
-    """Refuse windows and joins of which nobody could tell up to when they are complete."""
+    """Refuse windows and joins whose output's watermark could not be known."""
     is_plain = not prepared.is_stateful or prepared.last.flow.takes_back
     if not is_plain and prepared.event_time is None:
         raise InvalidQuery(
-            text=f"{column} of windows, joins and running values has to follow from the inputs' event time: take "
+            text=f"{column} of windows, joins and running values has to be computed from the inputs' event time: use "
             "window.start, window.end, the event time of a joined table, or greatest(…) of both"
         )
 
 
 def quoted(name: str) -> str:
-    """Return a name in backticks, as SQL takes any name."""
+    """Return a name quoted with backticks."""
     return f"`{name.replace('`', '``')}`"

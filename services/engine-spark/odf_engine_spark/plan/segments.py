@@ -1,6 +1,6 @@
-"""Parts of a transform that Spark runs: over the records that are new, or over all that the open results still need.
+"""Parts of a transform that Spark runs: over the new records, or over all that incomplete results still need.
 
-A stream is what a plan reads: an input, or the rows that a step before has made. Times are microseconds.
+A stream is what a plan reads: an input, or the output of an earlier stage. Times are microseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,30 +25,30 @@ from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.values.equality_codes import equality_codes, normalized
 from odf_engine_spark.values.operations import Numbers, carried_operations
 
-CHUNK: Final = 1 << 18  # records that pass Spark at once in row-wise queries
+CHUNK: Final = 1 << 18  # records per run of Spark in row-wise queries
 NEVER: Final = np.iinfo(np.int64).min
 ALWAYS: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What is new in a stream.
-
-    `blocks`: the system time of each record's block, `late` the input's watermark as of the block before that;
-    `vocab` is that of an input, None for what a step has made.
-    """
+    """The new part of a stream; one number per record."""
 
     records: pa.Table
     operations: Numbers
     complete: Numbers
+    """When each record is complete."""
     late: Numbers | None = None
+    """The input's watermark before the record's block; records older than it are late."""
     blocks: Numbers | None = None
+    """The system time of each record's block."""
     vocab: DatasetVocabulary | None = None
+    """An input's vocabulary, None for the output of a stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """Up to when all inputs are complete: before the request, and now; None while nobody knows."""
+    """Up to when all inputs are complete: before the request, and now; None while unknown."""
 
     before: int | None
     now: int | None
@@ -61,7 +61,7 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What the parts of a transform have in common while one request runs. `tables` is the state, old then new."""
+    """What the parts of a transform share during one request. `old` is the state before it, `new` the state after."""
 
     streams: dict[str, Delta]
     frontier: Frontier
@@ -72,9 +72,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A plan that Spark runs as it stands. Its last column is hidden, `schema` has the others in Spark's types.
+    """A plan that Spark runs unchanged. Its last column is hidden; `schema` has the others in Spark's types.
 
-    `name` is that of its part of the state.
+    `name` is the prefix of its tables in the state.
     """
 
     name: str
@@ -85,12 +85,10 @@ class Segment:
     waits: bool
     matching: Matching | None = None
     late: int = 0  # how long after a window's end records still correct it
-    versions_of: tuple[
-        str, ...
-    ] = ()  # whose version a record is: a corrected one was valid until the later one's time
+    versions_of: tuple[str, ...] = ()  # key of versions: a corrected one was valid until the later one's time
 
     def run(self, step: Step) -> Delta:
-        """Return the rows that are new: of each new record, or those that are complete now."""
+        """Return the new rows: those of each new record, or those that are complete now."""
         return self._completed(step) if self.waits else self._by_record(step)
 
     def collect(self, records: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
@@ -107,7 +105,7 @@ class Segment:
         return rows.cast(self.schema), hidden
 
     def _by_record(self, step: Step) -> Delta:
-        """Act on each new record by itself, in the order of streams and records."""
+        """Process each new record on its own, in the order of streams and records."""
         deltas = {name: step.streams[name] for name in self.order(step)}
         operations = np.concatenate([each.operations for each in deltas.values()])
         parts = []
@@ -130,7 +128,7 @@ class Segment:
         return [name for name in step.streams if name in self.flow.streams]
 
     def _completed(self, step: Step) -> Delta:
-        """Return the rows that are complete now and were not before, in the order in which they became so."""
+        """Return the rows that became complete with this request, in the order in which they did."""
         fed, now = self.intake(step), step.frontier.now
         if now is None or not any(len(table) for table in fed.values()) or not self._is_due(step.frontier):
             return nothing(self.schema)
@@ -146,14 +144,14 @@ class Segment:
         return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=complete)
 
     def _is_due(self, frontier: Frontier) -> bool:
-        """Tell whether any row can have become complete: windows do at their ends only."""
+        """Return whether any row can have become complete: windows do so only at their ends."""
         if frontier.before is None or frontier.now is None:
             return True
         period, phase = self.flow.period, self.flow.phase
         return (frontier.before - phase) // period != (frontier.now - phase) // period
 
     def intake(self, step: Step) -> dict[str, pa.Table]:
-        """Take the new records in and return those that are final, with their hidden columns.
+        """Add the new records to the state, and return the final ones with their hidden columns.
 
         Afterwards the new state has what later rows need. Late records are dropped and counted.
         """
@@ -167,11 +165,11 @@ class Segment:
         return fed
 
     def place(self, stream: str) -> str:
-        """Return the name that a stream's records have in the state."""
+        """Return the name of a stream's records in the state."""
         return f"{self.name}/{stream}"
 
     def known(self, stream: str, step: Step) -> pa.Table:
-        """Return a stream's kept and new records as they came, with their hidden columns, without late ones."""
+        """Return a stream's stored and new records in order of arrival, with hidden columns, without late ones."""
         delta = step.streams[stream]
         if self.versions_of:
             delta = _without_corrected(delta, self.versions_of)
@@ -185,31 +183,31 @@ class Segment:
                 new = pa.concat_tables([old.select(new.column_names).cast(new.schema), new])
             except (pa.ArrowException, KeyError) as error:
                 raise InvalidInput(
-                    text=f"the checkpoint's records do not fit the query's: {error}"
+                    text=f"the checkpoint's records do not match the query's: {error}"
                 ) from error
         if delta.vocab is None:
             return new
         return netted(new, delta.vocab)
 
     def _is_needed(self, stream: str, complete: Numbers, now: int) -> npt.NDArray[np.bool_]:
-        """Tell which records some row that is not complete yet may need."""
+        """Return a mask of records that incomplete output rows may still depend on."""
         reach, rule = self.flow.reach[stream], self.flow.late[stream]
         if reach == FOREVER:
             return np.ones(len(complete), dtype=bool)
-        if reach == rule.size - 1 and not rule.unit:  # one window: to its end, not longer
+        if reach == rule.size - 1 and not rule.unit:  # one window: needed until it ends
             return last_ends(complete - 1, rule) > now
         return complete > now - int(reach)
 
 
 def last_ends(times: Numbers, rule: Lateness) -> Numbers:
-    """Return when the last window that each time belongs to ends."""
+    """Return when the last window of each time ends."""
     if rule.unit:
         return _unit_ends(times, rule.unit)
     return np.floor_divide(times - rule.offset, rule.slide) * rule.slide + rule.size + rule.offset
 
 
 def _unit_ends(times: Numbers, unit: str) -> Numbers:
-    """Return when the month, quarter or year that each time belongs to ends."""
+    """Return when the month, quarter or year of each time ends."""
     months = {"m": 1, "q": 3, "y": 12}[unit]
     number = times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
     ends = (np.floor_divide(number, months) + 1) * months
@@ -223,7 +221,7 @@ def _as_they_came(table: pa.Table) -> pa.Table:
 
 
 def _without_corrected(delta: Delta, key: Sequence[str]) -> Delta:
-    """Return a stream without the first halves of corrections to a later time: until then they were valid."""
+    """Return a stream without the first halves of corrections that changed the time: until then they were valid."""
     same = equality_codes([normalized(delta.records.column(name)) for name in key], len(delta.records))
     is_later = np.append((np.diff(delta.complete) > 0) & (np.diff(same) == 0), False)
     stays = (delta.operations != int(Operation.CORRECT_FROM)) | ~is_later
@@ -237,12 +235,12 @@ def _without_corrected(delta: Delta, key: Sequence[str]) -> Delta:
 
 
 def first_ends(times: Numbers, rule: Lateness) -> Numbers:
-    """Return when the first window that each time belongs to ends."""
+    """Return when the first window of each time ends."""
     return last_ends(times, rule) - (rule.size - rule.slide)
 
 
 def _on_time(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa.Table:
-    """Return a stream's new records with their hidden columns, without those that are late."""
+    """Return a stream's new records with their hidden columns, without late ones."""
     late = np.full(len(delta.records), NEVER) if delta.late is None else delta.late
     late = np.where(late < NEVER + bound, NEVER, late - bound)
     is_late = last_ends(delta.complete - 1, rule) <= late
@@ -257,13 +255,13 @@ def _on_time(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa
 
 
 def nothing(schema: pa.Schema) -> Delta:
-    """Return that nothing is new."""
+    """Return an empty delta."""
     none = np.zeros(0, dtype=np.int64)
     return Delta(records=schema.empty_table(), operations=none, complete=none)
 
 
 def _chunks(operations: Numbers, size: int) -> list[tuple[int, int]]:
-    """Return where to cut the records: into parts of about `size`, never between the halves of a correction."""
+    """Return where to split the records: parts of about `size`, never between the halves of a correction."""
     edges = [0]
     while edges[-1] < len(operations):
         end = min(edges[-1] + size, len(operations))
@@ -274,7 +272,7 @@ def _chunks(operations: Numbers, size: int) -> list[tuple[int, int]]:
 
 
 def _numbered(deltas: Mapping[str, Delta], start: int, end: int) -> dict[str, pa.Table]:
-    """Return the records numbered `start` to `end`, counted through all streams, with their numbers."""
+    """Return the records numbered `start` to `end` across all streams, with their numbers."""
     first, tables = 0, {}
     for name, each in deltas.items():
         low, high = max(start - first, 0), max(min(end - first, len(each.records)), 0)

@@ -1,6 +1,6 @@
-"""Steps that fold records into state between two runs of Spark: each makes a stream for the step after it.
+"""Stages that fold records into state between two runs of Spark; each produces a stream for the next one.
 
-What a step folds, and the order of it, does not depend on how records were cut into requests (design: law 1).
+What a stage folds, and in which order, does not depend on how records were split into requests.
 """
 
 from collections.abc import Callable
@@ -24,18 +24,20 @@ from odf_engine_spark.spark.logical_plans import COMPLETE, HIDDEN, ROW
 from odf_engine_spark.values.equality_codes import equality_codes, normalized
 from odf_engine_spark.values.operations import Numbers
 
-Fold = Callable[[Changes, pa.Table | None], tuple[Changes, pa.Table]]  # of changes and the state so far
+Fold = Callable[
+    [Changes, pa.Table | None], tuple[Changes, pa.Table]
+]  # from changes and state to output and state
 
 
 class Stage(Protocol):
-    """A step with state; `stream` is what it makes."""
+    """A stage with state; `stream` is its output."""
 
     @property
     def stream(self) -> str:
         """Return the stream's name."""
 
     def run(self, step: Step) -> Delta:
-        """Return what is new in the stream; the new state has what the step keeps."""
+        """Return the new part of the stream; the new state has what the stage keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +50,13 @@ class Grouped:
     aggregates: tuple[Aggregate, ...]
 
     def run(self, step: Step) -> Delta:
-        """Return how the groups have changed."""
+        """Return the changelog of the groups."""
         return _refolded(self, step, "groups", partial(grouped, keys=self.keys, aggregates=self.aggregates))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """The first places by some order, as a changelog."""
+    """Top N per partition, as a changelog."""
 
     stream: str
     segment: Segment
@@ -64,7 +66,7 @@ class Ranked:
     limit: int
 
     def run(self, step: Step) -> Delta:
-        """Return how the places have changed."""
+        """Return the changelog of the top rows."""
         fold = partial(
             ranked, partition=self.partition, order=self.order, limit=self.limit, outputs=self.outputs
         )
@@ -73,7 +75,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Aggregates over one kind of frame: their arguments' places, and where their values go, in which types."""
+    """Aggregates over one kind of frame: positions of their arguments and of their values, and the values' types."""
 
     aggregates: tuple[Aggregate, ...]
     types: tuple[pa.DataType, ...]
@@ -84,7 +86,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """Aggregates so far, in order of event time. The first `outputs` columns go on, values behind them."""
+    """Running aggregates in order of event time. The first `outputs` columns are passed on, followed by the values."""
 
     stream: str
     segment: Segment
@@ -94,7 +96,7 @@ class Running:
     calls: tuple[Call, ...]
 
     def run(self, step: Step) -> Delta:
-        """Return the records that are final, with their values."""
+        """Return the final records, with their values."""
         given = self.segment.run(step)
         step.progress.report("running", total=len(given.records))
         columns: dict[int, pa.ChunkedArray] = dict(enumerate(given.records.columns[: self.outputs]))
@@ -126,9 +128,9 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOf:
-    """A join with a table as it was at the left row's time. Times are the segments' last columns, microseconds.
+    """A temporal join. Times are the last columns of the segments, in microseconds.
 
-    `behind`: how much earlier than it is emitted a row may ask.
+    `behind`: how much earlier than its emission the time of a row may be.
     """
 
     stream: str
@@ -139,7 +141,7 @@ class AsOf:
     is_inner: bool
 
     def run(self, step: Step) -> Delta:
-        """Return the left rows that are final, each with the version that held."""
+        """Return the final left rows, each with the version valid at its time."""
         rows, versions = self.left.run(step), self._versions(step)
         step.progress.report("versions", total=len(rows.records))
         valid_from = _microseconds(versions, len(self.right.schema) - 1)
@@ -169,11 +171,11 @@ class AsOf:
         if old is None:
             return new
         if not old.schema.equals(new.schema):
-            raise InvalidInput(text="the checkpoint's versions do not fit the query's")
+            raise InvalidInput(text="the checkpoint's versions do not match the query's")
         return pa.concat_tables([old, new])
 
     def _keep(self, versions: pa.Table, valid_from: Numbers, step: Step) -> None:
-        """Keep what rows to come may ask for: versions after the earliest time of one, and those that hold then."""
+        """Keep the versions that later rows may need: those after the earliest time of one, and those valid then."""
         if step.frontier.now is None:
             step.new[self.stream] = versions
             return
@@ -187,13 +189,13 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Windows that last as long as records come without a gap."""
+    """Windows that last as long as records arrive without a gap."""
 
     stream: str
-    segment: Segment  # its hidden column is when a session ends; the last column but that lists its records
+    segment: Segment  # hidden column: when a session ends; the column before it lists the session's records
 
     def run(self, step: Step) -> Delta:
-        """Return the sessions that have ended; the records of open ones stay."""
+        """Return the sessions that have ended; keep the records of open ones."""
         (name,) = self.segment.flow.streams
         records, now = self.segment.known(name, step), step.frontier.latest
         complete = np.asarray(records.column(COMPLETE))
@@ -215,7 +217,7 @@ class Session:
         is_open = complete > now
         is_open[np.asarray(pc.list_flatten(members)).astype(np.int64)] = True
         step.new[place] = records.filter(pa.array(is_open)).combine_chunks()
-        # A record that an open session still needs may have been in one that has come out: explode makes many of one.
+        # A record of an open session may also be in one already emitted: explode makes several rows of one record.
         before = NEVER if step.frontier.before is None else step.frontier.before
         is_new = has_ended & (ends > before)
         table = table.drop_columns([table.column_names[-1]]).filter(pa.array(is_new))
@@ -223,7 +225,7 @@ class Session:
 
 
 def _refolded(stage: Grouped | Ranked, step: Step, what: str, fold: Fold) -> Delta:
-    """Return how what a stage shows has changed; the new state has what it keeps."""
+    """Return the changelog of what a stage shows; the new state has what it keeps."""
     given = stage.segment.run(step)
     step.progress.report(what, total=len(given.records))
     changes = Changes(records=given.records, operations=given.operations)
@@ -240,4 +242,4 @@ def _microseconds(table: pa.Table, column: int) -> Numbers:
 
 
 def _foreign(error: ValueError) -> InvalidInput:
-    return InvalidInput(text=f"the checkpoint's groups do not fit the query's: {error}")
+    return InvalidInput(text=f"the checkpoint's groups do not match the query's: {error}")

@@ -1,4 +1,4 @@
-"""Where a plan is cut: what Spark computes for a step that keeps state, and where the step's rows go on."""
+"""Where a plan is cut at a stateful step: what Spark computes for the step, and where its rows continue."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ from odf_engine_spark.spark.logical_plans import COMPLETE, RECORDS, ROW, WAITING
 
 
 def cut(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> Part:
-    """Have a step keep state here; return a place for what it makes."""
+    """Add a stage for the node; return a leaf for its output."""
     assert node.stream is not None
     match node.cut:
         case "grouped":
@@ -43,7 +43,7 @@ def cut(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> Pa
 
 
 def _below(compiler: Compiler, child: Node, plan: Java) -> tuple[Part, Flow]:
-    """Return what a fold takes: changes as they come, or where their order is not given, rows that are final."""
+    """Return the input of a fold: changes in order of arrival, or final rows if that order is undefined."""
     waits = child.flow.waits or len(child.flow.streams) > 1
     if waits and child.flow.takes_back:
         child.flow.settled("a step over several tables")
@@ -87,7 +87,7 @@ def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) 
 
 
 def _argument(compiler: Compiler, call: Java) -> Java:
-    """Return what a function takes; for one that counts rows, what is never null."""
+    """Return a function's argument; a non-null constant for one that counts rows."""
     if kind_of(call) == "RowNumber":
         return compiler.plans.one()
     return call.aggregateFunction().children().apply(0)
@@ -102,7 +102,7 @@ def _fed(
     *,
     is_ordered: bool = False,
 ) -> Segment:
-    """Return a segment that computes columns for a fold, in a total order where rows come complete."""
+    """Return a segment that computes columns for a fold, in a total order if rows wait for completion."""
     plans = compiler.plans
     part = Part(plans.project([*columns, *compiler.hidden(part)], part.plan), part.hidden)
     own = items(part.plan.output())[: len(columns)]
@@ -186,7 +186,7 @@ def _session(compiler: Compiler, node: Node, plan: Java) -> None:
     aggregate = plans.aggregate(
         keys, [*columns, plans.alias(collected, members), plans.alias(keys[node.key], name)], part.plan
     )
-    # A record exactly at a session's end still belongs to it, and is not late by a watermark there.
+    # A record exactly at a session's end still belongs to it, and a watermark at that time does not make it late.
     ended = compiler.with_complete(aggregate, name, keys[node.key], 1)
     own = items(plan.output())
     ended = compiler.in_order(ended, own)

@@ -55,22 +55,22 @@ CHUNK: Final = 1 << 20  # bytes
 
 
 class EngineServicer(engine_pb2_grpc.EngineServicer):
-    """Answers for one warm session."""
+    """Serves requests on one warm session."""
 
     def __init__(self, spark: Spark, *, is_signed: bool, requests: Callable[[], Requests]) -> None:
         """Serve from a session that has run its first queries."""
         self._spark = spark
         self._identity = identity_of(spark)
         self._transforms = Transforms(spark, is_signed=is_signed)
-        # A line for each kind: transforms that take long hold up neither preprocessing nor what people ask.
+        # A pool per kind of request: long transforms delay neither preprocessing nor ad-hoc queries.
         self._steps, self._batches, self._queries = requests(), requests(), requests()
-        # What only reads SQL does not wait behind what runs it.
+        # Requests that only analyse SQL do not queue behind those that run it.
         self._questions = requests()
 
     def ExecuteTransform(  # noqa: N802 - gRPC's name
         self, request: engine_pb2.TransformRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.TransformResponse]:
-        """Perform one step of a transformation."""
+        """Execute one step of a transform."""
 
         def work(reports: Progress) -> TransformResponse:
             try:
@@ -124,7 +124,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     def MigrateQuery(  # noqa: N802 - gRPC's name
         self, request: engine_pb2.MigrateQueryRequest, context: grpc.ServicerContext
     ) -> engine_pb2.MigrateQueryResponse:
-        """Carry a checkpoint over to a query's next version; raises `InvalidQuery`."""
+        """Migrate a checkpoint to a query's next version; raises `InvalidQuery`."""
         asked = migration_of(request)
         self._identity.require(asked.new.transform)
         return migrated(self._queries.result(context, lambda _: migrate(self._transforms, asked)))
@@ -132,7 +132,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     def Query(  # noqa: N802 - gRPC's name
         self, request: engine_pb2.QueryRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.ArrowChunk]:
-        """Answer an ad-hoc query as an Arrow IPC stream in chunks; raises `InvalidQuery`."""
+        """Return the result of an ad-hoc query as an Arrow IPC stream in chunks; raises `InvalidQuery`."""
         asked = tables_of(request)
         for each in self._queries.reports(context, lambda _: run_query(self._spark, request.sql, asked)):
             if each.done is None:
@@ -175,7 +175,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
 
 
 def _tables_read(spark: Spark, transform: TransformSql) -> tuple[str, ...]:
-    """Return the tables that a transform reads, in order, without its own steps."""
+    """Return the tables that a transform reads, in order, without those of its own steps."""
     steps = steps_of(transform)
     own = {str(step.alias).lower() for step in steps[:-1]}
     read: dict[str, None] = {}
@@ -194,9 +194,9 @@ def register(
     is_well: Callable[[], bool] = lambda: True,
     on_stuck: Callable[[], None] = lambda: None,
 ) -> Callable[[grpc.Server], tuple[str, ...]]:
-    """Return what puts the service on a server, and tells its full name.
+    """Return a function that adds the service to a server and returns its full name.
 
-    While `is_well` holds, callers hear from it; `on_stuck` is called when a cancelled request cannot be ended.
+    Callers get heartbeats while `is_well` holds; `on_stuck` is called when a cancelled request cannot be ended.
     """
 
     def add(server: grpc.Server) -> tuple[str, ...]:
@@ -210,6 +210,6 @@ def register(
 
 def _noted(what: str, error: Exception, reports: Progress) -> str:
     if reports.is_cancelled:
-        return ""  # nobody hears it
+        return ""  # no caller reads it
     log.error("request failed", what=what, exc_info=error)
     return "".join(traceback.format_exception(error))

@@ -1,8 +1,8 @@
-"""Which engine this is: a version that is the same wherever the same results come out.
+"""The engine's identity: a version that changes only when results may change.
 
-Counted are the releases of what computes and of what it runs on, and one number for what this package makes of them.
-The number is raised by hand, with each change of a result or of a checkpoint; `tests/golden.json` has both for queries
-of every kind. The JVM's build does not count: since release 17 Java computes floating point the same everywhere.
+It covers the releases of the packages and platforms that compute, and `SEMANTICS`. That number is raised by hand with
+each change of a result or of a checkpoint; `tests/golden.json` has both for queries of every kind. The JVM's build is
+left out: since release 17 Java computes floating point the same everywhere.
 """
 
 import hashlib
@@ -19,25 +19,25 @@ from odf_engine_spark.spark.jvm import Spark
 ENGINE: Final = "spark"
 PACKAGES: Final = ("numpy", "pyarrow", "pyspark")
 SEMANTICS: Final = 1
-# Before there was the number, the text of the sources counted; with the same releases this one did the same.
+# Earlier versions had a hash of the sources instead of `SEMANTICS`; with the same releases their results are equal.
 FORMER: Final[Mapping[str, str]] = {"0.1.0+spark4.3.0.5bc3fbb2aaf3": "0.1.0+spark4.3.0.s1.bb71a90a73af"}
 DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The engine's version as transforms name it."""
+    """The engine's version, as transforms name it."""
 
     version: str
 
     def require(self, transform: TransformSql) -> None:
-        """Return if a transform may run here; raises `EngineNotAvailable` if it names another engine or version."""
+        """Raise `EngineNotAvailable` if the transform names another engine or version."""
         asked = transform.version and FORMER.get(transform.version, transform.version)
         if transform.engine.lower() != ENGINE or asked not in (None, self.version):
             wanted = " ".join(part for part in (transform.engine, transform.version) if part)
             text = (
-                f"the transform is for {wanted}, the engine here is {ENGINE} {self.version}: use a node that has the "
-                "former, or commit the SetTransform again without a version to go on with the latter"
+                f"the transform requires {wanted}, but this engine is {ENGINE} {self.version}: use a node with "
+                "the required engine, or commit the SetTransform again without a version to upgrade to this one"
             )
             raise EngineNotAvailable(text=text)
 
@@ -52,5 +52,5 @@ def identity_of(spark: Spark) -> Identity:
 
 
 def digest(releases: Mapping[str, str]) -> str:
-    """Return twelve hexadecimal digits for releases."""
+    """Return twelve hexadecimal digits that identify the releases."""
     return hashlib.sha256(repr(sorted(releases.items())).encode()).hexdigest()[:DIGITS]

@@ -1,4 +1,4 @@
-"""The engine's messages as values: what came over the wire is checked here."""
+"""Conversions between the engine's messages and domain values; what arrives is validated here."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,7 +21,7 @@ _FIRST_MS: Final = -_LAST_MS
 
 
 def transform_of(raw: bytes) -> TransformRequest:
-    """Return a transform as asked for, with watermarks that the state can hold."""
+    """Return the request, with its watermarks limited to the range that the state can store."""
     asked = decode_message(TransformRequest, raw)
     inputs = (
         replace(one, explicit_watermarks=held_watermarks(one.explicit_watermarks))
@@ -31,9 +31,9 @@ def transform_of(raw: bytes) -> TransformRequest:
 
 
 def held_watermarks(watermarks: Iterable[Watermark]) -> tuple[Watermark, ...]:
-    """Return watermarks that promise no more than was promised, within the years 1677 to 2262.
+    """Return the watermarks within the years 1677 to 2262, none later than it was.
 
-    A later one is lowered to the end of that range; an earlier one is left out, as if none was known yet.
+    A later one is lowered to the end of that range; an earlier one is dropped, as if no watermark were known yet.
     """
     last = Timestamp.from_ms(_LAST_MS)
     return tuple(
@@ -52,7 +52,7 @@ def schema_of(raw: bytes) -> pa.Schema:
 
 
 def set_transform_of(raw: bytes) -> SetTransform:
-    """Return the event; raises `InvalidInput` for another one."""
+    """Return the event; raises `InvalidInput` unless it is a SetTransform."""
     event = decode_event(raw)
     if not isinstance(event, SetTransform):
         raise InvalidInput(text="expected a SetTransform")
@@ -60,7 +60,7 @@ def set_transform_of(raw: bytes) -> SetTransform:
 
 
 def vocabulary_of(given: engine_pb2.Vocabulary) -> DatasetVocabulary:
-    """Return the names of the system columns, the default ones where none are given."""
+    """Return the names of the system columns, with defaults for missing ones."""
     default = DatasetVocabulary()
     return DatasetVocabulary(
         offset_column=given.offset_column or default.offset_column,
@@ -79,7 +79,7 @@ def tables_of(request: engine_pb2.QueryRequest) -> tuple[QueryTable, ...]:
 
 
 def migration_of(request: engine_pb2.MigrateQueryRequest) -> MigrateRequest:
-    """Return a migration as asked for."""
+    """Return the migration request as a value."""
     return MigrateRequest(
         old=set_transform_of(request.old_set_transform),
         new=set_transform_of(request.new_set_transform),
@@ -97,7 +97,7 @@ def migration_of(request: engine_pb2.MigrateQueryRequest) -> MigrateRequest:
 
 
 def migrated(done: TransformResponseSuccess) -> engine_pb2.MigrateQueryResponse:
-    """Return the answer to a migration."""
+    """Return the response to a migration."""
     interval, watermark = done.new_offset_interval, done.new_watermark
     return engine_pb2.MigrateQueryResponse(
         new_offset_interval=None
@@ -108,5 +108,5 @@ def migrated(done: TransformResponseSuccess) -> engine_pb2.MigrateQueryResponse:
 
 
 def progress(now: EngineProgress) -> engine_pb2.Progress:
-    """Return a report."""
+    """Return a progress report as a message."""
     return engine_pb2.Progress(stage=now.stage, rows=now.rows, total=now.total, late=now.late)

@@ -1,8 +1,7 @@
-"""Requests at work: a few threads, each a fair share of Spark, and an end to what nobody waits for.
+"""Requests in flight: a few threads, each with a fair share of Spark, and cancellation of abandoned requests.
 
-Every request is one job group, which is cancelled when its caller has gone or its deadline has passed. While a
-request runs its caller hears from it every second, as long as the JVM is well: so silence means that something is
-wrong.
+Every request is one job group, which is cancelled when its caller disconnects or its deadline passes. While a request
+runs, its caller gets a heartbeat every second as long as the JVM responds, so silence means that something is wrong.
 """
 
 import time
@@ -22,22 +21,22 @@ from odf_engine_spark.spark.progress import Progress, RequestCancelled
 log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
-THREADS: Final = 4  # requests inside Spark at once; the rest waits in line
+THREADS: Final = 4  # requests inside Spark at once; the rest is queued
 SECONDS: Final = 1.0  # between reports
-GRACE: Final = 10.0  # seconds that tasks have to notice that they are cancelled
-LOOK: Final = 0.1  # seconds between looks at that
+GRACE: Final = 10.0  # seconds for tasks to notice that they are cancelled
+LOOK: Final = 0.1  # seconds between checks of that
 
 
 class Call(Protocol):
-    """The part of gRPC's context that is needed here."""
+    """The part of gRPC's context that is used here."""
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Have it called when the call ends; False when it has ended already."""
+        """Register a callback for the end of the call; return False if it has ended already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Generic[T]):
-    """How far a request is; with the last one `done`, which has its result or what it raised."""
+    """How far a request is. The last report has `done`, which holds the result or the exception."""
 
     now: EngineProgress
     done: Future[T] | None = None
@@ -54,19 +53,19 @@ class Requests:
         on_stuck: Callable[[], None],
         grace: float = GRACE,
     ) -> None:
-        """Report while `is_well` holds; `on_stuck` is told of a cancelled task that goes on after `grace` seconds."""
+        """Report while `is_well` holds; call `on_stuck` if a cancelled task still runs after `grace` seconds."""
         self._spark = spark
         self._is_well = is_well
         self._on_stuck = on_stuck
         self._grace = grace
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="spark")
-        # Callbacks come on gRPC's own thread, which a JVM that hangs must not stop.
+        # gRPC calls back on its own thread, which a hanging JVM must not block.
         self._endings = ThreadPoolExecutor(1, thread_name_prefix="endings")
 
     def reports(self, call: Call, work: Callable[[Progress], T]) -> Iterator[Report[T]]:
-        """Yield reports, the first at once, the last with the finished work."""
+        """Yield reports, the first immediately, the last with the finished work."""
         progress = Progress()
-        name = f"request-{uuid4()}"  # Spark remembers for ever which names it shall run no more
+        name = f"request-{uuid4()}"  # never reused: Spark remembers cancelled names for ever
         future = self._pool.submit(self._run, name, progress, work)
 
         def end() -> None:
@@ -87,7 +86,7 @@ class Requests:
         for each in self.reports(call, work):
             if each.done is not None:
                 return each.done.result()
-        raise AssertionError("the work comes last")
+        raise AssertionError("the last report has the result")
 
     def _run(self, name: str, progress: Progress, work: Callable[[Progress], T]) -> T:
         begin(self._spark, name)

@@ -1,4 +1,4 @@
-"""Where the engine meets its settings."""
+"""Builds the engine's service from the settings."""
 
 import os
 import socket
@@ -21,12 +21,12 @@ from odf_engine_spark.spark.session import start
 log = structlog.stdlib.get_logger(__name__)
 
 WATCH_SECONDS: Final = 0.1
-HUNG: Final = 60.0  # seconds without an answer of the JVM
-LOST: Final = 70  # exit code: the supervisor restarts
+HUNG: Final = 60.0  # seconds without a response from the JVM
+LOST: Final = 70  # exit code: the supervisor restarts the process
 
 
 def build(env: Environment) -> Service:
-    """Return the service once its session is warm: before that nobody can reach it, so nobody finds it slow."""
+    """Return the service once its session is warm: it listens only then, so no client meets a slow first query."""
     settings = env.settings
     spark = start(settings.spark_master)
     pulse = Pulse(spark)
@@ -36,7 +36,7 @@ def build(env: Environment) -> Service:
             spark,
             is_signed=settings.signed_columns,
             is_well=pulse.is_well,
-            on_stuck=lambda: _end(spark, "a task that nobody waits for cannot be ended"),
+            on_stuck=lambda: _end(spark, "a cancelled task does not stop"),
         ),
         grpc_address=settings.engine or ENGINE,
         background=(_watch(spark, pulse), pulse.run),
@@ -45,9 +45,9 @@ def build(env: Environment) -> Service:
 
 
 def build_worker(env: Environment) -> Service:
-    """Return the service once its session is warm and it is its turn; ends the process if that never comes.
+    """Return the service once its session is warm and it is to serve; exit if it is not needed.
 
-    The JVM is watched from the start: a worker that has lost it ends, so that the keeper does not count on it.
+    The JVM is watched from the start: a worker that lost its JVM exits, so that the keeper does not rely on it.
     """
     service = build(env)
     try:
@@ -58,19 +58,19 @@ def build_worker(env: Environment) -> Service:
 
 
 def _watch(spark: Spark, pulse: Pulse) -> Callable[[threading.Event], None]:
-    """Return a watch over the JVM: without it the process is of no use, and ends to be started anew."""
+    """Return a watch over the JVM: without one the process is useless, and exits to be restarted."""
 
     def watch(stop: threading.Event) -> None:
         while not stop.wait(WATCH_SECONDS):
             if not spark.is_alive():
                 _end(spark, "the JVM has ended")
             if pulse.silence > HUNG:
-                _end(spark, "the JVM does not answer")
+                _end(spark, "the JVM does not respond")
 
     return watch
 
 
 def _end(spark: Spark, why: str) -> None:
     log.error("the engine ends", why=why)
-    spark.kill()  # one that hangs does not see that this process has gone
+    spark.kill()  # a hanging JVM does not notice that this process has exited
     os._exit(LOST)

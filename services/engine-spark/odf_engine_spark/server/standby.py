@@ -1,9 +1,9 @@
-"""A second engine, warm and waiting, that takes over when the one that serves ends.
+"""A second engine, warm and waiting, that takes over when the serving one exits.
 
-A keeper runs workers, each with a JVM of its own. Worker and keeper speak over the worker's standard input, a socket:
-the worker says when it is warm, the keeper when it may serve. A worker whose JVM has ended or hangs ends too, also
-while it waits: the keeper sees no more of it than its process. A keeper that ends takes its workers with it. Where no
-spare is ready the keeper ends as the worker did, and is started anew by whoever started it.
+A keeper runs workers, each with its own JVM. Worker and keeper communicate over the worker's standard input, a socket:
+the worker reports when it is warm, the keeper tells it when to serve. A worker whose JVM exits or hangs exits too, even
+while it waits, since the keeper only sees its process. A keeper that exits takes its workers with it. If no standby is
+ready, the keeper exits with the worker's status, and its supervisor restarts it.
 """
 
 import socket
@@ -22,13 +22,13 @@ log = structlog.stdlib.get_logger(__name__)
 
 READY: Final = b"r"
 GO: Final = b"g"
-LOOK: Final = 0.1  # seconds
-QUIET: Final = 0.02  # seconds of processor time between two looks
-GRACE: Final = 10.0  # seconds for workers to end
+LOOK: Final = 0.1  # seconds between checks
+QUIET: Final = 0.02  # seconds of processor time between two checks
+GRACE: Final = 10.0  # seconds for workers to exit
 
 
 class NotWanted(RuntimeError):
-    """The keeper has gone before it needed this worker."""
+    """The keeper exited before it needed this worker."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Worker:
 
     @classmethod
     def start(cls, command: tuple[str, ...]) -> "Worker":
-        """Start one; it warms up and waits."""
+        """Start a worker; it warms up and waits."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(command, stdin=theirs.fileno())
@@ -50,25 +50,25 @@ class Worker:
         return cls(process, ours)
 
     def is_alive(self) -> bool:
-        """Tell whether it still runs; takes in what it said."""
+        """Return whether it still runs; also receives its report that it is warm."""
         if not self.is_ready:
             with suppress(BlockingIOError, ConnectionError):
                 self.is_ready = self.line.recv(1) == READY
         return self.process.poll() is None
 
     def go(self) -> None:
-        """Have it serve as soon as it is warm."""
+        """Tell it to serve as soon as it is warm."""
         self.line.send(GO)
 
     def is_busy(self) -> bool:
-        """Tell whether it has used the processor since the last look."""
+        """Return whether it has used the processor since the last check."""
         spent = processor_time(self.process.pid)
         is_busy = spent - self._spent > QUIET
         self._spent = spent
         return is_busy
 
     def end(self) -> None:
-        """End it, and what it started with it."""
+        """Stop it and its child processes."""
         self.process.terminate()
         try:
             self.process.wait(GRACE)
@@ -85,7 +85,7 @@ def keep(
     after: float,
     now: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Keep an engine serving until `stop`, and a spare after so many quiet seconds; returns the exit status."""
+    """Keep an engine serving until `stop`, and a standby after `after` quiet seconds; return the exit status."""
     serving, spare = start(), None
     serving.go()
     quiet_since = now()
@@ -115,9 +115,9 @@ def keep(
 
 
 def await_turn(line: socket.socket, *, meanwhile: tuple[Callable[[threading.Event], None], ...] = ()) -> None:
-    """Say that this worker is warm, and return when it may serve; raises `NotWanted`.
+    """Report that this worker is warm, and return when it may serve; raises `NotWanted`.
 
-    Each of `meanwhile` runs in a thread while this waits, and is told to stop then.
+    Each of `meanwhile` runs in its own thread while this waits, and is stopped then.
     """
     line.settimeout(None)
     stop = threading.Event()
@@ -129,13 +129,13 @@ def await_turn(line: socket.socket, *, meanwhile: tuple[Callable[[threading.Even
     except ConnectionError:
         said = b""
     finally:
-        stop.set()  # nobody waits for them: one may ask a JVM that hangs
+        stop.set()  # not joined: one of them may be waiting for a hanging JVM
     if said != GO:
         raise NotWanted
 
 
 def processor_time(pid: int) -> float:
-    """Return the seconds that a process and those it started have used; 0 where that cannot be seen."""
+    """Return the processor time of a process and its children in seconds; 0 if it cannot be read."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

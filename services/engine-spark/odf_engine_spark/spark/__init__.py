@@ -1,1 +1,1 @@
-"""How Spark is used: its JVM and session, plans put together, job groups, errors in the words a person needs."""
+"""How Spark is used: its JVM and session, plan construction, job groups, readable error messages."""

@@ -1,4 +1,4 @@
-"""Spark's errors in the words a person needs: message, line and position; no plan, no stack of the JVM."""
+"""Spark's errors as users need them: message, line and position; no plan, no stack trace of the JVM."""
 
 import re
 from typing import Final
@@ -8,29 +8,29 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkE
 
 from odf_common.errors import InvalidQuery
 
-# What a call into the JVM may raise, or what its plans are too deep for.
+# What a call into the JVM may raise, and what its plans may be nested too deeply for.
 FAULTS: Final = (PySparkException, Py4JJavaError, RecursionError)
-TOO_DEEP: Final = "the query is nested too deeply: take steps, or fewer brackets"
+TOO_DEEP: Final = "the query is nested too deeply: split it into steps, or use fewer parentheses"
 _ADVICE: Final = re.compile(
     r"(?: If necessary s| S|(?<=\s)S)et \"?spark\.[\w.]+\"? to [\"\'`\w]+ to bypass this error\."
     r"| To enable existing features set [^.]*\.[^.]*\.[^.]*\."
 )
 _STACK: Final = re.compile(r"\n+(?:JVM stacktrace:|\s+at (?:org|java|scala)\.).*", re.DOTALL)
-_INTERNAL: Final = "XX"  # begins the SQL state of errors that are Spark's own
+_INTERNAL: Final = "XX"  # prefix of the SQL states of Spark's internal errors
 LIMIT: Final = 2000  # characters
 
 
 class EngineFault(RuntimeError):
-    """Spark failed for a reason that is not in the query."""
+    """Spark failed for a reason outside the query."""
 
 
 def query_fault(error: Exception) -> InvalidQuery:
-    """Return Spark's error as the user's fault; raises `EngineFault` where it is not."""
+    """Return Spark's error as the user's error; raises `EngineFault` if the query did not cause it."""
     if isinstance(error, RecursionError) or _overflowed(error):
         return InvalidQuery(text=TOO_DEEP)
     state, text = _said(error)
     text = _STACK.sub("", text.strip())
-    # A window of a month has no state, nor has one of INTERVAL 1 HOUR.
+    # Some errors of the analyser have no SQL state: a window of a month, INTERVAL 1 HOUR.
     is_stateless = state is None and isinstance(error, AnalysisException)
     is_users = isinstance(error, IllegalArgumentException) or is_stateless
     if not is_users and (state is None or state.startswith(_INTERNAL)):
@@ -45,8 +45,8 @@ def query_fault(error: Exception) -> InvalidQuery:
 
 
 def no_table(name: str) -> str:
-    """Return the words for a table that a query cannot read."""
-    return f"there is no table {name} among the inputs and the steps before"
+    """Return the message for a table that a query cannot read."""
+    return f"table {name} does not exist among the inputs and the earlier steps"
 
 
 def _overflowed(error: Exception) -> bool:
@@ -56,7 +56,7 @@ def _overflowed(error: Exception) -> bool:
 
 
 def _said(error: Exception) -> tuple[str | None, str]:
-    """Return the SQL state, None where Spark gives none, and the message."""
+    """Return the SQL state, None if Spark gives none, and the message."""
     if isinstance(error, PySparkException):
         return error.getSqlState(), str(error)
     assert isinstance(error, Py4JJavaError)

@@ -1,4 +1,4 @@
-"""Whether the JVM answers: it may be there and yet hang."""
+"""Whether the JVM responds: its process may exist and yet hang."""
 
 import threading
 import time
@@ -7,30 +7,30 @@ from typing import Final
 
 from odf_engine_spark.spark.jvm import Spark
 
-SECONDS: Final = 1.0  # between questions
-WELL: Final = 5.0  # seconds without an answer that mean nothing
+SECONDS: Final = 1.0  # between probes
+WELL: Final = 5.0  # seconds without a response that are tolerated
 
 
 class Pulse:
-    """Asks the JVM for its time, again and again."""
+    """Probes the JVM in a loop by reading its clock."""
 
     def __init__(self, spark: Spark, now: Callable[[], float] = time.monotonic) -> None:
-        """Begin with an answer."""
+        """Start as if the JVM had just responded."""
         self._spark = spark
         self._now = now
         self._heard = now()
 
     @property
     def silence(self) -> float:
-        """Return the seconds since the last answer."""
+        """Return the seconds since the last response."""
         return self._now() - self._heard
 
     def is_well(self) -> bool:
-        """Tell whether the JVM has answered of late."""
+        """Return whether the JVM has responded recently."""
         return self.silence < WELL
 
     def run(self, stop: threading.Event) -> None:
-        """Ask until told to stop, or until the JVM has ended."""
+        """Probe until stopped, or until the JVM has exited."""
         while not stop.wait(SECONDS) and self._spark.is_alive():
             self._spark.jvm.java.lang.System.nanoTime()
             self._heard = self._now()

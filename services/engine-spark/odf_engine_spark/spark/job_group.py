@@ -1,4 +1,4 @@
-"""The jobs of one request inside Spark: one group, in the scheduler pool of its thread."""
+"""The Spark jobs of one request: one group, in the scheduler pool of its thread."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -7,22 +7,20 @@ from typing import Final
 from odf_engine_spark.spark.jvm import Java, Spark
 
 Ended = Callable[[], bool]
-TASK: Final = (
-    "Executor task launch worker for task"  # how Spark names a thread that runs a task, and of which stage
-)
+TASK: Final = "Executor task launch worker for task"  # prefix of the thread's name; the stage's id follows
 
 
 def begin(spark: Spark, name: str) -> None:
-    """Have the jobs that this thread starts from now on belong to the request."""
+    """Assign the jobs that this thread starts from now on to the request."""
     context = spark.session.sparkContext
     context.setJobGroup(name, name, interruptOnCancel=True)
     context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
 
 
 def cancel(spark: Spark, name: str) -> Ended:
-    """End the request's job and those that it would begin; returns what tells whether its tasks have ended too.
+    """Cancel the request's running and future jobs; return a function that reports whether its tasks have ended.
 
-    Tasks look between two records whether they shall end: one that makes a billion of one record looks too late.
+    Tasks check for cancellation between two records: one that turns a record into a billion rows notices late.
     """
     context: Java = spark.session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark cancels running jobs only
     tracker = spark.session.sparkContext.statusTracker()

@@ -1,7 +1,7 @@
-"""The few calls into Spark's JVM that the engine makes: parse, analyse, feed records in, take records out.
+"""The few calls into Spark's JVM that the engine makes: parse, analyse, pass records in, collect records.
 
-Every call over py4j costs a fraction of a millisecond, so trees come over whole, as JSON. Objects of the JVM have
-no types on this side: they are `Java`, and stay inside this service.
+Every call over py4j costs a fraction of a millisecond, so trees are transferred whole, as JSON. Objects of the JVM are
+untyped in Python: they are `Java`, and do not leave this service.
 """
 
 import json
@@ -22,12 +22,12 @@ _MODULE: Final = "MODULE$"
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """One isolated session of the warm JVM: its own views and settings, the same threads and caches."""
+    """One isolated session of the warm JVM: its own views and settings, shared threads and caches."""
 
     session: SparkSession
 
     def isolated(self) -> "Spark":
-        """Return a new session beside this one."""
+        """Return a new isolated session on the same JVM."""
         return Spark(self.session.newSession())
 
     @property
@@ -37,52 +37,51 @@ class Spark:
 
     @property
     def java(self) -> Java:
-        """Return the session as the JVM has it."""
+        """Return the JVM's session object."""
         return self.session._jsparkSession  # noqa: SLF001 - as above
 
     def is_alive(self) -> bool:
-        """Tell whether the JVM still runs."""
+        """Return whether the JVM still runs."""
         gateway: Java = self.session.sparkContext._gateway  # noqa: SLF001 - as above
         process = gateway.proc
         return process is None or process.poll() is None
 
     def kill(self) -> None:
-        """End the JVM at once, whatever it does."""
+        """Kill the JVM immediately."""
         gateway: Java = self.session.sparkContext._gateway  # noqa: SLF001 - as above
         if gateway.proc is not None:
             gateway.proc.kill()
 
     def parse(self, sql: str) -> Java:
-        """Return the plan as written; raises Spark's `ParseException`."""
+        """Return the parsed, unresolved plan; raises Spark's `ParseException`."""
         return self.java.sessionState().sqlParser().parsePlan(sql)
 
     def asks_present(self, plan: Java) -> bool:
-        """Tell whether a text of an analysed plan, such as 'now', becomes the present time when it runs."""
+        """Return whether a string literal of an analysed plan, such as 'now', becomes the current time at runtime."""
         rules = self.jvm.org.apache.spark.sql.catalyst.optimizer
         plain = getattr(getattr(rules, "ReplaceExpressions$"), _MODULE).apply(plan)
         resolved = getattr(getattr(rules, "SpecialDatetimeValues$"), _MODULE).apply(plain)
         return not resolved.fastEquals(plain)
 
     def frame(self, plan: Java) -> Java:
-        """Return a plan made ready to run; raises Spark's `AnalysisException`."""
+        """Return the plan, analysed and ready to run; raises Spark's `AnalysisException`."""
         return self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.java, plan)
 
     def feeding(self) -> "Spark":
-        """Return a new session whose relations stay in Arrow's form until a task reads them, however small."""
+        """Return a new session whose relations stay in Arrow format until a task reads them, however small they are."""
         session = self.session.newSession()
         session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0b")
         return Spark(session)
 
     def relation(self, records: pa.Table, at_a_time: int | None = None) -> Java:
-        """Return records as a leaf of a plan; columns have Spark's own types already. They pass through memory only.
+        """Return records as a leaf of a plan; the columns have Spark's types already. They pass through memory only.
 
-        With `at_a_time` each so many records are a batch of Arrow's.
+        `at_a_time` limits the records per Arrow batch.
         """
         with os.fdopen(os.memfd_create("records"), "wb") as sink:
             with pa.ipc.new_stream(sink, records.schema) as stream:
-                if not len(
-                    records
-                ):  # a table without records has no batch; Spark makes less of none than of an empty one
+                # A table without records has no batch, and Spark plans none differently from an empty one.
+                if not len(records):
                     stream.write_batch(pa.RecordBatch.from_pylist([], records.schema))
                 stream.write_table(records, max_chunksize=at_a_time)
             sink.flush()
@@ -92,8 +91,8 @@ class Spark:
             return frame.queryExecution().analyzed()
 
     def collect(self, frame: Java) -> pa.Table:
-        """Run, and return what came out, in the order of Spark's partitions."""
-        frame.queryExecution().executedPlan()  # what fails here would leave `toArrow` waiting for ever
+        """Run the plan, and return its rows in the order of Spark's partitions."""
+        frame.queryExecution().executedPlan()  # an error of planning would leave `toArrow` waiting for ever
         return DataFrame(frame, self.session).toArrow()
 
     def seq(self, items: Iterable[Java]) -> Java:
@@ -102,7 +101,7 @@ class Spark:
 
 
 def tree_of(plan: Java) -> Tree:
-    """Return a plan as a tree of plain values; named queries inside WITH hang below it as children."""
+    """Return a plan as a tree of plain values; queries named by WITH become its children."""
     nodes = json.loads(plan.toJSON())
     expansions = [node for node in nodes if node["class"].endswith(".Expand")]
     if any(node["projections"] is None for node in expansions):
@@ -115,7 +114,7 @@ def tree_of(plan: Java) -> Tree:
 
 
 def _expansions(plan: Java) -> list[Any]:
-    """Return the projections of a plan's expansions, in pre-order: Spark leaves some of them out of its JSON."""
+    """Return the projections of a plan's expansions, in pre-order: Spark omits some of them from its JSON."""
     below = [
         found for at in range(plan.children().size()) for found in _expansions(plan.children().apply(at))
     ]
@@ -126,7 +125,7 @@ def _expansions(plan: Java) -> list[Any]:
 
 
 def _named_queries(plan: Java) -> tuple[Tree, ...]:
-    """Return what `WITH` names anywhere in a plan as written: Spark keeps it out of its JSON."""
+    """Return the queries that `WITH` names anywhere in an unresolved plan: Spark omits them from its JSON."""
     found: list[Tree] = []
     if plan.getClass().getSimpleName() == "UnresolvedWith":
         relations = plan.cteRelations()
@@ -138,5 +137,5 @@ def _named_queries(plan: Java) -> tuple[Tree, ...]:
 
 
 def spark_schema(schema: pa.Schema) -> str:
-    """Return an Arrow schema as Spark's JSON."""
+    """Return an Arrow schema as Spark's schema JSON."""
     return from_arrow_schema(schema).json()

@@ -1,7 +1,7 @@
-"""Starting Spark's JVM so that it dies with this process, whatever it does at that moment.
+"""Starts Spark's JVM so that it dies with this process, whatever it is doing.
 
-By itself it exits when its standard input ends. One that collects garbage looks there many seconds later, one that
-was stopped never: so the kernel is asked to end it. PySpark has no place to say how its JVM is to be started.
+On its own, the JVM exits when its standard input closes. During a garbage collection it notices that many seconds
+later, and while stopped (SIGSTOP) never: so the kernel is asked to kill it. PySpark has no option for the launcher.
 """
 
 import atexit
@@ -14,16 +14,16 @@ from pyspark import java_gateway
 
 from odf_common.embedded.managed_process import launched
 
-GRACE: Final = 5.0  # seconds for the JVM to remove its folders when the process ends by itself
+GRACE: Final = 5.0  # seconds for the JVM to remove its folders when the process exits normally
 
 
 @contextmanager
 def bound_to_us() -> Iterator[None]:
-    """Have a JVM that is started while the block runs die with this process.
+    """Make a JVM that is started inside the block die with this process.
 
-    It dies with the thread that starts it, too: that has to be one that lives as long as the process.
+    It also dies with the thread that starts it, which must therefore live as long as the process.
     """
-    spark: Any = java_gateway  # which has the name from `subprocess`
+    spark: Any = java_gateway  # it imported the name from `subprocess`
     plainly = spark.Popen
 
     def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401 - passed on
@@ -39,7 +39,7 @@ def bound_to_us() -> Iterator[None]:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Let the JVM end by itself, since it leaves its folders behind otherwise."""
+    """Let the JVM exit normally: killed, it leaves its folders behind."""
     if process.stdin is not None:
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):

@@ -1,9 +1,9 @@
-"""Pieces of Spark's plans, put together: leaves for records, hidden columns, projections, orders.
+"""Construction of Spark's logical plans: leaves for records, hidden columns, projections, orders.
 
-The user's text is never turned into other text: its *analysed* plan is taken apart and put together again around the
-places where state is kept. Hidden columns travel with the rows: a record's number in the request (`ROW`), or when a
-row is complete (`COMPLETE`, microseconds), between which watermarks it counts (`LATE`, `UNTIL`), and its place in the
-stream (`ARRIVED`).
+The user's SQL is never rewritten as text: its *analysed* plan is taken apart and reassembled around the places where
+state is kept. Hidden columns travel with the rows: a record's number in the request (`ROW`), or when a row is complete
+(`COMPLETE`, microseconds), between which watermarks it counts (`LATE`, `UNTIL`), and its position in the stream
+(`ARRIVED`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ COMPLETE: Final = "__odf_complete"
 LATE: Final = "__odf_late"
 UNTIL: Final = "__odf_until"
 ARRIVED: Final = "__odf_arrived"
-RECORDS: Final = (ROW,)  # hidden in plans that act on each record
-HIDDEN: Final = (COMPLETE, LATE, UNTIL)  # beside records that are kept
-WAITING: Final = (*HIDDEN, ARRIVED)  # hidden in plans whose rows wait to be complete
-BATCH: Final = 1024  # records between two looks of Spark's whether a task is still wanted
-FEW: Final = 8  # the same where a record may become millions
+RECORDS: Final = (ROW,)  # hidden in plans that process records one by one
+HIDDEN: Final = (COMPLETE, LATE, UNTIL)  # stored with records that are kept
+WAITING: Final = (*HIDDEN, ARRIVED)  # hidden in plans whose rows are emitted when they are complete
+BATCH: Final = 1024  # records per batch: Spark checks for cancellation between batches
+FEW: Final = 8  # the same if one record may become millions of rows
 _MODULE: Final = "MODULE$"
 
 
@@ -42,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A node of a plan, or with `stream` the place where that stream's records go."""
+    """A node of a plan; with `stream`, the leaf that gets that stream's records."""
 
     node: Java
     children: tuple["Slot", ...] = ()
@@ -50,7 +50,7 @@ class Slot:
     columns: Java = None
 
     def leaves(self) -> tuple[str, ...]:
-        """Return the streams of the plan, from left to right."""
+        """Return the streams of the plan's leaves, from left to right."""
         if self.stream is not None:
             return (self.stream,)
         return tuple(leaf for child in self.children for leaf in child.leaves())
@@ -58,7 +58,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Makes plans in one isolated session."""
+    """Builds plans in one isolated session."""
 
     spark: Spark
     feeding: Spark
@@ -79,11 +79,11 @@ class Plans:
         return self.spark.jvm.scala.Option.empty()
 
     def fresh(self, kind: str) -> str:
-        """Return a name that no column has."""
+        """Return a name that no column has yet."""
         return f"{kind}{next(self._numbers)}"
 
     def leaf(self, stream: str, columns: Sequence[Java], hidden: Sequence[str]) -> Part:
-        """Return a place for a stream's records, whose columns keep their identity."""
+        """Return a leaf for a stream's records, whose columns keep their expression ids."""
         names = {kind: self.fresh(kind) for kind in hidden}
         empty = pa.table({name: pa.array([], pa.int64()) for name in names.values()})
         relation = self.spark.relation(empty)
@@ -101,7 +101,7 @@ class Plans:
         return self._logical.Project(self.spark.seq(columns), below)
 
     def alias(self, value: Java, name: str, like: Java = None) -> Java:
-        """Return a value under a name; with the identity of `like`, where the plan above knows that one."""
+        """Return a value under a name; with the expression id of `like`, if the plan above refers to it."""
         identity = self._expressions.NamedExpression.newExprId() if like is None else like.exprId()
         qualifier = self.spark.seq([])
         return self._expressions.Alias(value, name, identity, qualifier, self._none, self.spark.seq([]))
@@ -116,11 +116,11 @@ class Plans:
         return self._logical.Expand(self.spark.seq(projections), self.spark.seq(columns), below)
 
     def with_key(self, below: Java, key: Java, name: str) -> Java:
-        """Return a plan with a value of its rows under one more, hidden name."""
+        """Return a plan with one more, hidden column."""
         return self.project([*items(below.output()), self.alias(key, name)], below)
 
     def window(self, plan: Java, below: Java, ties: Sequence[Java], tied: Sequence[str]) -> Java:
-        """Return window functions over another plan, those that ask for one order of the rows getting it."""
+        """Return window functions over another plan, with ties broken for functions that depend on the rows' order."""
         seq = self.spark.seq
         specs = plan.orderSpec()
         columns = [self._untied(column, ties, tied) for column in items(plan.windowExpressions())]
@@ -131,7 +131,7 @@ class Plans:
         )
 
     def _untied(self, column: Java, ties: Sequence[Java], tied: Sequence[str]) -> tuple[Java, bool]:
-        """Return a window function with an order that has no ties, and whether that makes a difference to it."""
+        """Return a window function with an order that has no ties, and whether that was necessary."""
         call = column.child()
         function, spec = call.windowFunction(), call.windowSpec()
         kind = function.getClass().getSimpleName()
@@ -156,19 +156,19 @@ class Plans:
         return aggregate(call.aggregateFunction(), call.mode(), call.isDistinct(), option, call.resultId())
 
     def collected(self, column: Java) -> Java:
-        """Return an aggregate that lists a column's values."""
+        """Return an aggregate that collects a column's values into a list."""
         return self._expressions.aggregate.CollectList(column).toAggregateExpression()
 
     def filled_with_nulls(self, column: Java) -> Java:
-        """Return a null of a column's type."""
+        """Return a null of the column's type."""
         return self._expressions.Literal(None, column.dataType())
 
     def ordered(self, orders: Sequence[Java], below: Java) -> Java:
-        """Return rows in total order."""
+        """Return the rows in a total order."""
         return self._logical.Sort(self.spark.seq(orders), True, below, self._none)  # noqa: FBT003 - Scala's
 
     def ascending(self, column: Java) -> Java:
-        """Return an order by a column, nulls first."""
+        """Return an ascending sort order by a column, nulls first."""
         package = self._expressions
         up, first = (getattr(getattr(package, name), _MODULE) for name in ("Ascending$", "NullsFirst$"))
         return package.SortOrder(column, up, first, self.spark.seq([]))
@@ -179,7 +179,7 @@ class Plans:
         return self.spark.frame(below).withColumn(name, expression).queryExecution().analyzed()
 
     def filtered(self, below: Java, text: str) -> Java:
-        """Return a plan's rows for which a condition on hidden columns holds."""
+        """Return the rows of a plan for which a condition on hidden columns holds."""
         return self.spark.frame(below).filter(text).queryExecution().analyzed()
 
     def column(self, plan: Java, name: str) -> Java:
@@ -208,7 +208,7 @@ class Plans:
             raise InvalidQuery(text=f"a column of the result cannot be stored: {error}") from error
 
     def slots(self, plan: Java) -> Slot:
-        """Return the plan with its places for records marked."""
+        """Return the plan with its leaves for records marked."""
         children = items(plan.children())
         if not children and plan.getClass().getSimpleName() == "LocalRelation":
             columns = items(plan.output())
@@ -217,11 +217,11 @@ class Plans:
         return Slot(plan, tuple(self.slots(child) for child in children))
 
     def over(self, slot: Slot, records: Mapping[str, pa.Table]) -> Java:
-        """Return the plan over the records of its streams."""
+        """Return the plan with its leaves bound to the records of its streams."""
         return self._filled(slot, {name: self._rows(table) for name, table in records.items()})
 
     def _rows(self, records: pa.Table) -> Java:
-        """Return records as an RDD of one partition: batches would each become one."""
+        """Return records as an RDD of one partition: otherwise each batch would become one."""
         return self.feeding.relation(records.combine_chunks(), self.batch).rdd().toJavaRDD().coalesce(1).rdd()
 
     def _filled(self, slot: Slot, leaves: Mapping[str, Java]) -> Java:
@@ -232,7 +232,7 @@ class Plans:
         )
 
     def _leaf(self, columns: Java, records: Java) -> Java:
-        """Return records under columns: one partition, which Spark knows to be one, so that nothing is exchanged."""
+        """Return records under these columns, in one partition; Spark knows that, so it plans no exchange."""
         jvm, none = self.spark.jvm, self._none
         one = getattr(getattr(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition$"), _MODULE)
         rows = jvm.org.apache.spark.sql.execution.LogicalRDD
@@ -241,5 +241,5 @@ class Plans:
 
 
 def items(sequence: Java) -> list[Java]:
-    """Return what a Scala sequence holds."""
+    """Return the elements of a Scala sequence."""
     return [sequence.apply(at) for at in range(sequence.size())]

@@ -1,4 +1,4 @@
-"""How far a request is, and whether anybody still waits for it."""
+"""The progress of a request, and whether its caller still waits for it."""
 
 import threading
 from dataclasses import replace
@@ -7,14 +7,14 @@ from odf_common.ports.engine import EngineProgress
 
 
 class RequestCancelled(RuntimeError):
-    """Nobody waits for the answer any more."""
+    """The caller no longer waits for the result."""
 
 
 class Progress:
-    """What one request has come to. Several threads may report and look."""
+    """The progress of one request. Thread-safe."""
 
     def __init__(self) -> None:
-        """Begin with nothing done."""
+        """Start with nothing done."""
         self._guard = threading.Lock()
         self._now = EngineProgress()
         self._is_cancelled = False
@@ -26,24 +26,24 @@ class Progress:
             return self._now
 
     def report(self, stage: str, *, rows: int = 0, total: int = 0) -> None:
-        """Note a stage and how many of its rows are done; raises `RequestCancelled` once nobody waits any more."""
+        """Record a stage and how many of its rows are done; raises `RequestCancelled` after a cancellation."""
         with self._guard:
             if self._is_cancelled:
                 raise RequestCancelled(stage)
             self._now = replace(self._now, stage=stage, rows=rows, total=total)
 
     def late(self, rows: int) -> None:
-        """Note more rows that came too late for their windows, and were dropped."""
+        """Count rows that arrived too late for their windows, and were dropped."""
         with self._guard:
             self._now = replace(self._now, late=self._now.late + rows)
 
     @property
     def is_cancelled(self) -> bool:
-        """Tell whether nobody waits any more."""
+        """Return whether the request was cancelled."""
         with self._guard:
             return self._is_cancelled
 
     def cancel(self) -> None:
-        """Have the next report raise."""
+        """Make the next report raise."""
         with self._guard:
             self._is_cancelled = True

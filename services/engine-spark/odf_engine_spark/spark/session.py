@@ -1,7 +1,7 @@
 """The one warm Spark session of the process.
 
-Fixed settings make the same request give the same bits (design: law 2): UTC, ANSI, no adaptive plans, one
-partition. Static settings close the doors that SQL has to the world outside (layer 2 of the sandbox).
+Fixed settings make equal requests give equal bits: UTC, ANSI, no adaptive plans, one partition. Static settings close
+SQL's access to the outside world (layer 2 of the sandbox).
 """
 
 import logging
@@ -27,7 +27,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
-    "spark.executor.killOnFatalError.depth": "0",  # a task that lacks memory fails alone, the JVM goes on
+    "spark.executor.killOnFatalError.depth": "0",  # a task that runs out of memory fails alone, the JVM continues
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.eventLog.enabled": "false",
@@ -39,7 +39,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.ui.retainedExecutions": "1",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.codegen.cache.maxEntries": "1000",
-    # The same bits
+    # Equal bits
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.adaptive.enabled": "false",
@@ -48,14 +48,14 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.maxPartitionBytes": "8g",
-    # One plan whatever the size: everything is in one partition, and nothing is exchanged or sent around.
+    # One plan whatever the size: everything is in one partition, so nothing is exchanged or broadcast.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.defaultSizeInBytes": "1000000",
     "spark.sql.maxSinglePartitionBytes": "9000000000000000000b",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
     "spark.sql.execution.arrow.localRelationThreshold": "64kb",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
-    # Doors to the outside
+    # No access to the outside
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.restrictedMode.enabled": "true",
     "spark.sql.reflect.allowList": "(?!)",
@@ -70,18 +70,18 @@ _WARM_UP: Final = (
 )
 
 
-ARCHIVE: Final = Path(sys.prefix) / "share" / "odf" / "spark.jsa"  # Spark's classes, ready to map into memory
+ARCHIVE: Final = Path(sys.prefix) / "share" / "odf" / "spark.jsa"  # Spark's classes, ready to be mapped
 
 
 def start(master: str, *, archive_to: Path | None = None) -> Spark:
-    """Return a session that has run a query of each shape; the JVM ends with this process, however that ends.
+    """Return a session that has run a query of each shape; the JVM dies with this process, however that ends.
 
-    To be called by the main thread, with which the JVM ends too; with `archive_to` it leaves the classes that it has
-    loaded there.
+    Call it from the main thread: the JVM dies with the thread that started it. With `archive_to`, the JVM writes the
+    classes that it has loaded there when it exits.
     """
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    warehouse = Path(tempfile.gettempdir()) / "odf-engine-warehouse"  # made by Spark, stays empty
+    warehouse = Path(tempfile.gettempdir()) / "odf-engine-warehouse"  # created by Spark, stays empty
     builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(warehouse))
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)

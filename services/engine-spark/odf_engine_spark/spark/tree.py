@@ -9,7 +9,7 @@ _NO_MEANING: Final = frozenset({"exprId", "metadata", "name", "qualifier"})
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A node of a plan or of an expression: its class, its children, and its other fields as JSON has them."""
+    """A node of a plan or of an expression: its class, its children, and its other fields as in the JSON."""
 
     name: str  # full class name
     children: tuple["Tree", ...]
@@ -22,12 +22,12 @@ class Tree:
 
     @property
     def id(self) -> int:
-        """Return the identity of an attribute or alias."""
+        """Return the expression id of an attribute or alias."""
         return int(self.fields["exprId"]["id"])
 
     @property
     def meaning(self) -> object:
-        """Return what two expressions over the same columns have in common that compute the same."""
+        """Return a value that is equal for expressions over the same columns that compute the same."""
         if self.kind == "AttributeReference":
             return self.id
         fields = {name: value for name, value in self.fields.items() if name not in _NO_MEANING}
@@ -38,23 +38,23 @@ class Tree:
         return replace(self, children=(*self.children, *more))
 
     def part(self, field: str) -> tuple["Tree", ...]:
-        """Return the trees that stand in a field: one expression or a list of them."""
+        """Return the trees in a field: one expression or a list of them."""
         return tuple(_trees(self.fields.get(field)))
 
     def inner(self) -> Iterator["Tree"]:
-        """Iterate over the trees in all fields: a node's expressions, a sub-query's plan."""
+        """Yield the trees in all fields: a node's expressions, a subquery's plan."""
         for value in self.fields.values():
             yield from _trees(value)
 
     def walk(self) -> Iterator["Tree"]:
-        """Iterate over this node, everything in its fields, and everything below."""
+        """Yield this node, everything in its fields, and everything below."""
         yield self
         for tree in (*self.inner(), *self.children):
             yield from tree.walk()
 
 
 def read_tree(nodes: Sequence[Mapping[str, Any]]) -> Tree:
-    """Return the tree whose nodes stand in pre-order, each with its number of children."""
+    """Return the tree of nodes in pre-order, each with its number of children."""
     tree, rest = _read(nodes, 0)
     assert rest == len(nodes), "a plan's JSON is one tree"
     return tree

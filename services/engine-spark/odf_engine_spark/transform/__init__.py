@@ -1,1 +1,1 @@
-"""Requests carried out: a transform's step, an ad-hoc query, a migration; inputs and the checkpoint."""
+"""Execution of requests: a transform's step, an ad-hoc query, a migration; their inputs and the checkpoint."""

@@ -1,4 +1,4 @@
-"""Queries that keep no state: preprocessing of one batch, and ad-hoc questions over whole datasets."""
+"""Queries that keep no state: preprocessing of one batch, and ad-hoc queries over whole datasets."""
 
 import tempfile
 from collections.abc import Sequence
@@ -41,19 +41,19 @@ def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
     spark.frame(spark.relation(batch)).createOrReplaceTempView(RAW_INPUT)
     result = _run(spark, steps)
     stored = result.cast(output_schema_of(result.schema), safe=False)
-    # No slice yet: it has no offset, and whatever column comes first.
+    # Not a slice yet: it has no offsets, and its columns may come in any order.
     pq.write_table(as_stored(stored), request.output_data_path, version="2.6", store_schema=False)
     return RawQueryResponseSuccess(num_records=len(stored))
 
 
 def run_query(warm: Spark, sql: str, tables: Sequence[QueryTable]) -> pa.Table:
-    """Answer an ad-hoc query; without ORDER BY, records ascend by offset where the answer has one."""
+    """Return the result of an ad-hoc query; without ORDER BY, sorted by offset if the result has that column."""
     spark = warm.isolated()
     _, written = parsed(spark, sql)
     known = {table.name.lower() for table in tables}
     for name in tables_of(written):
         if name.lower() not in known:
-            raise InvalidQuery(text=f"there is no dataset {name}")
+            raise InvalidQuery(text=f"dataset {name} does not exist")
     with tempfile.TemporaryDirectory(prefix="odf-engine-") as scratch:
         for number, table in enumerate(tables):
             _view(spark, table, Path(scratch) / str(number))
@@ -98,7 +98,7 @@ def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:
 
 
 def _is_scanned(type_: pa.DataType) -> bool:
-    """Tell whether Spark reads a column of the type out of Parquet by itself."""
+    """Return whether Spark can read columns of the type from Parquet directly."""
     inner = [type_.field(at).type for at in range(type_.num_fields)]
     is_finest = kind.is_timestamp(type_) and type_.unit == "ns"
     is_known = not (kind.is_time(type_) or isinstance(type_, pa.BaseExtensionType) or is_finest)
@@ -106,7 +106,7 @@ def _is_scanned(type_: pa.DataType) -> bool:
 
 
 def _rewritten(files: Sequence[Path], schema: pa.Schema, folder: Path) -> list[Path]:
-    """Return files of the same records in Spark's types; one slice at a time is in memory."""
+    """Write the records to new files in Spark's types; one slice at a time is in memory."""
     folder.mkdir()
     written = [folder / file.name for file in files]
     for file, new in zip(files, written, strict=True):
@@ -115,14 +115,14 @@ def _rewritten(files: Sequence[Path], schema: pa.Schema, folder: Path) -> list[P
 
 
 def _integers(schema: pa.Schema, files: Sequence[Path]) -> frozenset[str]:
-    """Return the 64-bit unsigned columns whose values are all BIGINTs too, as the files' own statistics say."""
+    """Return the unsigned 64-bit columns whose values all fit BIGINT, according to the files' statistics."""
     held = [pq.read_metadata(file) for file in files]
     unsigned = [column.name for column in schema if kind.is_uint64(column.type)]
     return frozenset(name for name in unsigned if all(_highest(one, name) <= BIGINT_MAX for one in held))
 
 
 def _highest(held: pq.FileMetaData, name: str) -> int:
-    """Return the greatest value of a column; without statistics, the greatest that there may be."""
+    """Return the greatest value of a column; without statistics, the greatest possible one."""
     groups = [held.row_group(number) for number in range(held.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     own = [one.statistics for one in columns if one.path_in_schema == name and one.num_values]
@@ -139,7 +139,7 @@ def _cast_integers(frame: DataFrame, integers: frozenset[str]) -> DataFrame:
 
 
 def _plain_integers(target: pa.Schema, integers: frozenset[str]) -> pa.Schema:
-    """Return the schema with 64-bit integers where transforms see decimals: people expect integers to be such."""
+    """Return the schema with 64-bit integers where transforms get decimals: users expect integers."""
     return pa.schema(
         [column.with_type(pa.int64()) if column.name in integers else column for column in target]
     )

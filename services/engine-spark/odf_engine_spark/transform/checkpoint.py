@@ -1,9 +1,9 @@
 """The checkpoint: an Arrow IPC stream of what later requests need.
 
-A row for each input with its last watermark, and one for each table that is kept: records that open windows, joins
-and sessions still need, groups and places so far; a table is itself an Arrow IPC stream. The output's watermark and
-the format's version stand in the schema's metadata. The same state is the same bytes. It comes back from storage
-that anyone may have written: it is checked, never trusted.
+It has a row per input with its last watermark, and a row per stored table: records that open windows, joins and
+sessions still need, groups, top-N rows and running values. A table is itself an Arrow IPC stream. The output's
+watermark and the format's version are in the schema's metadata. Equal states are equal bytes. A checkpoint is read from
+storage that other programs can write to, so it is validated.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Everything kept: the output's watermark and the inputs' by their names in SQL (nanoseconds), and tables."""
+    """The state between requests: watermarks of the output and of the inputs (by SQL name; nanoseconds), and tables."""
 
     watermark: int | None = None
     inputs: Mapping[str, int | None] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class State:
 
 
 def write_state(state: State, file: Path) -> None:
-    """Write a checkpoint; the same state gives the same bytes."""
+    """Write a checkpoint; equal states give equal bytes."""
     known = b"" if state.watermark is None else str(state.watermark).encode()
     schema = _SCHEMA.with_metadata({b"format": FORMAT, b"watermark": known})
     inputs, tables = sorted(state.inputs), sorted(state.tables)
@@ -55,7 +55,7 @@ def write_state(state: State, file: Path) -> None:
 
 
 def read_state(file: Path | None) -> State:
-    """Return the state in a checkpoint, empty without one; raises `InvalidInput` unless it is one of ours."""
+    """Return the state in a checkpoint, empty for None; raises `InvalidInput` unless this engine wrote it."""
     if file is None:
         return State()
     try:
@@ -68,17 +68,17 @@ def _state(table: pa.Table) -> State:
     metadata = table.schema.metadata or {}
     if metadata.get(b"format") != FORMAT:
         written = metadata.get(b"format", b"unknown").decode(errors="replace")
-        raise ValueError(f"its format is {written!r}, not {FORMAT.decode()!r}: derive the dataset anew")
+        raise ValueError(f"its format is {written!r}, not {FORMAT.decode()!r}: recompute the dataset")
     if not table.schema.equals(_SCHEMA) or table.column("kind").null_count or table.column("name").null_count:
         raise ValueError("unknown columns")
     rows = table.to_pylist()
     inputs = {row["name"]: row["watermark"] for row in rows if row["kind"] == _INPUT}
     tables = {row["name"]: _unpacked(row["records"] or b"") for row in rows if row["kind"] == _TABLE}
     if len(inputs) + len(tables) != len(rows):
-        raise ValueError("an input or a table stands there twice")
+        raise ValueError("an input or a table occurs twice")
     known = metadata.get(b"watermark", b"")
     if known and not -(1 << 63) <= int(known) < 1 << 63:
-        raise ValueError("a watermark beyond all times")
+        raise ValueError("a watermark is out of range")
     return State(watermark=int(known) if known else None, inputs=inputs, tables=tables)
 
 

@@ -1,4 +1,4 @@
-"""Whether a new query can follow the one in force: asked when it is checked, before anything is committed."""
+"""Whether a new query can replace the current one, checked before anything is committed."""
 
 import tempfile
 from pathlib import Path
@@ -17,9 +17,9 @@ from odf_engine_spark.transform.transform import Transforms
 
 
 def require_columns(known: pa.Schema, new: pa.Schema, vocab: DatasetVocabulary) -> None:
-    """Return if a dataset that has the columns `known` can go on with those of a query; raises `InvalidQuery`.
+    """Raise `InvalidQuery` unless a dataset with the columns `known` can continue with those of a new query.
 
-    System columns that the engine writes are left aside. The error names the column.
+    System columns that the engine writes are ignored. The error names the column.
     """
     written = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
     before = pa.schema([column for column in known if column.name not in written])
@@ -37,7 +37,7 @@ def require_migratable(
     inputs: tuple[MigrateInput, ...],
     vocab: DatasetVocabulary,
 ) -> None:
-    """Return if what the old query keeps could be carried over to the new one; raises `InvalidQuery` if not."""
+    """Raise `InvalidQuery` unless the old query's state can be migrated to the new one."""
     with tempfile.TemporaryDirectory(prefix="odf-engine-") as scratch:
         request = MigrateRequest(
             old=old,

@@ -1,6 +1,6 @@
-"""Records of a request, cut to its offsets and joined into one table per input, before Spark sees them.
+"""Records of a request, restricted to its offsets and concatenated into one table per input, before Spark sees them.
 
-Spark orders files by size and splits them by cores; a table that Arrow made has one order (design: law 2).
+Spark orders files by size and splits them by cores; a table that Arrow built has one order.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Input:
 
     @property
     def planned(self) -> PlannedInput:
-        """Return what a query may know of it."""
+        """Return the input as queries are prepared for it."""
         return PlannedInput(name=self.name, schema=self.schema, vocab=self.vocab)
 
     @property
@@ -43,7 +43,7 @@ class Input:
 
 
 def read_input(asked: TransformRequestInput) -> Input:
-    """Return an input's part of a request; raises `InvalidInput` when files and request do not fit each other."""
+    """Return an input of a request; raises `InvalidInput` unless its files and the request agree."""
     schema = slice_schema(Path(asked.schema_file))
     _check_system_columns(schema, asked)
     target = spark_schema_of(schema)
@@ -59,7 +59,7 @@ def read_input(asked: TransformRequestInput) -> Input:
 
 
 def _slice(file: Path, asked: TransformRequestInput) -> pa.Table:
-    """Return a slice; halves of a correction in two of them would be one or not, as requests are cut."""
+    """Return a slice. A correction whose halves are in two slices is refused: requests could separate them."""
     table = read_slice(file)
     try:
         check_corrections(table.column(asked.vocab.operation_type_column))
@@ -94,6 +94,6 @@ def _cut(records: pa.Table, interval: OffsetInterval | None, asked: TransformReq
 
 
 def min_watermark(watermarks: Sequence[int | None]) -> int | None:
-    """Return the least watermark, None while an input has none; nanoseconds."""
+    """Return the least watermark, None if an input has none; nanoseconds."""
     known = [each for each in watermarks if each is not None]
     return min(known) if known and len(known) == len(watermarks) else None

@@ -1,6 +1,6 @@
-"""When records happened, and by which watermarks they are late (design: law 5).
+"""Event times of records, and the watermarks that decide whether they are late.
 
-Times are microseconds, watermarks of chains nanoseconds.
+Times are microseconds, watermarks of chains are nanoseconds.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from odf_engine_spark.values.operations import Numbers
 
 US: Final = 1000  # nanoseconds
 _DAY: Final = 86_400_000_000
-_LONG_AGO: Final = -(1 << 62)  # of a record without event time
+_LONG_AGO: Final = -(1 << 62)  # for a record without event time
 
 
 def delta_of(given: Input, before: int | None) -> Delta:
-    """Return what is new in an input, `before` being its watermark before the request."""
+    """Return the new part of an input; `before` is its watermark before the request."""
     vocab = given.vocab
     times = event_times(given.records, vocab.event_time_column)
     system_times = event_times(given.records, vocab.system_time_column)
@@ -36,7 +36,7 @@ def delta_of(given: Input, before: int | None) -> Delta:
 
 
 def event_times(records: pa.Table, column: str) -> Numbers:
-    """Return a column of times; a date is its midnight."""
+    """Return a time column in microseconds; a date counts as its midnight."""
     values = records.column(column)
     if kind.is_date32(values.type):
         return np.asarray(values.cast(pa.int32()).cast(pa.int64()).fill_null(_LONG_AGO // _DAY)) * _DAY
@@ -46,7 +46,7 @@ def event_times(records: pa.Table, column: str) -> Numbers:
 
 
 def watermarks_before(system_times: Numbers, watermarks: Sequence[Watermark], before: int | None) -> Numbers:
-    """Return the input's watermark as of the block before that of each record, microseconds."""
+    """Return, for each record, the input's watermark before the record's block, in microseconds."""
     blocks = np.array([each.system_time.ms * 1000 for each in watermarks], dtype=np.int64)
     held = [before] + [each.event_time.ns for each in watermarks]
     known = np.array([NEVER if each is None else each // US for each in held], dtype=np.int64)
@@ -65,6 +65,6 @@ def microseconds(watermark: int | None) -> int | None:
 
 
 def highest(one: int | None, other: int | None) -> int | None:
-    """Return the later of two watermarks, one of which may be unknown."""
+    """Return the later of two watermarks, where None means unknown."""
     known = [each for each in (one, other) if each is not None]
     return max(known, default=None)

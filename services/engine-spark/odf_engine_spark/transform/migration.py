@@ -1,8 +1,8 @@
-"""From one version of a query to the next: what the old one kept becomes what the new one goes on from.
+"""Migration of a query's state from one version of the query to the next.
 
-Windows and joins keep records as they came, so another query can go on with them, as long as its rows are complete
-when the other's were (`skeleton`). Folded groups, places and versions are what one query made of its records: they go
-on only unchanged.
+Windows and joins store input records unchanged, so a new query can continue with them if its rows are complete at the
+same times (`emission_fingerprint`). Groups, top-N rows and versions of a temporal join are results of one query: they
+can only be kept if that part of the query is unchanged.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.transform.checkpoint import State, read_state, write_state
 from odf_engine_spark.transform.transform import Transforms
 
-_EARLIER: Final = "its event times would lie before what was said to be complete"
+_EARLIER: Final = "its event times would be before the output's watermark"
 
 
 def migrate(transforms: Transforms, request: MigrateRequest) -> TransformResponseSuccess:
-    """Write the new version's checkpoint; raises `InvalidQuery` when the old one's state cannot be carried over."""
+    """Write the new version's checkpoint; raises `InvalidQuery` if the old one's state cannot be migrated."""
     before = {reference: name for name, reference in _references(request.old).items()}
     names = {
         before[reference]: name for name, reference in _references(request.new).items() if reference in before
@@ -47,45 +47,45 @@ def migrate(transforms: Transforms, request: MigrateRequest) -> TransformRespons
 
 
 def check_carried(old: Prepared, new: Prepared, names: Mapping[str, str]) -> None:
-    """Return if the new query can go on from what the old one keeps; raises `InvalidQuery` if not.
+    """Raise `InvalidQuery` unless the new query can continue with the old one's state.
 
-    `names` are the inputs' in the old query, and what they are called in the new one.
+    `names` has the inputs' names in the new query by their names in the old one.
     """
     if not old.is_stateful and not new.is_stateful:
         if _lag(new) > _lag(old):
-            raise InvalidQuery(text=f"{_EARLIER}: make a new dataset of the new query instead")
+            raise InvalidQuery(text=f"{_EARLIER}: create a new dataset with the new query instead")
         return
     if len(old.stages) != len(new.stages) or not all(
         _same_stage(one, other, names) for one, other in zip(old.stages, new.stages, strict=True)
     ):
-        raise _lost("GROUP BY, row_number(), running OVER and AS OF go on only unchanged")
+        raise _lost("GROUP BY, row_number(), running OVER and AS OF cannot be changed")
     if (old.last.flow.takes_back or old.last.late) and not _same_segment(old.last, new.last, names):
         raise _lost(
-            "GROUP BY, row_number() and LATE go on only unchanged, since records that are out may be taken back"
+            "GROUP BY, row_number() and LATE cannot be changed, since rows already emitted may be retracted later"
         )
     if new.last.waits and not old.last.waits:
-        raise _lost("it needs records that the other query has not kept")
+        raise _lost("the new query needs records that the old one did not keep")
     if old.last.waits and not new.last.waits:
         raise _lost("records wait in windows or joins that the new query does not have")
     if new.last.late > old.last.late:
-        raise _lost("records of windows that late ones may correct are gone")
+        raise _lost("the new bound in LATE needs records that the old query has dropped")
     if renamed(old.skeleton, names) != new.skeleton:
         raise _lost(
-            "windows, joins, bounds in time and inputs, and all that a LEFT, RIGHT, FULL, SEMI or ANTI join compares, "
-            "stay as they are, or rows would come twice or never"
+            "windows, joins, time bounds and inputs, and all that a LEFT, RIGHT, FULL, SEMI or ANTI join compares, "
+            "have to stay the same, or rows would be emitted twice or never"
         )
     if _lag(new) > _lag(old):
         raise _lost(_EARLIER)
 
 
 def _lag(prepared: Prepared) -> float:
-    """Return how long before it is complete a row may have happened."""
+    """Return how long before its completion a row's event time may be."""
     known = prepared.event_time
     return FOREVER if known is None else known.span.most
 
 
 def _same_stage(old: Stage, new: Stage, names: Mapping[str, str]) -> bool:
-    """Tell whether two steps keep the same of the same."""
+    """Return whether two stages keep equal state for equal input."""
     if type(old) is not type(new):
         return False
     for field in old.__slots__:  # type: ignore[attr-defined]
@@ -97,14 +97,14 @@ def _same_stage(old: Stage, new: Stage, names: Mapping[str, str]) -> bool:
 
 
 def _same_segment(old: Segment, new: Segment, names: Mapping[str, str]) -> bool:
-    """Tell whether two parts compute the same from the same streams."""
+    """Return whether two segments compute the same from the same streams."""
     leaves = tuple(names.get(leaf, leaf) for leaf in old.slot.leaves())
     is_same = old.slot.node.sameResult(new.slot.node)
     return bool(is_same) and leaves == new.slot.leaves() and old.schema == new.schema
 
 
 def _renamed(tables: Mapping[str, pa.Table], names: Mapping[str, str]) -> dict[str, pa.Table]:
-    """Return the state's tables, those of inputs under the names that these have now."""
+    """Return the state's tables, with those of inputs under the inputs' new names."""
     renamed = {}
     for place, table in tables.items():
         part, slash, stream = place.rpartition("/")
@@ -114,8 +114,8 @@ def _renamed(tables: Mapping[str, pa.Table], names: Mapping[str, str]) -> dict[s
 
 def _lost(why: str) -> InvalidQuery:
     return InvalidQuery(
-        text=f"the query keeps records between transactions, and what was kept cannot be carried over: {why}; "
-        "make a new dataset of the new query instead"
+        text=f"the query keeps records between transactions, and they cannot be migrated to the new query: {why}; "
+        "create a new dataset with the new query instead"
     )
 
 
@@ -130,5 +130,5 @@ def _prepared(transforms: Transforms, request: MigrateRequest, version: SetTrans
 
 
 def _references(version: SetTransform) -> Mapping[str, str]:
-    """Return what each input is, by its name in SQL."""
+    """Return the dataset reference of each input, by its name in SQL."""
     return {each.alias or each.dataset_ref: each.dataset_ref for each in version.inputs}

@@ -1,4 +1,4 @@
-"""One step of a transformation: what is new in the inputs, through the query, into a slice (design: §8)."""
+"""One step of a transform: the inputs' new records, through the query, into a slice (adr/0001)."""
 
 import threading
 from collections import OrderedDict
@@ -36,12 +36,12 @@ from odf_engine_spark.transform.lateness import (
 )
 from odf_engine_spark.values.operations import Numbers
 
-CACHED: Final = 64  # transforms kept ready
+CACHED: Final = 64  # prepared transforms kept in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a request comes to, before it is written."""
+    """The result of a request, before it is written."""
 
     records: pa.Table
     operations: Numbers
@@ -49,10 +49,10 @@ class Result:
 
 
 class Transforms:
-    """Executes transform requests; keeps the last transforms ready to run again."""
+    """Executes transform requests; caches prepared transforms."""
 
     def __init__(self, spark: Spark, *, is_signed: bool) -> None:
-        """Use a warm session; `is_signed` decides the types of offset and operation in new slices."""
+        """Use a warm session; `is_signed` selects signed types for offset and operation in new slices."""
         self._spark = spark
         self._is_signed = is_signed
         self._ready: OrderedDict[Hashable, Prepared] = OrderedDict()
@@ -61,7 +61,7 @@ class Transforms:
     def execute(
         self, request: TransformRequest, progress: Progress | None = None
     ) -> TransformResponseSuccess:
-        """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`, then nothing counts."""
+        """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`: then ignore both files."""
         progress = progress or Progress()
         progress.report("reading")
         inputs = [read_input(each) for each in request.query_inputs]
@@ -77,7 +77,7 @@ class Transforms:
     def prepare(
         self, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
     ) -> Prepared:
-        """Return a transform checked and ready to run; raises `InvalidQuery` or `InvalidInput`."""
+        """Return a transform, checked and ready to run; raises `InvalidQuery` or `InvalidInput`."""
         key = (transform, vocab, tuple((i.name, i.schema.serialize().to_pybytes(), i.vocab) for i in inputs))
         with self._guard:
             if key in self._ready:
@@ -113,7 +113,7 @@ class Transforms:
 
 
 def write_records(table: pa.Table, file: Path) -> None:
-    """Write a slice; without records still a file, which carries the schema."""
+    """Write a slice; without records the file has the schema only."""
     if len(table):
         write_slice(table, file)
     else:
@@ -123,7 +123,7 @@ def write_records(table: pa.Table, file: Path) -> None:
 def run(
     prepared: Prepared, inputs: Sequence[Input], state: State, vocab: DatasetVocabulary, progress: Progress
 ) -> Result:
-    """Run the steps one after the other, each over what is new in its streams."""
+    """Run the stages in order, each over the new part of its streams."""
     watermarks = {each.name: last_watermark(each.watermarks, state.inputs.get(each.name)) for each in inputs}
     reached = min_watermark(list(watermarks.values()))
     before = min_watermark([state.inputs.get(each.name) for each in inputs])
@@ -159,7 +159,7 @@ def _output_watermark(prepared: Prepared, reached: int | None) -> int | None:
 
 
 def _check_not_before(table: pa.Table, watermark: int | None, vocab: DatasetVocabulary) -> None:
-    """Refuse event times before the output's watermark: others have counted on none coming."""
+    """Refuse event times before the output's watermark: readers rely on none coming after it."""
     column = vocab.event_time_column
     if watermark is None or not len(table) or table.column(column).null_count:
         return

@@ -1,1 +1,1 @@
-"""Arrow values on their way into Spark and out of it; equality and order as numbers; operations."""
+"""Arrow values converted to and from Spark's types; equality and order as numbers; operation types."""

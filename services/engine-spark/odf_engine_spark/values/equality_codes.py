@@ -1,7 +1,7 @@
-"""Equality and order of values as numbers: what is equal has one number, what is less has a smaller one.
+"""Equality and order of values as integers: equal values have equal codes, a smaller value has a smaller code.
 
-As in Spark: nulls are equal to each other here, -0.0 is 0.0, NaN is NaN and greater than all other numbers, texts are
-ordered by their bytes.
+As in Spark: nulls are equal to each other here, -0.0 equals 0.0, NaN equals NaN and is greater than all other numbers,
+strings are ordered by their bytes.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _BITS: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 
 def normalized(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return a column in one piece with one zero and one NaN, as Spark makes its keys."""
+    """Return a column in one chunk with a single zero and a single NaN, as Spark normalises grouping keys."""
     return _normalized(in_one_piece(column))
 
 
@@ -33,7 +33,7 @@ def in_one_piece(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def equality_codes(columns: Sequence[pa.Array], rows: int) -> Numbers:
-    """Return a number a row, 0 and up: two rows have the same one if they are the same bits in every column."""
+    """Return a code per row, 0 and up: rows have the same one if they are bit-equal in every column."""
     codes = np.zeros(rows, dtype=np.int64)
     for column in columns:
         codes = combined(codes, _equality(column))
@@ -41,7 +41,7 @@ def equality_codes(columns: Sequence[pa.Array], rows: int) -> Numbers:
 
 
 def order_codes(column: pa.ChunkedArray | pa.Array, *, is_ascending: bool, nulls_first: bool) -> Numbers:
-    """Return a number a row, 0 and up, that orders as ORDER BY does; `InvalidQuery` for types without order."""
+    """Return a code per row, 0 and up, that sorts like ORDER BY; raises `InvalidQuery` for types without order."""
     values = normalized(column)
     codes = _order(values)
     last = codes.max(initial=0)
@@ -61,27 +61,27 @@ def combined(major: Numbers, minor: Numbers) -> Numbers:
 
 
 def compact(codes: Numbers) -> Numbers:
-    """Return codes of the same order, less than twice as many numbers as there are rows."""
+    """Return codes in the same order, less than twice the number of rows."""
     if not len(codes) or codes.max() < 2 * len(codes):
         return codes
     return np.asarray(np.unique(codes, return_inverse=True)[1], dtype=np.int64)
 
 
 def is_among(codes: Numbers, others: Numbers) -> npt.NDArray[np.bool_]:
-    """Tell which codes stand among others; all are compact."""
+    """Return a mask of the codes that also occur in `others`; both are compact."""
     found = np.zeros(max(codes.max(initial=0), others.max(initial=0)) + 1, dtype=bool)
     found[others] = True
     return np.asarray(found[codes])
 
 
 def float_order(values: pa.Array) -> pa.Array:
-    """Return whole numbers that order as these floats do, -0.0 before 0.0; `floats` is the way back."""
+    """Return integers that order like these floats, -0.0 before 0.0; `floats` is the inverse."""
     bits = values.cast(pa.float64()).view(pa.int64())
     return pc.if_else(pc.less(bits, 0), pc.bit_wise_xor(bits, _LARGEST), bits)
 
 
 def floats(codes: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return the floats that have these codes."""
+    """Return the floats with these codes."""
     bits = pc.if_else(pc.less(codes, 0), pc.bit_wise_xor(codes, _LARGEST), codes)
     return bits.view(pa.float64()).cast(type_)
 
@@ -116,7 +116,7 @@ def _equality(values: pa.Array) -> Numbers:
 
 
 def _order(values: pa.Array) -> Numbers:
-    """Return a number a row that orders those which are not null, ascending; inside of them nulls come first."""
+    """Return a code per row that orders the non-null values ascending; inside them, nulls come first."""
     if kind.is_struct(values.type):
         codes = np.zeros(len(values), dtype=np.int64)
         for part in values.flatten():
@@ -133,7 +133,7 @@ def _order(values: pa.Array) -> Numbers:
         encoded = values.dictionary_encode("mask")
         order = np.asarray(pc.sort_indices(encoded.dictionary))
     except pa.ArrowException as error:
-        raise InvalidQuery(text=f"{values.type} has no order here: order by its parts") from error
+        raise InvalidQuery(text=f"{values.type} cannot be ordered: order by its parts") from error
     ranks = np.zeros(len(order) + 1, dtype=np.int64)
     ranks[order] = np.arange(len(order))
     return np.asarray(ranks[np.asarray(encoded.indices.fill_null(0))])

@@ -1,4 +1,4 @@
-"""Operations on their way through queries (RFC-015; design: law 4)."""
+"""Operation types of records as they pass through queries (RFC-015)."""
 
 from typing import Final
 
@@ -12,10 +12,10 @@ _CORRECTIONS: Final = (int(Operation.CORRECT_FROM), int(Operation.CORRECT_TO))
 
 
 def carried_operations(rows: Numbers, operations: Numbers) -> Numbers:
-    """Return the operation of each result record, `rows` telling which input record it comes from.
+    """Return the operation of each result record; `rows` has the input record that it comes from.
 
-    A correction stays one if exactly one record of either half came through; other halves become retractions and
-    appends. Halves stand next to each other in the input.
+    A correction stays one if exactly one record of each half is in the result; other halves become retractions and
+    appends. The two halves are adjacent in the input.
     """
     result = operations[rows]
     corrections = np.isin(result, _CORRECTIONS)

@@ -1,9 +1,9 @@
-"""Columns as lists of plain Python values that are equal and ordered as in Spark, and back.
+"""Columns as lists of plain Python values that compare and are equal as in Spark, and back.
 
-Whole numbers, moments and decimals (unscaled) are `int`, floats `int` too where they are compared (`codes.float_order`)
-and `float` where they are added, texts `str`, bytes `bytes`, nulls `None`. Structs and lists are tuples that say of
-each part whether it is there, then what it is: so a null is less than any value, and never compared. Inside of them
--0.0 is 0.0, since a part that is equal must not decide.
+Integers, timestamps and unscaled decimals are `int`; floats are `int` where they are compared
+(`equality_codes.float_order`) and `float` where they are added; strings are `str`, binary is `bytes`, nulls are `None`.
+Structs and lists are tuples with two items per part, whether it is present and its value: so a null sorts before any
+value, and is never compared. Inside them -0.0 is 0.0, since equal parts must not decide the order.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _LARGEST: Final = np.iinfo(np.int64).max
 
 
 def comparable(column: pa.ChunkedArray | pa.Array) -> list[Plain]:
-    """Return values that compare as Spark compares them; raises `InvalidQuery` for types without order here."""
+    """Return values that compare as in Spark; raises `InvalidQuery` for types that cannot be ordered."""
     values = in_one_piece(column)
     type_ = values.type
     if kind.is_string(type_) or kind.is_binary(type_):
@@ -42,18 +42,18 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> list[Plain]:
 
 
 def doubles(column: pa.ChunkedArray) -> list[Plain]:
-    """Return values as doubles."""
+    """Return the values as doubles."""
     values = in_one_piece(column).cast(pa.float64(), safe=False)
     return _whole(values)
 
 
 def presence(column: pa.ChunkedArray) -> list[Plain]:
-    """Return 1 where there is a value."""
+    """Return 1 for each value, None for each null."""
     return [1 if there else None for there in np.asarray(in_one_piece(column).is_valid()).tolist()]
 
 
 def column_of(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
-    """Return the column of a type that has these values, as `comparable` gave them."""
+    """Return the column of a type with these values, the inverse of `comparable`."""
     if kind.is_decimal128(type_):
         return _scaled(values, type_)
     if kind.is_floating(type_):
@@ -76,7 +76,7 @@ def _as_int64(values: pa.Array, type_: pa.DataType) -> pa.Array:
     try:
         return values.cast(pa.int64())
     except pa.ArrowException as error:
-        raise InvalidQuery(text=f"{type_} cannot be aggregated here: aggregate its parts") from error
+        raise InvalidQuery(text=f"{type_} cannot be aggregated: aggregate its parts") from error
 
 
 def _nested(values: pa.Array) -> list[Plain]:

@@ -1,4 +1,4 @@
-"""Lists in a state that are carried on without being looked at: most of what `min` and `max` keep (design: law 3)."""
+"""Lists in a state that pass from request to request unread, such as most of what `min` and `max` keep."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from odf_engine_spark.values.python_values import Plain
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The values of all lists of a column, one after the other, and how they are read."""
+    """The values of all lists of a column, concatenated, and the function that reads them."""
 
     values: pa.Array
     read: Callable[[pa.Array], list[Plain]]
@@ -20,7 +20,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A list: from `start` to before `end` of what is held, then `more`."""
+    """A list: the held values from `start` to before `end`, then `more`."""
 
     held: Held | None = None
     start: int = 0
@@ -28,21 +28,21 @@ class Run:
     more: list[Plain] = field(default_factory=list)
 
     def __len__(self) -> int:
-        """Return how many values there are."""
+        """Return the number of values."""
         return self.end - self.start + len(self.more)
 
     def plain(self) -> list[Plain]:
-        """Return all values; from now on they have been looked at."""
+        """Return all values as Python values."""
         if self.held is None:
             return self.more
         return [*self.held.read(self.held.values.slice(self.start, self.end - self.start)), *self.more]
 
 
 def read_runs(column: pa.ChunkedArray, read: Callable[[pa.Array], list[Plain]]) -> list[Run]:
-    """Return the lists of a column; raises `ValueError` if a value is null."""
+    """Return the lists of a column; raises `ValueError` if an element is null."""
     lists = in_one_piece(column)
     if lists.values.null_count:
-        raise ValueError("a value of the state is null")
+        raise ValueError("a value in the state is null")
     held, edges = Held(lists.values, read), lists.offsets.to_pylist()
     return [Run(held, edges[at], edges[at + 1]) for at in range(len(lists))]
 
@@ -50,7 +50,7 @@ def read_runs(column: pa.ChunkedArray, read: Callable[[pa.Array], list[Plain]]) 
 def write_runs(
     runs: Sequence[Run], type_: pa.DataType, write: Callable[[Sequence[Plain]], pa.Array]
 ) -> pa.Array:
-    """Return the column of these lists, all of which were read from one column, or are new."""
+    """Return the column of these lists, all of which were read from one column or are new."""
     more = write([value for run in runs for value in run.more])
     held = next((run.held.values for run in runs if run.held is not None), more.slice(0, 0))
     places, first = [], len(held)

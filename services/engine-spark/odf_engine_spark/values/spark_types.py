@@ -1,7 +1,7 @@
-"""Arrow types on their way into Spark and out of it.
+"""Arrow types converted to Spark's and back.
 
-Spark has no unsigned integers, no UUIDs, one unit of time, and one layout of strings; times of day are texts for it.
-What has no counterpart is refused by name. The way back ends in the types that slices are stored with.
+Spark has no unsigned integers, no UUIDs, one unit of time, and one layout of strings; times of day become strings. A
+type without a counterpart is refused by name. Results are converted to the types that slices are stored with.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ _SAME: Final = (
 
 
 def spark_type(type_: pa.DataType, where: str) -> pa.DataType:
-    """Return the type that a column has inside Spark; raises `InvalidQuery` where there is none."""
+    """Return the type that a column has inside Spark; raises `InvalidQuery` if none fits."""
     if type_ in _OTHER:
         return _OTHER[type_]
     if kind.is_timestamp(type_):
@@ -56,23 +56,23 @@ def spark_type(type_: pa.DataType, where: str) -> pa.DataType:
         return pa.list_(pa.field("element", spark_type(type_.value_type, where), nullable=True))
     if any(same(type_) for same in _SAME) or (kind.is_decimal128(type_) and type_.scale >= 0):
         return type_
-    why = ", whose decimals have 38 digits at most" if kind.is_decimal256(type_) else ""
+    why = ", whose decimals have at most 38 digits" if kind.is_decimal256(type_) else ""
     raise InvalidQuery(text=f"type {type_} has no counterpart in Spark{why}", where=f"column {where}")
 
 
 def spark_schema_of(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of an input as Spark sees it: every column may be null, no metadata."""
+    """Return the schema of an input as Spark sees it: every column is nullable, without metadata."""
     return pa.schema([pa.field(f.name, spark_type(f.type, f.name), nullable=True) for f in schema])
 
 
 def output_type(type_: pa.DataType, where: str) -> pa.DataType:
-    """Return the type in which a result column is stored; raises `InvalidQuery` for those that cannot be."""
+    """Return the type that a result column is stored with; raises `InvalidQuery` if it cannot be stored."""
     if kind.is_timestamp(type_):
         return MICROSECONDS
     if kind.is_null(type_):
-        raise InvalidQuery(text=f"column {where} is always null: CAST it to the type that it shall have")
+        raise InvalidQuery(text=f"column {where} is always null: CAST it to the intended type")
     if kind.is_duration(type_) or kind.is_interval(type_) or kind.is_time(type_):
-        raise InvalidQuery(text=f"column {where} is a {type_}, which cannot be stored: CAST it")
+        raise InvalidQuery(text=f"column {where} has type {type_}, which cannot be stored: CAST it")
     if kind.is_large_string(type_):
         return pa.string()
     if kind.is_large_binary(type_):
@@ -82,10 +82,10 @@ def output_type(type_: pa.DataType, where: str) -> pa.DataType:
     if kind.is_list(type_):
         return pa.list_(pa.field("element", output_type(type_.value_type, where)))
     if kind.is_map(type_):
-        raise InvalidQuery(text=f"column {where} is a map, which cannot be stored: make it a list of structs")
+        raise InvalidQuery(text=f"column {where} is a map, which cannot be stored: use a list of structs")
     return type_
 
 
 def output_schema_of(schema: pa.Schema) -> pa.Schema:
-    """Return the schema in which a result is stored: every column may be null, no metadata."""
+    """Return the schema that a result is stored with: every column is nullable, without metadata."""
     return pa.schema([pa.field(f.name, output_type(f.type, f.name)) for f in schema])

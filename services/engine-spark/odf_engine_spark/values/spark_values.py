@@ -1,4 +1,4 @@
-"""Columns on their way into Spark: the values of the types that `types.spark_type` has chosen."""
+"""Columns converted for Spark, to the types that `spark_types.spark_type` has chosen."""
 
 from typing import Final
 
@@ -11,15 +11,15 @@ from odf_common.data.stored_types import in_unit
 from odf_common.errors import InvalidInput
 
 _BYTES: Final = 16  # of a UUID
-_LENGTH: Final = 36  # of its text
+_LENGTH: Final = 36  # of its string form
 _DASHES: Final = (8, 13, 18, 23)
 _DIGITS: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 def in_spark(table: pa.Table, target: pa.Schema, where: str = "") -> pa.Table:
-    """Return the columns of `target`, null where the table has none; raises `InvalidInput` naming a column.
+    """Return the columns of `target`, null if the table lacks one; raises `InvalidInput` naming the column.
 
-    Moments finer than Spark's are cut.
+    Timestamps finer than Spark's microseconds are truncated.
     """
     columns = []
     for field in target:
@@ -56,18 +56,18 @@ def _as(values: pa.Array, wanted: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(wanted, len(values), buffers, offset=values.offset, children=[items])
     if isinstance(values, pa.ExtensionArray):
         return _uuid_texts(values.storage)
-    # Spark counts in microseconds: what is finer is cut.
+    # Spark counts in microseconds: finer timestamps are truncated.
     return in_unit(values, wanted) if kind.is_timestamp(wanted) else values.cast(wanted)
 
 
 def _part(values: pa.StructArray, wanted: pa.Field) -> pa.Array:
-    """Return a field by its name, wherever it stood when the slice was written; null where it did not yet."""
+    """Return a field by name, wherever the slice has it; null if the slice was written before it was added."""
     at = values.type.get_field_index(wanted.name)
     return pa.nulls(len(values), wanted.type) if at < 0 else _as(values.field(at), wanted.type)
 
 
 def _uuid_texts(values: pa.Array) -> pa.Array:
-    """Return UUIDs in their canonical form, in lower case."""
+    """Return UUIDs as strings in canonical form, in lower case."""
     stored = pc.if_else(values.is_valid(), values, pa.scalar(bytes(_BYTES), values.type))
     packed = np.frombuffer(stored.buffers()[1], np.uint8, len(values) * _BYTES, stored.offset * _BYTES)
     packed = packed.reshape(len(values), _BYTES)
