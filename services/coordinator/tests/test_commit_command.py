@@ -82,7 +82,7 @@ def test_a_wrong_manifest_is_refused_with_its_place_before_anything_is_committed
             "{kind: SetTransform, inputs: [{datasetRef: cities}], transform: {kind: Sql, engine: spark}}",
             "error: SetTransform is for derivative datasets, this one is Root",
         ),
-        ("{kind: SetVocab, offsetColumn: 1}", "error: e.yaml:1:18: offsetColumn: expected text, got 1"),
+        ("{kind: SetVocab, offsetColumn: 1}", "error: e.yaml:1:18: offsetColumn: expected a string, got 1"),
     ],
 )
 def test_a_refused_event_leaves_the_chain_as_it_was(

@@ -205,7 +205,7 @@ def test_rules_hold_on_a_reference_too(cities: Coordinator) -> None:
     cities.references.set(BRANCH, "", None)
     staged = cities.datasets.open_at(BRANCH).state
 
-    with pytest.raises(OdfError, match="there is no push source 'nowhere' to disable"):
+    with pytest.raises(OdfError, match="push source 'nowhere' does not exist"):
         cities.editor.commit_event(BRANCH, DisablePushSource(source_name="nowhere"))
 
     assert cities.datasets.open_at(BRANCH).state == staged

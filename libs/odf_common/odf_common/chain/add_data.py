@@ -1,4 +1,4 @@
-"""Making the events that bring data to a root dataset, and what both kinds of dataset carry over (wire-facts §5.4)."""
+"""Builds the events that add data to a root dataset, and the fields that every event carries over (wire-facts §5.4)."""
 
 from odf_common.chain.state import ChainState
 from odf_common.hashing.multihash import Multihash
@@ -17,10 +17,10 @@ def add_data_event(
     watermark: Timestamp | None,
     source_state: SourceState | None,
 ) -> AddData:
-    """Return the event that brings these on top of `state`.
+    """Return the event that adds these on top of `state`.
 
-    The watermark is the later of the known and the new one. With no `source_state` the one of the event before is
-    carried, since other nodes look no further back.
+    The watermark is the later of the current and the new one. Without a `source_state` the previous event's is carried
+    over, since other nodes only look at the last event.
     """
     return AddData(
         prev_checkpoint=checkpoint_hash(state),
@@ -39,7 +39,7 @@ def later(known: Timestamp | None, new: Timestamp | None) -> Timestamp | None:
 
 
 def checkpoint_hash(state: ChainState) -> Multihash | None:
-    """Return what `prevCheckpoint` of the next event with data has to be."""
+    """Return the `prevCheckpoint` of the next event with data."""
     return None if state.checkpoint is None else state.checkpoint.physical_hash
 
 

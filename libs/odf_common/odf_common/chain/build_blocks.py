@@ -1,7 +1,6 @@
-"""Making the blocks that carry given events on top of a chain.
+"""Builds the blocks that carry given events on top of a chain.
 
-Every block passes the same rules as one that came from elsewhere, so a proposer learns of a fault before the
-coordinator does.
+Every block passes the same rules as blocks from elsewhere, so a proposer finds a fault before the coordinator does.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from odf_common.metadata.scalars import Timestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBlock:
-    """A block with the bytes it is stored as, and their hash."""
+    """A block, the bytes that are stored for it, and their hash."""
 
     hash: Multihash
     raw: bytes
@@ -34,13 +33,13 @@ def next_system_time(past: ChainState, now: Timestamp) -> Timestamp:
 def build_blocks(
     past: ChainState | None, events: Sequence[KnownEvent], *, system_time: Timestamp, version: int
 ) -> tuple[tuple[EncodedBlock, ...], ChainState]:
-    """Return one block an event, in order, and the state with all of them on top of `past`.
+    """Return one block per event, in order, and the state with all of them on top of `past`.
 
-    `version` is the manifest version of a new chain; a chain that is there goes on in the version it began in.
-    Raises `ChainRuleViolated` when the events do not fit, and `InvalidInput` when there are none.
+    `version` is the manifest version of a new chain; an existing chain continues in the version that it began with.
+    Raises `ChainRuleViolated` if an event breaks a rule, and `InvalidInput` if there are no events.
     """
     if not events:
-        raise InvalidInput(text="there are no events to put into blocks")
+        raise InvalidInput(text="no events to put into blocks")
     state = past
     blocks = []
     for event in events:

@@ -14,21 +14,21 @@ class Equal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """Ours goes on where theirs ends; we have `blocks` more."""
+    """Ours continues where theirs ends, with `blocks` more."""
 
     blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behind:
-    """Theirs goes on where ours ends; they have `blocks` more."""
+    """Theirs continues where ours ends, with `blocks` more."""
 
     blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diverged:
-    """Both go on in their own way after `ancestor`, None when they share nothing, by so many blocks each."""
+    """Both continue after `ancestor`, with `ours` and `theirs` blocks of their own; None if they share no block."""
 
     ancestor: Multihash | None
     ours: int
@@ -39,7 +39,7 @@ Comparison = Equal | Ahead | Behind | Diverged
 
 
 def common_block(relation: Comparison, ours: Multihash | None, theirs: Multihash | None) -> Multihash | None:
-    """Return the last block that both chains of a comparison have, None when they share nothing."""
+    """Return the last block that both compared chains have, None if they share none."""
     match relation:
         case Diverged(ancestor=ancestor):
             return ancestor
@@ -52,10 +52,10 @@ def common_block(relation: Comparison, ours: Multihash | None, theirs: Multihash
 def compare(
     read_ours: ReadBlock, ours: Multihash | None, read_theirs: ReadBlock, theirs: Multihash | None
 ) -> Comparison:
-    """Compare the chains with these heads, None being the empty one. Raises `ChainBroken` for either.
+    """Compare the chains with these heads; None is the empty chain. Raises `ChainBroken` for either.
 
-    The longer one is walked back first, and no block is read that is not needed to tell: a remote that is ahead is
-    asked for its new blocks only.
+    The longer one is walked back first, and only the blocks needed for the answer are read: from a remote that is
+    ahead, only its new blocks.
     """
     if ours == theirs:
         return Equal()
@@ -75,7 +75,7 @@ def compare(
 
 @dataclass(slots=True)
 class _Walk:
-    """A place in a chain that is walked back; a block is read when its number or the one before it is wanted."""
+    """A position in a chain that is walked backwards; a block is read only when it is needed."""
 
     read: ReadBlock
     name: Multihash | None
@@ -84,13 +84,13 @@ class _Walk:
     block: MetadataBlock | None = None
 
     def place(self) -> int:
-        """Return the sequence number of the place, -1 before the first block."""
+        """Return the sequence number of the position, -1 before the first block."""
         if self.name is None:
             return -1
         return self._load().sequence_number if self.number is None else self.number
 
     def step_back(self) -> None:
-        """Go to the block before."""
+        """Move to the previous block."""
         block = self._load()
         self.name, self.number, self.block = block.prev_block_hash, block.sequence_number - 1, None
         self.steps += 1

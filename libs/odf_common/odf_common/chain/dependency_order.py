@@ -1,4 +1,4 @@
-"""The order of datasets that read each other, for whoever goes through many of them."""
+"""The order of datasets that read each other, inputs first."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -9,12 +9,12 @@ T = TypeVar("T")
 
 
 def in_order(before: Mapping[T, Collection[T]]) -> Iterator[T]:
-    """Iterate over the keys, each after those that stand in its collection.
+    """Yield the keys, each after those in its collection.
 
-    Those of a circle, and what comes after it, follow at the end in the order of the mapping.
+    Keys in a cycle, and those that depend on one, follow at the end in the order of the mapping.
     """
     sorter = TopologicalSorter(before)
-    with suppress(CycleError):  # then it still gives all that no circle holds up
+    with suppress(CycleError):  # the sorter still yields all keys that no cycle blocks
         sorter.prepare()
     waiting = dict.fromkeys(before)
     while ready := sorter.get_ready():

@@ -1,6 +1,6 @@
-"""Folding a chain: what each block changes in the state that the next one is admitted on.
+"""The fold of a chain: how each block changes the state on which the next one is admitted.
 
-Nothing is checked here; `chain/rules` does that before it calls `begin` and `after`.
+Nothing is checked here; `chain/rules` checks before it calls `begin` and `after`.
 """
 
 from dataclasses import replace
@@ -38,7 +38,7 @@ def event_tag(event: MetadataEvent) -> int:
 
 
 def begin(block: MetadataBlock, seed: Seed, *, head: Multihash, version: int) -> ChainState:
-    """Return the state of a chain that has only its first block."""
+    """Return the state of a chain with only its first block."""
     return ChainState(
         head=head,
         block_version=version,
@@ -51,7 +51,7 @@ def begin(block: MetadataBlock, seed: Seed, *, head: Multihash, version: int) ->
 
 def after(past: ChainState, block: MetadataBlock, *, head: Multihash) -> ChainState:
     """Return the state with `block` on top; `head` is the block's hash."""
-    # Written out field by field where it is hot: `replace` takes three times as long.
+    # Written out field by field, since this is hot: `replace` takes three times as long.
     last_offset = past.last_offset
     watermark = past.watermark
     checkpoint = past.checkpoint
@@ -91,7 +91,7 @@ def after(past: ChainState, block: MetadataBlock, *, head: Multihash) -> ChainSt
 
 
 def progress_after(step: ExecuteTransformInput) -> InputProgress:
-    """Return how far an input is processed after a transform that saw `step` of it (RFC-014)."""
+    """Return how far an input is processed after a transform step that read `step` of it (RFC-014)."""
     return InputProgress(
         dataset_id=step.dataset_id,
         last_block=step.prev_block_hash if step.new_block_hash is None else step.new_block_hash,
@@ -131,7 +131,7 @@ def _redefine_sources(past: Definitions, event: MetadataEvent) -> Definitions:
             rest = {other: source for other, source in past.push_sources.items() if other != name}
             return replace(past, push_sources=rest, disabled_sources=disabled | {name})
         case UnknownEvent(discriminator=tag) if tag in (_TAGS[SetPollingSource], _TAGS[AddPushSource]):
-            # It may replace any of the sources that were read before, so none of them may be used any more.
+            # It may replace any of the earlier sources, so none of them may be used any more.
             return replace(past, polling_source=None, push_sources={}, has_opaque_source=True)
         case _:
             return past

@@ -1,4 +1,4 @@
-"""Derivatives whose inputs went back: where such a chain still agrees with them, and what it said of itself since."""
+"""After an input was reset: the last block at which a derivative is still consistent with it, and later definitions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import ExecuteTransform, KnownEvent, Seed, SetDataSchema, UnknownEvent
 
-Holds = Callable[[DatasetId, Multihash], bool]  # whether the chain of an input has this block
+Holds = Callable[[DatasetId, Multihash], bool]  # whether the chain of an input has the block
 
 
 class BlockIndex:
-    """A chain by sequence numbers, read from its head only as far down as is asked."""
+    """An ancestor test for one chain, which is read from its head only as far down as necessary."""
 
     def __init__(self, read: ReadBlock, head: Multihash) -> None:
-        """Read nothing yet."""
+        """Index the chain with this head; reads nothing yet."""
         self._read = read
         self._down = iterate(read, head)
         self._names: dict[int, Multihash] = {}
         self._lowest: int | None = None
 
     def contains(self, block: Multihash) -> bool:
-        """Tell whether the block is in the chain; one that is not even in the store is not."""
+        """Return whether the block is in the chain; one that is not stored at all is not."""
         try:
             number = read_link(self._read, block)[1].block.sequence_number
         except (NotFound, ChainBroken):
@@ -41,20 +41,20 @@ class BlockIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsistentBlock:
-    """Where a chain agrees with its inputs: its `block`, and what it said of itself after that, oldest first."""
+    """The last `block` consistent with the inputs, and the definitions set after it, oldest first."""
 
     block: Multihash
     definitions_since: tuple[KnownEvent, ...]
 
 
 def find_consistent_block(read: ReadBlock, head: Multihash, holds: Holds) -> ConsistentBlock | None:
-    """Return the last block of a derivative whose transforms saw blocks that their inputs still have.
+    """Return the last consistent block: the inputs still have all blocks that transforms up to it have read.
 
-    None where that is the head. Commits are taken back whole: the schema that came with records goes with them, and a
-    query with its migration. Raises what a broken chain raises.
+    None if that is the head. Commits are rolled back as a whole: a schema is committed with its records, and a query
+    with its migration. Raises `ChainBroken` if the chain cannot be read.
     """
     blocks: list[MetadataBlock] = []  # newest first
-    undone = 0  # of them
+    undone = 0  # how many of them have to be rolled back
     for _, decoded, _ in iterate(read, head):
         block = decoded.block
         is_adjacent = bool(blocks) and undone == len(blocks)
@@ -64,11 +64,11 @@ def find_consistent_block(read: ReadBlock, head: Multihash, holds: Holds) -> Con
                 break
             undone = len(blocks)
         elif is_adjacent and block.sequence_number and block.system_time == blocks[-2].system_time:
-            undone = len(blocks)  # the blocks of a commit have one time
+            undone = len(blocks)  # the blocks of one commit have one system time
     if not undone:
         return None
     before = blocks[undone - 1].prev_block_hash
-    assert before is not None, "a seed is not undone, and a transform is no first block"
+    assert before is not None, "a seed is never rolled back, and no transform is a first block"
     return ConsistentBlock(block=before, definitions_since=tuple(_said(blocks[:undone])))
 
 
@@ -78,7 +78,7 @@ def _is_lost(event: ExecuteTransform, holds: Holds) -> bool:
 
 
 def _said(blocks: list[MetadataBlock]) -> Iterator[KnownEvent]:
-    """Iterate over the definitions in blocks, newest first, in their order; schemas come with what will be derived."""
+    """Yield the definitions in blocks, oldest first; schemas are left out: they come with the recomputed records."""
     for block in reversed(blocks):
         if not isinstance(block.event, ExecuteTransform | SetDataSchema | Seed | UnknownEvent):
             yield block.event

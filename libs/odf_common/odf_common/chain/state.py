@@ -1,6 +1,6 @@
-"""What a metadata chain amounts to at one block: all that the next block is checked against or built on.
+"""The state of a metadata chain at one block: all that the next block is checked against or built on.
 
-Only the values are here. How blocks change them is `chain/fold.py`; how they are stored is `dataset/state_codec.py`.
+Only the values are defined here: `chain/fold.py` computes them, `dataset/state_codec.py` stores them.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ DEFAULT_SOURCE: Final = "default"  # the name under which a polling source keeps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputProgress:
-    """How far an input of a derivative dataset has been processed, both ends included."""
+    """How far an input of a derivative dataset has been processed, up to and including these."""
 
     dataset_id: DatasetId
     last_block: Multihash | None = None
@@ -40,12 +40,7 @@ class InputProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definitions:
-    """What the dataset says of itself; changes seldom, so that blocks with data share one.
-
-    `push_sources` and `polling_source` are those that take data now. `disabled_sources` names those that took
-    data once and have not been replaced. `has_opaque_source`: some source was defined in a form that this
-    version cannot read.
-    """
+    """The current definitions of a dataset; they change seldom, so blocks with data share one value."""
 
     schema: SetDataSchema | None = None
     vocab: SetVocab | None = None
@@ -54,9 +49,13 @@ class Definitions:
     attachments: SetAttachments | None = None
     transform: SetTransform | None = None
     polling_source: SetPollingSource | None = None
+    """None also if it is disabled."""
     push_sources: Mapping[str, AddPushSource] = field(default_factory=dict)
+    """The enabled ones, by name."""
     disabled_sources: frozenset[str] = frozenset()
+    """Sources that were disabled and have not been replaced."""
     has_opaque_source: bool = False
+    """A source was defined in a form that this version cannot read."""
 
     def by_kind(self) -> Mapping[type[KnownEvent], KnownEvent | None]:
         """Return the current event of each kind of which a dataset has at most one."""
@@ -79,40 +78,41 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainState:
-    """A chain folded up to and including the block `head`.
-
-    `block_version` is the manifest version the chain began in. `last_offset` is that of the last record.
-    `checkpoint` and `last_source_state` are those of the last event with data, None when it had none;
-    `source_states` has the latest of every source. `input_progress` is in the order of the last transform.
-    """
+    """A chain folded up to and including the block `head`."""
 
     head: Multihash
     block_version: int
+    """The manifest version that the chain began with."""
     dataset_id: DatasetId
     kind: DatasetKind
     sequence_number: int
     system_time: Timestamp
     last_offset: int | None = None
+    """The offset of the last record."""
     watermark: Timestamp | None = None
     checkpoint: Checkpoint | None = None
+    """Of the last event with data, None if it had none."""
     source_states: Mapping[str, SourceState] = field(default_factory=dict)
+    """The latest state of every source."""
     last_source_state: SourceState | None = None
+    """Of the last event with data, None if it had none."""
     input_progress: tuple[InputProgress, ...] = ()
+    """In the order of the last transform's inputs."""
     definitions: Definitions = field(default_factory=Definitions)
 
     @property
     def schema(self) -> SetDataSchema | None:
-        """Return the schema of the slices, None until there is one."""
+        """Return the schema of the slices, None before the first SetDataSchema."""
         return self.definitions.schema
 
     @property
     def vocab(self) -> SetVocab | None:
-        """Return the vocabulary as it was set, None where it never was."""
+        """Return the vocabulary as set, None if it never was."""
         return self.definitions.vocab
 
     @property
     def vocabulary(self) -> DatasetVocabulary:
-        """Return the names of the system columns, defaults filled."""
+        """Return the names of the system columns, with defaults for missing ones."""
         return vocabulary_of(self.definitions.vocab)
 
     @property
@@ -132,22 +132,22 @@ class ChainState:
 
     @property
     def transform(self) -> SetTransform | None:
-        """Return the transform in force."""
+        """Return the current transform."""
         return self.definitions.transform
 
     @property
     def polling_source(self) -> SetPollingSource | None:
-        """Return the polling source in force, None also when it is disabled."""
+        """Return the current polling source, None also if it is disabled."""
         return self.definitions.polling_source
 
     @property
     def push_sources(self) -> Mapping[str, AddPushSource]:
-        """Return the push sources that take data, by name."""
+        """Return the enabled push sources, by name."""
         return self.definitions.push_sources
 
     @property
     def disabled_sources(self) -> frozenset[str]:
-        """Return the names of sources that take no more data."""
+        """Return the names of the disabled sources."""
         return self.definitions.disabled_sources
 
     @property
@@ -157,14 +157,14 @@ class ChainState:
 
     @property
     def inputs(self) -> tuple[DatasetId, ...]:
-        """Return the datasets that the transform reads, in its order; none for a root."""
+        """Return the datasets that the transform reads, in its order; empty for a root dataset."""
         transform = self.transform
         return (
             () if transform is None else tuple(DatasetId.parse(one.dataset_ref) for one in transform.inputs)
         )
 
     def progress_of(self, dataset: DatasetId) -> InputProgress:
-        """Return how far an input was processed; an empty progress for one never seen."""
+        """Return how far an input has been processed; an empty progress if it never was."""
         for progress in self.input_progress:
             if progress.dataset_id == dataset:
                 return progress

@@ -1,8 +1,8 @@
-"""What a transform sees of its inputs: planned on their chains, and read again from what a stored event says. Pure.
+"""The inputs of a transform step: planned from their chains, or read back from a stored event. Pure.
 
-A stored ExecuteTransform says of each input which half-open interval of blocks and records it saw (RFC-014). So the
-coordinator first decides these intervals (`plan_inputs`) and reads their blocks as far as the input stays what it is
-(`input_until_change`); who replays starts from the stored event and reads the same blocks (`input_of`).
+A stored ExecuteTransform records which half-open interval of blocks and records each input contributed (RFC-014). So
+the coordinator first decides these intervals (`plan_inputs`) and reads their blocks up to a change of schema or
+vocabulary (`input_until_change`); a replay starts from the stored event and reads the same blocks (`input_of`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,38 +27,37 @@ from odf_common.metadata.events import (
 
 @dataclass(eq=False, kw_only=True)
 class InputMismatch(VerificationFailed):
-    """What a transform says it saw of an input is not what the input's chain holds."""
+    """An event's record of what a transform read of an input does not match the input's chain."""
 
     dataset: str
     text: str
 
     def __str__(self) -> str:
-        """Return which input, and the difference."""
+        """Return the input and the difference."""
         return f"input {self.dataset}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSlices:
-    """What one input brings to one transform: slices and watermarks, oldest first.
-
-    `offset_interval` is closed, None without new records. `is_redefined`: it has another schema or vocabulary now.
-    """
+    """What one input contributes to one transform step: slices and watermarks, oldest first."""
 
     step: ExecuteTransformInput
     slices: tuple[DataSlice, ...]
     offset_interval: OffsetInterval | None
+    """Closed; None without new records."""
     watermarks: tuple[Watermark, ...]
     is_redefined: bool = False
+    """The input's schema or vocabulary changes in this step."""
 
 
 def plan_inputs(
     state: ChainState, heads: Mapping[DatasetId, ChainState]
 ) -> tuple[ExecuteTransformInput, ...] | None:
-    """Return what the next transform sees of each input, in SetTransform order; None when there is nothing to do.
+    """Return what the next transform step reads of each input, in SetTransform order; None if there is nothing to do.
 
-    `heads` has the inputs' states by id. Nothing is to do without a transform, while an input has no schema yet, or
-    when all inputs are where they were and the schema is set. A plan may still hold nothing but definitions: only
-    the inputs' blocks tell, see `has_work`; and they may end a step before the head, see `input_until_change`.
+    `heads` has the inputs' states by id. There is nothing to do without a transform, while an input has no schema, or
+    if all inputs are unchanged and the output has a schema. A planned step may still contain nothing but definitions,
+    which only the inputs' blocks show (`has_work`), and it may end before the heads (`input_until_change`).
     """
     if state.transform is None:
         return None
@@ -85,10 +84,10 @@ def _step_to(state: ChainState, head: ChainState) -> ExecuteTransformInput:
 
 
 def input_of(step: ExecuteTransformInput, blocks: Iterable[MetadataBlock]) -> InputSlices:
-    """Return what the blocks after `prevBlockHash` up to `newBlockHash`, oldest first, bring to a transform.
+    """Return what the blocks after `prevBlockHash` up to `newBlockHash`, oldest first, contribute to a transform step.
 
-    The same for a planned step and for one of a stored event. Raises `InputMismatch` when the blocks do not hold
-    exactly the records that the step names.
+    This is the same for a planned step and a stored event's. Raises `InputMismatch` unless the blocks contain exactly
+    the records that the step names.
     """
     seen = _Seen()
     for block in blocks:
@@ -99,15 +98,15 @@ def input_of(step: ExecuteTransformInput, blocks: Iterable[MetadataBlock]) -> In
 def input_until_change(
     step: ExecuteTransformInput, blocks: Iterable[tuple[Multihash, MetadataBlock]]
 ) -> InputSlices:
-    """Return what an input brings to a planned step, which ends before the input changes (spec: Batch step).
+    """Return what an input contributes to a planned step, which ends before the input changes (spec: Batch step).
 
     `blocks` are those after `prevBlockHash` up to `newBlockHash`, oldest first, with their hashes. A block that sets
-    schema or vocabulary ends the step if there are records or watermarks before it, so that one request sees one
-    schema of each input; the next step begins with it.
+    schema or vocabulary ends the step if records or watermarks come before it, so that a request sees one schema per
+    input; the next step begins with that block.
     """
     seen = _Seen()
     last = step.prev_block_hash
-    has_schema = last is not None  # no step is planned before there is one
+    has_schema = last is not None  # no step is planned before the input has a schema
     for name, block in blocks:
         if has_schema and _redefines(block) and (seen.slices or seen.watermarks):
             break
@@ -124,14 +123,14 @@ def input_until_change(
 
 @dataclass(slots=True)
 class _Seen:
-    """What the blocks of a step hold."""
+    """What the blocks of a step contain."""
 
     slices: list[DataSlice] = field(default_factory=list)
     watermarks: list[Watermark] = field(default_factory=list)
     is_redefined: bool = False
 
     def take(self, block: MetadataBlock) -> None:
-        """Add a block, the next one."""
+        """Add the next block."""
         event = block.event
         self.is_redefined = self.is_redefined or _redefines(block)
         if not isinstance(event, (AddData, ExecuteTransform)):
@@ -142,13 +141,13 @@ class _Seen:
             self.watermarks.append(Watermark(system_time=block.system_time, event_time=event.new_watermark))
 
     def brought(self, step: ExecuteTransformInput) -> InputSlices:
-        """Return what a step brings that says that it saw these blocks; raises `InputMismatch` where it did not."""
+        """Return what a step of these blocks contributes; raises `InputMismatch` unless it names their records."""
         before = -1 if step.prev_offset is None else step.prev_offset
         last = before if step.new_offset is None else step.new_offset
         first = self.slices[0].offset_interval.start if self.slices else before + 1
         end = self.slices[-1].offset_interval.end if self.slices else before
         if (first, end) != (before + 1, last):
-            text = f"the transform saw offsets {before + 1}–{last}, the blocks hold {first}–{end}"
+            text = f"the transform read offsets {before + 1}–{last}, but the blocks have {first}–{end}"
             raise InputMismatch(dataset=str(step.dataset_id), text=text)
         interval = None if step.new_offset is None else OffsetInterval(start=before + 1, end=step.new_offset)
         return InputSlices(
@@ -165,12 +164,12 @@ def _redefines(block: MetadataBlock) -> bool:
 
 
 def has_work(state: ChainState, inputs: Iterable[InputSlices]) -> bool:
-    """Tell whether a transform is to run: an input has records, watermarks or other columns, or there is no schema."""
+    """Return whether a transform has to run: for an input's records, watermarks or other columns, or a first schema."""
     return state.schema is None or any(one.slices or one.watermarks or one.is_redefined for one in inputs)
 
 
 def empty_step(state: ChainState) -> tuple[ExecuteTransformInput, ...]:
-    """Return the inputs of a step that sees nothing new of any, in SetTransform order."""
+    """Return the inputs of a step without new input, in SetTransform order."""
     done = (state.progress_of(dataset) for dataset in state.inputs)
     return tuple(
         ExecuteTransformInput(

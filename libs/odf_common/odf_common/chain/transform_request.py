@@ -1,6 +1,6 @@
-"""Requests for the engine, and the events that come of its answers: the same for running a transform and replaying it.
+"""Requests to the engine, and events from its responses: the same for running a transform and replaying it.
 
-What a transform sees of its inputs is in `chain/transform_inputs.py`. Pure.
+How the inputs are chosen is in `chain/transform_inputs.py`. Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,9 +28,9 @@ PathOf = Callable[[Multihash], str]  # local path of a slice, by its physical ha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSource:
-    """Where the engine finds an input: its alias, vocabulary, a file with its schema, and its slices.
+    """An input as the engine gets it: its alias, vocabulary, a file with its schema, and its slices.
 
-    Vocabulary and schema are those in force at `last_block` of the input's step, not later ones.
+    Vocabulary and schema are those at `last_block` of the input's step, not later ones.
     """
 
     alias: str
@@ -41,7 +41,7 @@ class InputSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFiles:
-    """Local paths for the engine: the checkpoint to go on from, and where to write checkpoint and data."""
+    """Local paths for the engine: the previous checkpoint, and where to write checkpoint and data."""
 
     prev_checkpoint: str | None
     new_checkpoint: str
@@ -57,10 +57,9 @@ def build_request(
     system_time: Timestamp,
     files: RequestFiles,
 ) -> TransformRequest:
-    """Return the request for the step after `state`, inputs in SetTransform order (wire-facts §7.4).
+    """Return the request for the step after `state`, with inputs in SetTransform order (wire-facts §7.4).
 
-    `state` is that of the output before the step, `alias` the output's name for logs, and `system_time` that of the
-    block to come.
+    `state` is the output's before the step, `alias` the output's name for logs, `system_time` that of the new block.
     """
     transform = state.transform
     if transform is None:
@@ -103,14 +102,14 @@ def next_event(
     new_data: DataSlice | None,
     new_checkpoint: Checkpoint | None,
 ) -> ExecuteTransform:
-    """Return the event of a transform that ran on top of `state`; the watermark is carried, never lowered.
+    """Return the event of a transform that ran on top of `state`; the watermark is carried over, never lowered.
 
-    Raises `InvalidInput` when the engine's answer and the slice it wrote do not agree on the offsets.
+    Raises `InvalidInput` if the engine's response and the slice that it wrote have different offsets.
     """
     written = None if new_data is None else new_data.offset_interval
     if response.new_offset_interval != written:
         raise InvalidInput(
-            text=f"the engine answers offsets {response.new_offset_interval}, its data has {written}"
+            text=f"the engine reported offsets {response.new_offset_interval}, but its data has {written}"
         )
     return ExecuteTransform(
         query_inputs=tuple(steps),
@@ -123,24 +122,24 @@ def next_event(
 
 
 def is_no_op(state: ChainState, event: ExecuteTransform) -> bool:
-    """Tell whether an event on top of `state` says nothing, so that no block is written.
+    """Return whether an event on top of `state` adds nothing, so that no block is written.
 
-    An event may have nothing but input blocks; they are read again with the next one that has more (§5.5, 6).
+    An event may have nothing but input blocks; they are read again by the next one that has more (§5.5, 6).
     """
     return event.new_data is None and event.new_checkpoint is None and event.new_watermark is None
 
 
 def is_migration(event: ExecuteTransform, replaced: SetTransform | None) -> bool:
-    """Tell whether a transform carries the output from one query to the next (spec: Migrate Query).
+    """Return whether a transform is a migration from one query to the next (spec: Migrate Query).
 
-    `replaced` is the transform that the block directly before set anew, None if that block is another one. What
-    runs a query has something new of an input; a migration has nothing.
+    `replaced` is the transform that the previous block replaced, None if that block is no SetTransform. A step that
+    runs a query reads something new of an input; a migration does not.
     """
     return replaced is not None and all(step.new_block_hash is None for step in event.query_inputs)
 
 
 def changes_nothing(state: ChainState, event: ExecuteTransform) -> bool:
-    """Tell whether an event without new input leaves records, checkpoint and watermark as they are after `state`."""
+    """Return whether an event without new input leaves records, checkpoint and watermark of `state` unchanged."""
     checkpoint = None if event.new_checkpoint is None else event.new_checkpoint.physical_hash
     is_same = checkpoint == checkpoint_hash(state) and event.new_watermark == state.watermark
     return event.new_data is None and is_same

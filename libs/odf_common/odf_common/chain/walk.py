@@ -1,7 +1,7 @@
-"""Walking a chain from any store: checked, in flat memory, and safe against whatever the store holds.
+"""Walks a chain in any store: checked, in constant memory, and safe against whatever the store contains.
 
-Blocks are read by hash, so each is proved to be the one that was asked for, and sequence numbers must fall by one at
-every step, so a walk ends. Links are checked here; the rules of what blocks say are `chain/rules`.
+Blocks are read by hash, so each is proven to be the requested one, and sequence numbers must fall by one at every step,
+so a walk ends. Only links are checked here; `chain/rules` checks the events.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,12 +20,12 @@ from odf_common.metadata.scalars import Timestamp, UInt64
 ReadBlock = Callable[[Multihash], bytes]  # raises NotFound
 Link = tuple[Multihash, DecodedBlock, bytes]
 
-_RUN: Final = 256  # blocks held at a time while walking forwards
+_RUN: Final = 256  # blocks in memory while walking forwards
 
 
 @dataclass(eq=False, kw_only=True)
 class ChainBroken(VerificationFailed):
-    """A chain cannot be followed: a block is missing, damaged or out of place.
+    """A chain cannot be followed: a block is missing, damaged or misplaced.
 
     `kind` is `missing`, `corrupt`, `unreadable` or `misplaced`.
     """
@@ -36,14 +36,14 @@ class ChainBroken(VerificationFailed):
     text: str
 
     def __str__(self) -> str:
-        """Return which block, its place in the chain, and what is wrong with it."""
+        """Return the block, its sequence number, and what is wrong with it."""
         at = "" if self.sequence_number is None else f", sequence number {self.sequence_number},"
         return f"block {self.block}{at} {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """The first fields of `MetadataBlock`: enough to walk by, at a tenth of the cost of all of it."""
+    """The first fields of `MetadataBlock`: enough for walking, at a tenth of the cost of decoding all of it."""
 
     system_time: Timestamp
     prev_block_hash: Multihash | None = None
@@ -51,9 +51,9 @@ class _Place:
 
 
 def read_link(read: ReadBlock, name: Multihash, sequence_number: int | None = None) -> Link:
-    """Return one block, checked against its hash and, where that is known, its sequence number.
+    """Return one block, checked against its hash and, if given, its sequence number.
 
-    Raises `ChainBroken`. What else `read` raises passes through.
+    Raises `ChainBroken`. Other errors of `read` are passed on.
     """
     raw = _read_raw(read, name, sequence_number)
     return _decoded(name, raw, sequence_number)
@@ -71,14 +71,14 @@ def iterate(read: ReadBlock, head: Multihash) -> Iterator[Link]:
 
 
 def blocks_between(read: ReadBlock, head: Multihash, stop: Multihash | None) -> Iterator[Link]:
-    """Yield the blocks after `stop` up to `head`, oldest first; with no `stop` all of them.
+    """Yield the blocks after `stop` up to `head`, oldest first; all of them if `stop` is None.
 
-    Raises `ChainBroken`, also when `stop` is not in the chain of `head`. Only a run of blocks is held at a time,
-    so in a long range all but the oldest run are read twice.
+    Raises `ChainBroken`, also if `stop` is not in the chain. Only a run of blocks is in memory at a time, so in a long
+    range all but the oldest run are read twice.
     """
     if head == stop:
         return
-    newest: list[Multihash] = []  # of each run of blocks
+    newest: list[Multihash] = []  # the newest block of each run
     run: list[tuple[Multihash, bytes]] = []
     for name, raw, before in _places(read, head):
         if len(run) == _RUN:
@@ -138,15 +138,15 @@ def _decoded(name: Multihash, raw: bytes, number: int | None) -> Link:
 def _check_place(name: Multihash, block: MetadataBlock | _Place, number: int | None) -> None:
     actual, before = block.sequence_number, block.prev_block_hash
     if number is not None and actual != number:
-        raise _broken("misplaced", name, number, f"says that its sequence number is {actual}")
+        raise _broken("misplaced", name, number, f"has sequence number {actual}")
     if (actual == 0) != (before is None):
-        raise _broken("misplaced", name, actual, f"names {before or 'no block'} as the one before it")
+        raise _broken("misplaced", name, actual, f"has {before or 'no block'} as its previous block")
 
 
 def fold(read: ReadBlock, head: Multihash, past: ChainState | None = None) -> ChainState:
-    """Return the state at `head`, every rule checked on the way from `past`, or from the first block.
+    """Return the state at `head`, with every rule checked on the way from `past`, or from the first block.
 
-    Raises `ChainBroken`, also when `past` is not in the chain, and `ChainRuleViolated`.
+    Raises `ChainBroken`, also if `past` is not in the chain, and `ChainRuleViolated`.
     """
     state = past
     for name, decoded, _ in blocks_between(read, head, None if past is None else past.head):

@@ -1,1 +1,1 @@
-"""Bytes and text ⇄ the types of `metadata`: FlatBuffers for chains and engines, YAML and JSON for people."""
+"""Bytes and text ⇄ the types of `metadata`: FlatBuffers for chains and engines, YAML and JSON for users."""

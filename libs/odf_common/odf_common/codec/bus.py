@@ -1,4 +1,4 @@
-"""Bus messages: envelope ⇄ (key, value) of a Kafka record (design: contracts between the parts)."""
+"""Bus messages: envelope ⇄ (key, value) of a Kafka record."""
 
 from typing import Final, TypeAlias
 
@@ -54,9 +54,9 @@ def envelope(
     correlation_id: str = "",
     may_ignore: bool = False,
 ) -> Envelope:
-    """Wrap a body. What answers or follows from `cause` shares its correlation and trace.
+    """Wrap a body. A reply to `cause`, or a consequence of it, shares its correlation id and trace.
 
-    `message_id`, `sent_at` and, where still empty, `correlation_id` are filled in when it is sent.
+    `message_id`, `sent_at` and an empty `correlation_id` are filled in on sending.
     """
     made = Envelope(dataset_id=str(dataset), correlation_id=correlation_id, may_ignore=may_ignore)
     if cause is not None:
@@ -68,9 +68,9 @@ def envelope(
 
 
 def stamped(message: Envelope, *, message_id: str, sent_at: int) -> Envelope:
-    """Return the envelope with an id, time (ns since the epoch), correlation and trace where it had none.
+    """Return the envelope with id, time (ns since the epoch), correlation id and trace where these were missing.
 
-    `message_id` is 32 lower-case hexadecimal digits: a trace that begins here bears the same.
+    `message_id` is 32 lower-case hexadecimal digits: a trace that starts here uses the same.
     """
     made = Envelope()
     made.CopyFrom(message)
@@ -82,7 +82,7 @@ def stamped(message: Envelope, *, message_id: str, sent_at: int) -> Envelope:
 
 
 def body_of(message: Envelope) -> Body | None:
-    """Return the body, None when this version does not know its kind."""
+    """Return the body, None if this version does not know its kind."""
     name = message.WhichOneof("body")
     if name is None:
         return None
@@ -96,14 +96,14 @@ def encode(message: Envelope) -> tuple[bytes, bytes]:
 
 
 def decode(key: bytes, value: bytes) -> Envelope:
-    """Read a record; raises `InvalidInput` unless it is an envelope about the dataset that its key names."""
+    """Decode a record; raises `InvalidInput` unless it is an envelope about the dataset in its key."""
     message = Envelope()
     try:
         message.ParseFromString(value)
     except DecodeError as error:
         raise InvalidInput(text=f"not an envelope: {error}") from error
     if message.dataset_id.encode() != key:
-        raise InvalidInput(text=f"the envelope is about {message.dataset_id!r}, its key says {key!r}")
+        raise InvalidInput(text=f"the envelope is about {message.dataset_id!r}, but its key is {key!r}")
     if message.dataset_id:
         DatasetId.parse(message.dataset_id)
     return message

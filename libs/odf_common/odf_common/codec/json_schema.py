@@ -1,8 +1,8 @@
-"""JSON Schemas (draft 2020-12) of what people write: derived from the model, as the codecs are.
+"""JSON Schemas (draft 2020-12) of manifests, derived from the model like the codecs.
 
 A schema accepts what `codec/manifests.py` reads: manifests, and events and blocks without one; tags in their three
-spellings, bare tags, null for absent, and what `schema` meant until 0.37. It cannot tell 1.0 from 1, nor what
-hashes and times mean beyond how they are spelt; that is left to the decoder.
+spellings, bare tags, null for absent, and the meaning of `schema` before 0.37. It cannot distinguish 1.0 from 1, and
+only checks how hashes and times are spelt; their values are left to the decoder.
 """
 
 import inspect
@@ -49,7 +49,7 @@ NAMES: Final = (*_MANIFESTS, *_EVENTS)
 
 
 def schema_of(name: str) -> Schema:
-    """Return the schema of a kind of manifest, or of the event of that name; `name` is one of `NAMES`."""
+    """Return the schema of a kind of manifest, or of a single event; `name` is one of `NAMES`."""
     match name:
         case "DatasetSnapshot":
             content: Shape = TableShape(DatasetSnapshot)
@@ -74,19 +74,19 @@ def schema_of(name: str) -> Schema:
 
 
 def text_of(name: str) -> str:
-    """Return a schema as it lies in a file: JSON, indented, one order."""
+    """Return a schema as the content of its file: indented JSON."""
     return json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n"
 
 
 def about(name: str) -> str:
-    """Return one sentence on what the schema is of."""
+    """Return one sentence on what the schema describes."""
     match name:
         case "DatasetSnapshot":
             return _doc(DatasetSnapshot)
         case "MetadataBlock":
             return _doc(MetadataBlock)
         case "MetadataEvent":
-            return "What a block says: one of the metadata events."
+            return "The content of a block: one of the metadata events."
         case _:
             return _doc(_EVENTS[name])
 
@@ -109,7 +109,7 @@ def _object(properties: Mapping[str, Any], required: Iterable[str]) -> Schema:
 
 
 def _definitions(content: Shape) -> dict[str, Schema]:
-    """Return the tables that a shape leads to, by name."""
+    """Return the tables that a shape refers to, by name."""
     found: dict[str, type] = {}
     waiting = list(_classes(content))
     while waiting:
@@ -158,7 +158,7 @@ def _field(cls: type, field: Field) -> Schema:
 
 
 def _not_said_twice(cls: type) -> Schema:
-    """Refuse what `schema` meant until 0.37 beside the key that means it now."""
+    """Refuse the pre-0.37 meaning of `schema` together with the key that has replaced it."""
     former = formerly_schema(cls)
     if former is None:
         return {}
@@ -192,7 +192,7 @@ def _shape(shape: Shape) -> Schema:
         case Bytes(of=of):
             return _octets(of)
         case TimestampShape():
-            # No `format`: its checkers refuse some of what RFC 3339 and the decoder allow.
+            # No `format`: its checkers refuse some times that RFC 3339 and the decoder allow.
             return {"type": "string", "pattern": f"^{RFC3339.pattern}$"}
         case TableShape(of=of):
             return {"$ref": f"#/$defs/{of.__name__}"}
@@ -212,7 +212,7 @@ def _octets(of: type) -> Schema:
 
 
 def _in_union(members: Iterable[type]) -> list[Schema]:
-    """Return the forms of a union: each member, and bare tags of those that need no field."""
+    """Return the forms of a union: each member, and bare tags of members without required fields."""
     members = tuple(members)
     bare = [
         tag_of(member, union_with(member))

@@ -1,6 +1,6 @@
-"""Manifests as people write and read them, in YAML or JSON (spec: Manifests; wire-facts §3.1).
+"""Manifests in YAML or JSON, read and written (spec: Manifests; wire-facts §3.1).
 
-A manifest is `kind`, `version` and `content`. Text is for people: the hash of a block is never taken from it.
+A manifest is `kind`, `version` and `content`. Text is for users: block hashes are never computed from it.
 """
 
 import re
@@ -36,19 +36,19 @@ _FORMERLY_SCHEMA: Final = ("ddlSchema", "rawArrowSchema")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A snapshot as it stands in a text called `name`."""
+    """A snapshot and its source: the document, from a file or stream called `name`."""
 
     name: str
     snapshot: DatasetSnapshot
     document: Document
 
     def place(self, path: str) -> str:
-        """Return `name:line:column` of a path such as `content.metadata[0].read`, or of what is around it."""
+        """Return `name:line:column` of a path such as `content.metadata[0].read`, or of the nearest enclosing value."""
         return _place(self.document, self.name, path)
 
 
 def written_snapshots(text: bytes, name: str) -> tuple[Written, ...]:
-    """Return every snapshot in `text`; raises `InvalidInput` with file, line, column and path of a fault."""
+    """Return every snapshot in `text`; raises `InvalidInput` with file, line, column and path of the error."""
     return tuple(
         Written(name=name, snapshot=_placed(_snapshot, document, name), document=document)
         for document in _some(text, name)
@@ -56,12 +56,12 @@ def written_snapshots(text: bytes, name: str) -> tuple[Written, ...]:
 
 
 def snapshots_from_text(text: bytes, name: str) -> tuple[DatasetSnapshot, ...]:
-    """Return every snapshot in `text` without its places; raises as `written_snapshots` does."""
+    """Return every snapshot in `text` without its source; raises like `written_snapshots`."""
     return tuple(written.snapshot for written in written_snapshots(text, name))
 
 
 def event_from_text(text: bytes, name: str) -> KnownEvent:
-    """Return the event of a MetadataEvent manifest, or of its content alone."""
+    """Return the event of a MetadataEvent manifest, or of its bare content."""
 
     def read(value: Any) -> KnownEvent:
         if _is_manifest(value):
@@ -72,7 +72,7 @@ def event_from_text(text: bytes, name: str) -> KnownEvent:
 
 
 def block_from_text(text: bytes, name: str) -> tuple[MetadataBlock, int | None]:
-    """Return a block, and the version its manifest names; None for a block's content without a manifest."""
+    """Return a block and its manifest's version; None for the bare content of a block."""
 
     def read(value: Any) -> tuple[MetadataBlock, int | None]:
         if _is_manifest(value):
@@ -84,7 +84,7 @@ def block_from_text(text: bytes, name: str) -> tuple[MetadataBlock, int | None]:
 
 
 def block_to_yaml(raw: bytes) -> str:
-    """Return the MetadataBlock manifest of a block's bytes."""
+    """Return a block's bytes as a MetadataBlock manifest."""
     decoded = decode_block(raw)
     return write({"kind": "MetadataBlock", "version": decoded.version, "content": to_plain(decoded.block)})
 
@@ -131,7 +131,7 @@ def _content(value: Any, kind: str, versions: tuple[int, ...]) -> tuple[Any, int
 def _some(text: bytes, name: str) -> tuple[Document, ...]:
     found = documents(text, name)
     if not found:
-        raise InvalidInput(text="there is nothing in it", where=name)
+        raise InvalidInput(text="it has no document", where=name)
     return found
 
 
@@ -143,17 +143,17 @@ def _only(text: bytes, name: str) -> Document:
 
 
 def _place(document: Document, name: str, path: str) -> str:
-    """Return where a path stands; fields that had other names once may be written by those."""
+    """Return where a path is; fields that were renamed may have their former names in the text."""
     former = re.sub(rf"\.({'|'.join(_FORMERLY_SCHEMA)})\b", ".schema", path)
     places = [place for place in map(document.place_of, (path, former)) if place is not None]
     if not places:
         return name
-    line, column = max(places)  # what is inside stands behind
+    line, column = max(places)  # an inner value comes after the one that contains it
     return f"{name}:{line}:{column}"
 
 
 def _placed(read: Callable[[Any], T], document: Document, name: str) -> T:
-    """Return what `read` makes of the document; its complaints get file, line and column before the path."""
+    """Return what `read` makes of the document; its errors get file, line and column in front of the path."""
     try:
         return read(document.value)
     except InvalidInput as error:

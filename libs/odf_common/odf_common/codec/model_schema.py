@@ -1,7 +1,7 @@
-"""The metadata dataclasses as the codecs see them: per class its fields in slot order, per field its shape.
+"""The metadata dataclasses as the codecs use them: per class its fields in slot order, per field its shape.
 
-This is the only place that looks at type hints; it does so once per class. FlatBuffers and YAML both work
-from what it finds, so that the model is written down once (wire-facts §1).
+Only this module inspects type hints, once per class. The FlatBuffers and YAML codecs both work from its result, so the
+model is defined once (wire-facts §1).
 """
 
 import types
@@ -21,7 +21,7 @@ MAX_DEPTH: Final = 64  # tables inside tables, in what is read and so in what is
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A whole number of the given width."""
+    """An integer of the given width."""
 
     width: Width
 
@@ -41,7 +41,7 @@ class EnumShape:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """UTF-8 text."""
+    """A UTF-8 string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class TimestampShape:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """A table of its own."""
+    """A nested table."""
 
     of: type
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A union: the n-th member, from 1, has discriminator n; `prefix` is what tags leave out of names."""
+    """A union: the n-th member, from 1, has discriminator n; tags omit `prefix` from the members' names."""
 
     members: tuple[type, ...]
     prefix: str
@@ -83,16 +83,16 @@ Shape = Integer | Boolean | EnumShape | Text | Bytes | TimestampShape | TableSha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field of a table: where it stands, what it holds, whether it may be absent and what it is then."""
+    """A field of a table: its slot, its shape, whether it may be absent, and its default then."""
 
     name: str
-    slot: int  # of the value; a union's discriminator stands one before
+    slot: int  # of the value; a union's discriminator has the slot before
     shape: Shape
     is_optional: bool = False
     default: object = None
 
 
-# Members of a union share a prefix that tags leave out. The list also tells unions of one member from tables.
+# Tags omit the prefix that the members of a union share. The list also distinguishes one-member unions from tables.
 _UNIONS: Final[tuple[tuple[str, object], ...]] = (
     ("", events.KnownEvent),
     ("ReadStep", steps.ReadStep),
@@ -107,7 +107,7 @@ _UNIONS: Final[tuple[tuple[str, object], ...]] = (
     ("RawQueryResponse", engine.RawQueryResponse),
     ("TransformResponse", engine.TransformResponse),
 )
-_DEFAULT_WIDTH: Final = Width(4, signed=True)  # of enums that say nothing else
+_DEFAULT_WIDTH: Final = Width(4, signed=True)  # of enums without one of their own
 
 
 def _members(annotation: object) -> tuple[type, ...]:
@@ -126,7 +126,7 @@ _UNION_WITH: Final[dict[type, OneOf]] = {
 
 
 def union_with(member: type) -> OneOf | None:
-    """Return the union that `member` belongs to, if it belongs to one."""
+    """Return the union that `member` belongs to, None if it belongs to none."""
     return _UNION_WITH.get(member)
 
 
@@ -147,7 +147,7 @@ def fields_of(cls: type) -> tuple[Field, ...]:
 
 
 def shape_of(annotation: object) -> Shape:
-    """Return the shape that a type hint stands for; `| None` is the field's matter and ignored here."""
+    """Return the shape of a type hint; `| None` is ignored here, since it belongs to the field."""
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
         return _shape_of_members(typing.get_args(annotation))

@@ -1,8 +1,8 @@
-"""Metadata objects ⇄ plain values as YAML and JSON have them (wire-facts §3.1, §3.2).
+"""Metadata objects ⇄ plain values of YAML and JSON (wire-facts §3.1, §3.2).
 
-Keys are camelCase, unions carry a `kind` without the union's prefix, hashes and ids are multibase text, times
-are RFC 3339. Tags are read as written, in camelCase or in lower case (RFC-013). Complaints name the path, and
-for an unknown key the nearest known one.
+Keys are camelCase, union members carry a `kind` without the union's prefix, hashes and ids are multibase strings, times
+are RFC 3339. Tags are accepted in their canonical form, in camelCase and in lower case (RFC-013). Errors name the path
+and, for an unknown key, the nearest known one.
 """
 
 import base64
@@ -40,7 +40,7 @@ UNKNOWN: Final = "Unknown"  # the kind of an event that this version cannot read
 
 
 def to_plain(value: object) -> dict[str, Any]:
-    """Return a metadata object as a dict ready for YAML or JSON; a union's member carries its `kind`."""
+    """Return a metadata object as a dict for YAML or JSON; a union member carries its `kind`."""
     if isinstance(value, UnknownEvent):
         raw = base64.b64encode(value.raw).decode()
         return {"kind": UNKNOWN, "discriminator": value.discriminator, "reason": value.reason, "raw": raw}
@@ -74,11 +74,11 @@ def _attributes(extra: ExtraAttributes) -> Any:
     try:
         return json_value(extra.entries, "")
     except (ValueError, InvalidInput):
-        return extra.entries  # a block may hold any text here
+        return extra.entries  # a block may have any string here
 
 
 def from_plain(cls: type[T], plain: object, where: str = "") -> T:
-    """Return the `cls` that `plain` describes; raises `InvalidInput` with the fault's path as `where`."""
+    """Return the `cls` that `plain` describes; raises `InvalidInput` with the path of the error as `where`."""
     union = union_with(cls)
     found = _member(union, plain, where) if union else _record(cls, plain, where)
     if not isinstance(found, cls):
@@ -104,7 +104,7 @@ def _record(cls: type, plain: object, where: str, *, ignoring: str | None = None
             continue
         field = _field_for(cls, key, content, where)
         if field.name in values:
-            raise InvalidInput(text=f"{key!r} says what was said under another name", where=where)
+            raise InvalidInput(text=f"{key!r} is also given under another name", where=where)
         if content is None and field.is_optional:
             continue
         values[field.name] = _value(field.shape, content, child(where, key))
@@ -115,7 +115,7 @@ def _record(cls: type, plain: object, where: str, *, ignoring: str | None = None
 
 
 def _field_for(cls: type, key: str, content: object, where: str) -> Field:
-    """Return the field that a key means, which for `schema` depends on what it holds."""
+    """Return the field of a key; for `schema` it depends on the type of the content."""
     known = keys_of(cls)
     former = formerly_schema(cls)
     if key == "schema" and former is not None:
@@ -128,20 +128,20 @@ def _field_for(cls: type, key: str, content: object, where: str) -> Field:
 
 @cache
 def formerly_schema(cls: type) -> Field | None:
-    """Return the field that the key `schema` meant until 0.37: DDL in read steps, Arrow in SetDataSchema."""
+    """Return the field that the key `schema` denoted before 0.37: DDL in read steps, Arrow in SetDataSchema."""
     known = keys_of(cls)
     return known.get("ddlSchema") or known.get("rawArrowSchema")
 
 
 @cache
 def keys_of(cls: type) -> dict[str, Field]:
-    """Return the fields of a class by the names they have in text."""
+    """Return the fields of a class by their keys in manifests."""
     return {camel(field.name): field for field in fields_of(cls)}
 
 
 def _member(union: OneOf, plain: object, where: str) -> Any:
     if isinstance(plain, str):
-        plain = {"kind": plain}  # short form of members without fields
+        plain = {"kind": plain}  # short form of members without required fields
     if not isinstance(plain, Mapping):
         raise InvalidInput(text=f"expected a mapping with 'kind', got {_described(plain)}", where=where)
     tag = plain.get("kind")
@@ -160,9 +160,7 @@ def _member(union: OneOf, plain: object, where: str) -> Any:
 def _unknown(plain: Mapping[str, Any], where: str) -> UnknownEvent:
     discriminator, reason, raw = (plain.get(key) for key in ("discriminator", "reason", "raw"))
     if not (isinstance(discriminator, int) and isinstance(reason, str) and isinstance(raw, str)):
-        raise InvalidInput(
-            text="an event of kind Unknown is copied with all that was shown of it", where=where
-        )
+        raise InvalidInput(text="an event of kind Unknown has to be copied with all its fields", where=where)
     try:
         content = base64.b64decode(raw, validate=True)
     except ValueError as error:
@@ -190,7 +188,7 @@ def _spellings(union: OneOf) -> dict[str, type]:
 
 
 def ways(tag: str) -> tuple[str, str, str]:
-    """Return how a tag may be written: as it is, in camelCase, in lower case (RFC-013)."""
+    """Return the accepted spellings of a tag: canonical, camelCase, lower case (RFC-013)."""
     return tag, tag[0].lower() + tag[1:], tag.lower()
 
 
@@ -223,16 +221,16 @@ def _expect(kind: type[T], what: str, plain: object, where: str) -> T:
 
 def _text(plain: object, where: str) -> str:
     if isinstance(plain, bool | int | float):
-        raise InvalidInput(text=f"expected text, got {_described(plain)}; put it in quotes", where=where)
-    text = _expect(str, "text", plain, where)
+        raise InvalidInput(text=f"expected a string, got {_described(plain)}; put it in quotes", where=where)
+    text = _expect(str, "a string", plain, where)
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise InvalidInput(text="half a surrogate pair is not text", where=where)
+        raise InvalidInput(text="half a surrogate pair is not a valid string", where=where)
     return text
 
 
 def _integer(shape: Integer, plain: object, where: str) -> int:
     if isinstance(plain, bool) or not isinstance(plain, int):
-        raise InvalidInput(text=f"expected a whole number, got {_described(plain)}", where=where)
+        raise InvalidInput(text=f"expected an integer, got {_described(plain)}", where=where)
     bits = 8 * shape.width.size
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if shape.width.signed else (0, (1 << bits) - 1)
     if not low <= plain <= high:
@@ -269,7 +267,7 @@ def _extra(plain: object, where: str) -> ExtraAttributes:
 
 
 def camel(name: str) -> str:
-    """Return a field's name as it is written in text."""
+    """Return the key of a field in manifests."""
     first, *others = name.split("_")
     return first + "".join(word.title() for word in others)
 

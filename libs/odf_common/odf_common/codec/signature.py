@@ -12,7 +12,7 @@ SIZE_LIMIT: Final = 512  # bytes; a signature takes 227
 
 
 def encode_signature(signature: BlockSignature) -> bytes:
-    """Return `{"version":1,"signer":"did:key:…","signature":"f…"}` and a line feed."""
+    """Return `{"version":1,"signer":"did:key:…","signature":"f…"}` and a newline."""
     content = {
         "version": VERSION,
         "signer": str(signature.signer),
@@ -22,7 +22,7 @@ def encode_signature(signature: BlockSignature) -> bytes:
 
 
 def decode_signature(raw: bytes) -> BlockSignature:
-    """Return the signature; raises `InvalidInput` for bytes that `encode_signature` would not have written."""
+    """Return the signature; raises `InvalidInput` unless `encode_signature` could have written the bytes."""
     if len(raw) > SIZE_LIMIT:
         raise InvalidInput(text=f"a signature has at most {SIZE_LIMIT} bytes")
     try:
@@ -31,9 +31,9 @@ def decode_signature(raw: bytes) -> BlockSignature:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInput(text="expected a JSON object with version, signer and signature") from error
     if not isinstance(signer, str) or not isinstance(signature, str):
-        raise InvalidInput(text="expected signer and signature as text")
+        raise InvalidInput(text="expected signer and signature as strings")
     found = BlockSignature(signer=SignerId.parse(signer), signature=multibase.decode(signature))
-    # One spelling only: there is no byte that could be changed without being noticed.
+    # Exactly one spelling is valid, so no byte can be changed unnoticed.
     if encode_signature(found) != raw:
-        raise InvalidInput(text=f"not in the one spelling that version {VERSION} has")
+        raise InvalidInput(text=f"not in the canonical form of version {VERSION}")
     return found

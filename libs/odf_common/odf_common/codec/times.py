@@ -1,4 +1,4 @@
-"""Times in protobuf messages: seconds and nanoseconds apart, for one 64-bit number of nanoseconds ends in 2262."""
+"""Times in protobuf messages: separate seconds and nanoseconds, since nanoseconds in 64 bits end in 2262."""
 
 from google.protobuf.timestamp_pb2 import Timestamp as Message
 
@@ -6,16 +6,16 @@ from odf_common.metadata.scalars import NANOS, Timestamp
 
 
 def time_message(moment: Timestamp) -> Message:
-    """Return a time as it travels."""
+    """Return a time as a message."""
     seconds, nanos = divmod(moment.ns, NANOS)
     return Message(seconds=seconds, nanos=nanos)
 
 
 def time_message_or_none(moment: Timestamp | None) -> Message | None:
-    """Return a time as it travels, None where there is none: the field is absent then."""
+    """Return a time as a message; None stays None, so that the field is absent."""
     return None if moment is None else time_message(moment)
 
 
 def time_of(message: Message) -> Timestamp:
-    """Return a time that has travelled; what no calendar has is as good as any other."""
+    """Return the time of a message; nanoseconds beyond one second are added up."""
     return Timestamp(message.seconds * NANOS + message.nanos)

@@ -1,8 +1,8 @@
-"""YAML or JSON text ⇄ plain values (dicts, lists, scalars), as strictly as JSON.
+"""YAML or JSON text ⇄ plain values (dicts, lists, scalars), as strict as JSON.
 
-Manifests come from strangers, so only what JSON can say is read: no anchors, no tags, no repeated keys, keys
-are text, and a plain scalar is null, a boolean or a number only in the spellings of YAML 1.2 (`yes` and dates
-are text). Every value's line and column is remembered, so that a complaint about a path can say where it is.
+Manifests are untrusted, so only what JSON can express is accepted: no anchors, no tags, no repeated keys, string keys
+only, and a plain scalar is null, a boolean or a number only in the spellings of YAML 1.2 (`yes` and dates are strings).
+Line and column of every value are kept, so that errors can name them.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import yaml
 
 from odf_common.errors import InvalidInput
 
-MAX_DEPTH: Final = 200  # mappings and lists inside one another
+MAX_DEPTH: Final = 200  # nested mappings and lists
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _INTEGER: Final = re.compile(r"[-+]?\d{1,40}", re.ASCII)
 _CONSTANTS: Final[dict[str, bool | None]] = {
@@ -26,20 +26,20 @@ _CONSTANTS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-_ENDS: Final = ("", ".", "[")  # what may follow a step of a path
+_ENDS: Final = ("", ".", "[")  # what may follow a step in a path
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where a value stands, and those below it by the last step of their paths; paths in full would be quadratic."""
+    """A value's position, and those of inner values by the last steps of their paths: full paths would be quadratic."""
 
     line: int
     column: int
     below: "dict[str, _Place]"
 
     def nearest(self, path: str) -> "_Place":
-        """Return the place of the value at `path`, or of the innermost one around it."""
+        """Return the position of the value at `path`, or of the innermost one that contains it."""
         place = self
         while path:
             path = path.removeprefix(".")
@@ -53,13 +53,13 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document: its value, and on demand the places in it."""
+    """One document: its value and, on demand, the positions in it."""
 
     value: Any
     root: Callable[[], _Place | None]
 
     def place_of(self, path: str) -> tuple[int, int] | None:
-        """Return line and column (from 1) of `path`, or of the nearest thing around it, where they are known."""
+        """Return line and column (from 1) of `path`, or of the nearest enclosing value; None if unknown."""
         root = self.root()
         if root is None:
             return None
@@ -68,7 +68,7 @@ class Document:
 
 
 def documents(text: bytes, name: str) -> tuple[Document, ...]:
-    """Return the documents in `text` that are not empty; raises `InvalidInput` with file, line, column."""
+    """Return the non-empty documents in `text`; raises `InvalidInput` with file, line, column."""
     try:
         decoded = text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -86,7 +86,7 @@ def documents(text: bytes, name: str) -> tuple[Document, ...]:
 
 
 def scalar_of(text: str) -> str | int | float | bool | None:
-    """Return what an unquoted scalar stands for."""
+    """Return the value of an unquoted scalar."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _INTEGER.fullmatch(text):
@@ -109,7 +109,7 @@ def write(value: object) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what we, or readers of YAML 1.1, would take for something else; shows lines as lines."""
+    """Quotes scalars that we, or readers of YAML 1.1, do not read as strings; writes multi-line strings as blocks."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -118,9 +118,9 @@ class _Dumper(yaml.SafeDumper):
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style: str | None = None
     if not text.replace("\n", "").isprintable():
-        style = '"'  # PyYAML would fold some line separators of Unicode
+        style = '"'  # PyYAML would fold some of Unicode's line separators
     elif "\n" in text:
-        style = "|"  # which PyYAML overrules where it would change the text
+        style = "|"  # PyYAML ignores this where it would change the string
     elif not isinstance(scalar_of(text), str):
         style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
@@ -130,7 +130,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def _json_document(text: str, name: str) -> Document | None:
-    """Return the value of JSON text, which PyYAML cannot quite read (tabs, surrogates); None for YAML."""
+    """Return the value of JSON, which PyYAML cannot read completely (tabs, surrogates); None for YAML."""
     if not text.lstrip().startswith(("{", "[")):
         return None
 
@@ -145,7 +145,7 @@ def _json_document(text: str, name: str) -> Document | None:
 
 
 def json_value(text: str, name: str) -> Any:
-    """Return what JSON text stands for; raises `InvalidInput` where we refuse it, `ValueError` where it is none."""
+    """Return the value of JSON; raises `InvalidInput` if we refuse it, `ValueError` if it is not JSON."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def json_value(text: str, name: str) -> Any:
     def finite(word: str) -> float:
         number = float(word)
         if not math.isfinite(number):
-            raise InvalidInput(text=f"{word[:40]} is too large a number; put it in quotes", where=name)
+            raise InvalidInput(text=f"number {word[:40]} is too large; put it in quotes", where=name)
         return number
 
     try:
@@ -173,7 +173,7 @@ def json_value(text: str, name: str) -> Any:
 
 
 def _refuse_as_yaml(text: str, name: str) -> None:
-    """Raise `InvalidInput` with line and column where JSON that is refused is no YAML of ours either."""
+    """Raise `InvalidInput` with line and column if refused JSON is not acceptable YAML either."""
     with contextlib.suppress(yaml.YAMLError):
         _Reader(text, name).read()
 
@@ -182,7 +182,7 @@ def _place_in_json(text: str) -> _Place | None:
     try:
         return _Reader(text, "").read()[0].root()
     except (yaml.YAMLError, InvalidInput, IndexError):
-        return None  # what JSON allows and PyYAML does not
+        return None  # valid JSON that PyYAML cannot read
 
 
 def _check_depth(value: object, name: str) -> None:
@@ -201,7 +201,7 @@ def _check_depth(value: object, name: str) -> None:
 
 
 class _Reader:
-    """Turns PyYAML's events into plain values."""
+    """Converts PyYAML's events to plain values."""
 
     def __init__(self, text: str, name: str) -> None:
         self._events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
@@ -240,7 +240,7 @@ class _Reader:
         entries: dict[str, Any] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent) or event.anchor is not None or event.tag is not None:
-                raise self._refused("a key has to be plain text", event)
+                raise self._refused("a key has to be a plain string", event)
             key = event.value
             if key in entries:
                 raise self._refused(f"key {key!r} is given twice", event)

@@ -1,1 +1,1 @@
-"""Records: their columns, their schemas, and the Parquet files that hold them."""
+"""Records: their columns, their schemas, and the Parquet files that store them."""

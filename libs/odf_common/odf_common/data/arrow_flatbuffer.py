@@ -1,6 +1,6 @@
-"""Arrow schemas as bare FlatBuffers: the IPC `Schema` table without the message around it (wire-facts §1.1).
+"""Arrow schemas as bare FlatBuffers: the IPC `Schema` table without the enclosing message (wire-facts §1.1).
 
-Arrow's own code writes and checks the table; here only the frame around it is taken off and put on.
+Arrow's own code writes and checks the table; this module only removes and adds the message around it.
 """
 
 import struct
@@ -13,14 +13,14 @@ from odf_common.errors import InvalidInput
 _FRAME: Final = 8  # bytes: continuation marker, length of the message
 _HEADER_SLOT: Final = 2  # of Message: version, header_type, header, bodyLength
 _ALIGNMENT: Final = 8
-# A Message without a body whose header lies behind it: root offset 16; vtable of 10 bytes for a table of 12:
-# version +4, header_type +6, header +8; then the table, its header offset still to be set.
+# A Message without a body, followed by its header: root offset 16; vtable of 10 bytes for a table of 12 (version +4,
+# header_type +6, header +8); then the table, whose header offset is still to be set.
 _MESSAGE: Final = struct.pack("<IH5HiHBBII", 16, 0, 10, 12, 4, 6, 8, 10, 4, 1, 0, 0, 0)
 _HEADER_AT: Final = 24  # bytes into _MESSAGE
 
 
 def write_schema(schema: pa.Schema) -> bytes:
-    """Return the bare table; the same schema gives the same bytes. Metadata is left out."""
+    """Return the bare table, without metadata; equal schemas give equal bytes."""
     message: bytes = schema.remove_metadata().serialize().to_pybytes()[_FRAME:]
     table = _uint32(message, 0)
     vtable = table - struct.unpack_from("<i", message, table)[0]
@@ -32,7 +32,7 @@ def write_schema(schema: pa.Schema) -> bytes:
 
 
 def read_schema(raw: bytes) -> pa.Schema:
-    """Return the schema of a bare table; raises `InvalidInput` for bytes that are not one."""
+    """Return the schema of a bare table; raises `InvalidInput` for other bytes."""
     if len(raw) < _ALIGNMENT or _uint32(raw, 0) >= len(raw):
         raise InvalidInput(text=f"{len(raw)} bytes are not an Arrow schema", where="SetDataSchema")
     message = bytearray(_MESSAGE)

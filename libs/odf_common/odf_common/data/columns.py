@@ -1,4 +1,4 @@
-"""The four columns that every record has, before those of its own (spec: Common Data Schema; wire-facts §5.1)."""
+"""The four system columns of every record, before its own columns (spec: Common Data Schema; wire-facts §5.1)."""
 
 from enum import IntEnum
 from typing import Final
@@ -12,11 +12,11 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
 
-OPERATION: Final = 1  # place of the operation among the columns
+OPERATION: Final = 1  # position of the operation among the columns
 
 
 class Operation(IntEnum):
-    """What a record does to the ones before it (RFC-015)."""
+    """What a record does to earlier ones (RFC-015)."""
 
     APPEND = 0
     RETRACT = 1
@@ -25,10 +25,10 @@ class Operation(IntEnum):
 
 
 def check_corrections(operations: pa.Array | pa.ChunkedArray) -> None:
-    """Return if every -C is followed directly by its +C, and no +C stands alone (RFC-015; wire-facts §5.1).
+    """Raise `InvalidInput` unless every -C is directly before its +C, and no +C is alone (RFC-015; wire-facts §5.1).
 
-    `operations` has one integer a record, in the order of their offsets. Raises `InvalidInput` naming the first
-    record, counted from 1, that is half a correction.
+    `operations` has one integer per record, ordered by offset. The error names the first record, counted from 1, that
+    is half a correction.
     """
     ops = operations.to_numpy(zero_copy_only=False)
     is_from, is_to = ops == Operation.CORRECT_FROM, ops == Operation.CORRECT_TO
@@ -42,12 +42,12 @@ def check_corrections(operations: pa.Array | pa.ChunkedArray) -> None:
 
 
 def offset_type(*, signed: bool) -> pa.DataType:
-    """Return the type of the offset column: the spec's, or the signed one that the reference writes."""
+    """Return the type of the offset column: the spec's, or the signed one of the reference implementation."""
     return pa.int64() if signed else pa.uint64()
 
 
 def operation_type(*, signed: bool) -> pa.DataType:
-    """Return the type of the operation column: the spec's, or the signed one that the reference writes."""
+    """Return the type of the operation column: the spec's, or the signed one of the reference implementation."""
     return pa.int32() if signed else pa.uint8()
 
 
@@ -60,16 +60,16 @@ def with_system_columns(
     vocab: DatasetVocabulary,
     signed: bool,
 ) -> pa.Table:
-    """Number the records and put the system columns first: offset, op, system_time, event_time, then the data.
+    """Number the records and add the system columns: offset, op, system_time, event_time, then the data.
 
-    `ops` has one `Operation` a record, None: all are appended. Raises `InvalidInput` if the event time is missing,
-    null or no time, or if the records have a column by the name of another system column.
+    `ops` has one `Operation` per record; None means that all are appends. Raises `InvalidInput` if the event time is
+    missing, null or not a time, or if the records have a column with the name of another system column.
     """
     taken = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column} & set(
         records.column_names
     )
     if taken:
-        raise InvalidInput(text="the name belongs to a system column", where=f"column {min(taken)}")
+        raise InvalidInput(text="the name is reserved for a system column", where=f"column {min(taken)}")
     rows = len(records)
     event_time = _event_time(records, vocab.event_time_column)
     numbers = np.arange(first_offset, first_offset + rows, dtype=np.int64)
@@ -89,7 +89,7 @@ def with_system_columns(
 
 
 def normalize_timestamps(table: pa.Table) -> pa.Table:
-    """Make every moment one in UTC of a unit that is stored as it is; those without a zone are taken as UTC."""
+    """Convert all timestamps to UTC and a unit that is stored unchanged; those without a zone are taken as UTC."""
     fields = [column.with_type(_normalized(column.type)) for column in table.schema]
     if all(new.type == old.type for new, old in zip(fields, table.schema, strict=True)):
         return table

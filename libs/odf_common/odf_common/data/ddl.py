@@ -1,4 +1,4 @@
-"""Schemas as people write them: SQL column definitions (spec: Schema Format).
+"""Schemas as SQL column definitions, as users write them (spec: Schema Format).
 
 Beyond the spec's table: the usual SQL synonyms, `NOT NULL`, quoted names, `ARRAY<…>` and `STRUCT<…>`.
 """
@@ -42,13 +42,13 @@ _UNSIGNED: Final[Mapping[str, pa.DataType]] = {
 _MAX_PRECISION: Final = 76  # digits
 _WIDE_PRECISION: Final = 38
 _MAX_DEPTH: Final = 32
-_UNITS: Final = ((0, "s"), (3, "ms"), (6, "us"), (9, "ns"))  # digits of a second that a unit holds
+_UNITS: Final = ((0, "s"), (3, "ms"), (6, "us"), (9, "ns"))  # maximum decimals of a second per unit
 
 
 def ddl_to_schema(columns: Sequence[str]) -> pa.Schema:
     """Return the Arrow schema of column definitions such as `population BIGINT NOT NULL`, in their order.
 
-    Moments are in UTC. Raises `InvalidInput` naming the column.
+    Timestamps are in UTC. Raises `InvalidInput` naming the column.
     """
     fields: list[pa.Field] = []
     for text in columns:
@@ -69,7 +69,7 @@ class _Token:
 
 
 class _Definitions:
-    """One text of column definitions, read from left to right."""
+    """A parser for one string of column definitions."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -146,7 +146,7 @@ class _Definitions:
         given = self._parameters(2)
         precision, scale = (*given, *(10, 0)[len(given) :])
         if not 1 <= precision <= _MAX_PRECISION or scale > precision:
-            raise self._error(f"there is no DECIMAL({precision}, {scale})")
+            raise self._error(f"DECIMAL({precision}, {scale}) does not exist")
         make = pa.decimal128 if precision <= _WIDE_PRECISION else pa.decimal256
         return make(precision, scale)
 
@@ -188,10 +188,10 @@ class _Definitions:
         for most, unit in _UNITS:
             if digits <= most:
                 return unit
-        raise self._error(f"there is no {word}({digits}); a second has at most 9 digits")
+        raise self._error(f"{word}({digits}) does not exist; a second has at most 9 digits")
 
     def _parameters(self, most: int) -> tuple[int, ...]:
-        """Return the numbers in parentheses, none when there are no parentheses."""
+        """Return the numbers in parentheses, empty if there are no parentheses."""
         numbers: list[int] = []
         if self._accept("("):
             while True:

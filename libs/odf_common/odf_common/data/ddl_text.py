@@ -1,4 +1,4 @@
-"""Arrow schemas as SQL column definitions (spec: Schema Format): the way back from `ddl.py`."""
+"""Arrow schemas as SQL column definitions (spec: Schema Format): the inverse of `ddl.py`."""
 
 import re
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def schema_to_ddl(schema: pa.Schema) -> tuple[str, ...]:
-    """Return a definition of each column as it is stored; raises `InvalidInput` for types without one."""
+    """Return a definition for each column as it is stored; raises `InvalidInput` for types without one."""
     return tuple(_definition(column, " ", column.name) for column in schema)
 
 

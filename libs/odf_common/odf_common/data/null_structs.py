@@ -1,6 +1,6 @@
-"""Required parts of structs that are null themselves.
+"""Required fields of structs that are null themselves.
 
-There is no value, and nothing is stored; but Parquet's writer takes the missing part for a null where none may be.
+Such a field has no value, and nothing is stored; but Parquet's writer takes it for a null that is not allowed.
 """
 
 import pyarrow as pa
@@ -8,7 +8,7 @@ import pyarrow.types as kind
 
 
 def without_nulls_behind_nulls(table: pa.Table) -> pa.Table:
-    """Return the same records, required parts of null structs not null themselves; nulls anywhere else stay."""
+    """Return the same records, with required fields of null structs not null; nulls anywhere else stay."""
     columns = [
         pa.chunked_array([_cleared(chunk) for chunk in column.chunks], column.type)
         if _has_required_parts(column.type)
@@ -43,7 +43,7 @@ def _cleared(values: pa.Array) -> pa.Array:
 
 
 def _always_there(values: pa.Array) -> pa.Array:
-    """Return the values with whatever lies behind its nulls in their place."""
+    """Return the values with their nulls replaced by whatever the buffers have there."""
     if values.null_count == 0:
         return values
     if isinstance(values, pa.ExtensionArray):

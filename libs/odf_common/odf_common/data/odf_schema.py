@@ -1,4 +1,4 @@
-"""The ODF data schema of later versions ⇄ Arrow's terms (wire-facts §1.6)."""
+"""The ODF data schema of newer manifest versions ⇄ Arrow schemas (wire-facts §1.6)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -73,7 +73,7 @@ def _type(type_: odf.DataType) -> pa.DataType:
 
 
 def _of_time(type_: odf.DataType) -> pa.DataType:
-    """Return the type of moments and lengths of time: milliseconds and UTC unless told otherwise."""
+    """Return the Arrow type of timestamps, times and durations; by default milliseconds and UTC."""
     match type_:
         case odf.DataTypeTimestamp(unit=None, timezone=None):
             return TIMESTAMP
@@ -85,7 +85,7 @@ def _of_time(type_: odf.DataType) -> pa.DataType:
         case odf.DataTypeDuration(unit=unit):
             return pa.duration(_unit(unit))
         case _:
-            raise InvalidInput(text=f"{type(type_).__name__} has no place in Arrow")
+            raise InvalidInput(text=f"{type(type_).__name__} has no counterpart in Arrow")
 
 
 def _unit(unit: odf.TimeUnit | None) -> str:
@@ -93,7 +93,7 @@ def _unit(unit: odf.TimeUnit | None) -> str:
 
 
 def from_arrow(schema: pa.Schema) -> odf.DataSchema:
-    """Return the schema in ODF's terms; layouts of the same values are one type. Raises `InvalidInput`."""
+    """Return the ODF schema; different layouts of the same values are one type. Raises `InvalidInput`."""
     return odf.DataSchema(fields=tuple(_data_field(column, column.name) for column in schema))
 
 

@@ -1,7 +1,7 @@
-"""New records in the form that a dataset has already: it goes on as it began, whoever began it.
+"""Aligns new records with the dataset's existing schema, whichever implementation began it.
 
-Taken from the dataset are what leaves every value as it is: whether a column is required, and the integer types of
-offset and operation; and the unit of moments. Any other difference is left for `check_evolution` to judge.
+Only what leaves every value unchanged is taken from the dataset: whether a column is required, the integer types of
+offset and operation, and the unit of timestamps. All other differences are left to `check_evolution`.
 """
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 
 
 def aligned_schema(found: pa.Schema, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
-    """Return the stored form of `found` as a dataset of the schema `known` goes on with it; new columns stay."""
+    """Return the stored form of `found`, aligned to the schema `known` of a dataset; new columns stay."""
     before = {column.name: column for column in stored_schema(known)}
     numbers = {vocab.offset_column, vocab.operation_type_column}
     fields = []
@@ -25,9 +25,9 @@ def aligned_schema(found: pa.Schema, known: pa.Schema, vocab: DatasetVocabulary)
 
 
 def align_to_schema(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
-    """Return the records as a dataset of the schema `known` goes on with them; finer moments are cut to its unit.
+    """Return the records aligned to the schema `known` of a dataset; finer timestamps are truncated to its unit.
 
-    Raises `InvalidInput` naming a column that has nulls where the dataset requires a value.
+    Raises `InvalidInput` naming a column with nulls that is required in the dataset.
     """
     target = aligned_schema(records.schema, known, vocab)
     fields, columns = [], []
@@ -45,7 +45,7 @@ def align_to_schema(records: pa.Table, known: pa.Schema, vocab: DatasetVocabular
 
 
 def with_new_columns(known: pa.Schema, found: pa.Schema) -> pa.Schema:
-    """Return `known` with the columns that only `found` has after its own, each of them optional."""
+    """Return `known`, followed by the columns that only `found` has, each of them optional."""
     names = set(known.names)
     new = [one for one in stored_schema(found) if one.name not in names]
     return pa.schema([*known, *(pa.field(one.name, one.type, nullable=True) for one in new)])
@@ -67,7 +67,7 @@ def _continued_type(new: pa.DataType, old: pa.DataType) -> pa.DataType:
 
 
 def _as(values: pa.Array, wanted: pa.DataType, where: str) -> pa.Array:
-    """Return stored values as another type of the same shape; Arrow itself makes nothing nested required."""
+    """Return stored values as another type of the same shape; Arrow's cast cannot make nested fields required."""
     if values.type == wanted:
         return values
     if kind.is_struct(wanted):

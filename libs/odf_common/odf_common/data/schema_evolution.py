@@ -1,4 +1,4 @@
-"""Schemas of slices: between Arrow and the chain, and which may follow which (wire-facts §1.6, §5.5 rule 22)."""
+"""Schemas of slices: converted to and from events, and which may follow which (wire-facts §1.6, §5.5 rule 22)."""
 
 from collections.abc import Sequence
 
@@ -13,30 +13,32 @@ from odf_common.metadata.events import SetDataSchema
 
 
 def schema_to_event(schema: pa.Schema) -> SetDataSchema:
-    """Return the event that announces slices of this schema: Arrow's own form, as every version reads it."""
+    """Return the event that declares slices of this schema: in Arrow's form, which every version can read."""
     return SetDataSchema(raw_arrow_schema=write_schema(stored_schema(schema)))
 
 
 def schema_of_event(event: SetDataSchema) -> pa.Schema:
-    """Return the schema of either form; raises `InvalidInput` where it is neither or not one."""
+    """Return the schema, whichever form it has; raises `InvalidInput` if it is missing or malformed."""
     if event.schema is not None:
         return to_arrow(event.schema)
     if event.raw_arrow_schema is None:
-        raise InvalidInput(text="there is neither an Arrow schema nor an ODF schema", where="SetDataSchema")
+        raise InvalidInput(
+            text="the event has neither an Arrow schema nor an ODF schema", where="SetDataSchema"
+        )
     return read_schema(event.raw_arrow_schema)
 
 
 def check_evolution(old: pa.Schema, new: pa.Schema) -> bool:
-    """Tell whether `new` differs from `old`; raises `InvalidInput`, naming the column, if old readers could not go on.
+    """Return whether `new` differs from `old`; raises `InvalidInput`, naming the column, if it breaks old readers.
 
-    Columns may be added if they are optional, and change places. Layouts that are stored alike do not differ.
+    Columns may be added if they are optional, and may be reordered. Layouts with the same stored form do not differ.
     """
     _check_fields(tuple(old), tuple(new), "")
     return not _is_same(old, new)
 
 
 def with_optionality_of(old: pa.Schema, new: pa.Schema) -> pa.Schema:
-    """Return `old` with columns as optional or required as they are in `new`, inner ones too."""
+    """Return `old` with all columns, nested ones too, as optional or required as they are in `new`."""
     return pa.schema(_as_optional(tuple(old), tuple(new)))
 
 
@@ -74,7 +76,7 @@ def _check_fields(old: Sequence[pa.Field], new: Sequence[pa.Field], parent: str)
     for name, column in after.items():
         if name not in before and not column.nullable:
             raise InvalidInput(
-                text="is new and required; records before it would have no value",
+                text="is new and required; earlier records would have no value",
                 where=f"column {parent}{name}",
             )
 

@@ -1,4 +1,4 @@
-"""Whether the records of a slice are what their block and chain declare, beyond their hash.
+"""Checks whether the records of a slice are what its block and chain declare, beyond their hash.
 
 Spec: Common Data Schema; wire-facts §5.1; RFC-015.
 """
@@ -26,20 +26,20 @@ NULL: Final = "system-column-null"
 
 @dataclass(eq=False, kw_only=True)
 class RecordsDiffer(VerificationFailed):
-    """The records of a slice are not what is declared; `kind` is one of the constants above."""
+    """The records of a slice differ from what is declared; `kind` is one of the constants above."""
 
     kind: str
     text: str
 
     def __str__(self) -> str:
-        """Return what differs."""
+        """Return the difference."""
         return self.text
 
 
 def check_records(table: pa.Table, interval: OffsetInterval, schema: pa.Schema | None) -> None:
-    """Return if the records have the schema in force and consecutive offsets, and are whole; raises `RecordsDiffer`.
+    """Raise `RecordsDiffer` unless the records have the declared schema and offsets, and no column or half is missing.
 
-    Whether a column is optional is not compared: files of other implementations say more than their schemas.
+    Optionality is not compared: files of other implementations state more than their schemas.
     """
     if schema is not None:
         _check_schema(table.schema, schema)
@@ -58,29 +58,29 @@ def _check_schema(actual: pa.Schema, declared: pa.Schema) -> None:
     for have, want in zip(found, wanted, strict=False):
         if have.name != want.name or have.type != want.type:
             raise RecordsDiffer(
-                kind=SCHEMA, text=f"column {have.name} {have.type} where {want.name} {want.type} is declared"
+                kind=SCHEMA, text=f"column {have.name} {have.type}, but {want.name} {want.type} is declared"
             )
-    raise RecordsDiffer(kind=SCHEMA, text=f"has {len(found)} columns, {len(wanted)} are declared")
+    raise RecordsDiffer(kind=SCHEMA, text=f"has {len(found)} columns, but {len(wanted)} are declared")
 
 
 def _check_offsets(table: pa.Table, interval: OffsetInterval) -> None:
     start, end = interval.start, interval.end
     declared = f"declared {start}–{end}"
     if table.num_columns == 0 or table.num_rows != end - start + 1:
-        raise RecordsDiffer(kind=OFFSETS, text=f"{declared}, has {table.num_rows} records")
+        raise RecordsDiffer(kind=OFFSETS, text=f"{declared}, but has {table.num_rows} records")
     offsets = table.column(0)
     if not kind.is_integer(offsets.type) or offsets.null_count:
         raise RecordsDiffer(
-            kind=OFFSETS, text=f"{declared}, but column {table.column_names[0]} has no numbers"
+            kind=OFFSETS, text=f"{declared}, but column {table.column_names[0]} has no integers"
         )
     values = offsets.to_numpy()
     if end > np.iinfo(values.dtype).max:
         raise RecordsDiffer(kind=OFFSETS, text=f"{declared}, but offsets are {offsets.type}")
-    # In their own type: compared as floats, large numbers would be equal to their neighbours.
+    # Compared in their own type: as floats, large numbers would be equal to their neighbours.
     wrong = np.flatnonzero(values != np.arange(start, end + 1, dtype=values.dtype))
     if len(wrong):
         row = int(wrong[0])
-        raise RecordsDiffer(kind=OFFSETS, text=f"{declared}, record {row + 1} has {offsets[row]}")
+        raise RecordsDiffer(kind=OFFSETS, text=f"{declared}, but record {row + 1} has {offsets[row]}")
 
 
 def _check_operations(operations: pa.ChunkedArray) -> None:
@@ -89,7 +89,7 @@ def _check_operations(operations: pa.ChunkedArray) -> None:
     values = operations.to_numpy()
     low, high = values.min(initial=0), values.max(initial=0)
     if low < min(Operation) or high > max(Operation):
-        raise RecordsDiffer(kind=OPERATIONS, text=f"operations from {low} to {high}, which are not all known")
+        raise RecordsDiffer(kind=OPERATIONS, text=f"operations from {low} to {high}, not all of them known")
     try:
         check_corrections(operations)
     except InvalidInput as error:

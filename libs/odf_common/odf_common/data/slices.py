@@ -1,7 +1,7 @@
-"""Data slices: one Parquet file each, written once, read with suspicion (spec: Data Slice; wire-facts §5.2).
+"""Data slices: one Parquet file each, written once, never trusted when read (spec: Data Slice; wire-facts §5.2).
 
-Files carry no Arrow hints, so every reader finds the same types, and the logical hash of what was written is the
-hash of what is read.
+Files have no Arrow-specific metadata, so every reader finds the same types, and the logical hash computed on writing
+equals the one computed on reading.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ from odf_common.hashing.logical import LogicalHasher
 from odf_common.hashing.multihash import Multihash
 
 ROW_GROUP: Final = 1 << 16  # rows
-_VALUE: Final = 8  # bytes of a decoded value, about
-_HARMLESS: Final = 1 << 28  # decoded bytes that a file may hold whatever its size
-_INFLATION: Final = 4096  # more than runs of equal values save in honest files
+_VALUE: Final = 8  # approximate bytes of a decoded value
+_HARMLESS: Final = 1 << 28  # decoded bytes that are allowed for a file of any size
+_INFLATION: Final = 4096  # maximum ratio of decoded to stored bytes; honest files stay below it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceFile:
-    """A slice as it was written: hashes of its records and of its bytes; `size` in bytes."""
+    """A written slice: hashes of its records and of its bytes; `size` in bytes."""
 
     logical_hash: Multihash
     physical_hash: Multihash
@@ -47,13 +47,13 @@ class CorruptSlice(VerificationFailed):
 
 
 def write_slice(table: pa.Table, file: Path) -> SliceFile:
-    """Write all records into a new file, hashing while encoding; it is not yet durable when this returns.
+    """Write all records to a new file, hashing while encoding; the file is not yet fsynced on return.
 
-    The first column has to be the offset. Raises `UnhashableType` or `InvalidInput` naming a column that cannot be
-    stored, before a byte is written, and for an empty table: a slice without records does not exist.
+    The first column has to be the offset. Before anything is written, raises `UnhashableType` or `InvalidInput` for a
+    column that cannot be stored, and `InvalidInput` for an empty table: slices without records do not exist.
     """
     if len(table) == 0:
-        raise InvalidInput(text="a data slice holds at least one record")
+        raise InvalidInput(text="a data slice needs at least one record")
     stored = without_nulls_behind_nulls(as_stored(table))
     hasher = LogicalHasher(stored.schema)
     with ThreadPoolExecutor(1) as pool, _HashingFile(file) as sink:
@@ -64,7 +64,7 @@ def write_slice(table: pa.Table, file: Path) -> SliceFile:
 
 
 def read_slice(file: Path, columns: list[str] | None = None) -> pa.Table:
-    """Return the records in file order, checked to be well formed; raises `NotFound` or `CorruptSlice`."""
+    """Return the records in file order, validated; raises `NotFound` or `CorruptSlice`."""
     with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
         _check_declared(parquet, file)
         table = parquet.read(columns, use_threads=True)
@@ -73,9 +73,9 @@ def read_slice(file: Path, columns: list[str] | None = None) -> pa.Table:
 
 
 def read_foreign_slice(file: Path) -> pa.Table:
-    """Return the records of a file that somebody else wrote; raises `CorruptSlice` before it takes much memory.
+    """Return the records of an untrusted file; raises `CorruptSlice` before reading takes much memory.
 
-    A text that stands once in the file may stand in every record: texts are counted before they are written out.
+    A dictionary stores a string once, however many records have it: the expanded size is computed before expanding.
     """
     with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
         _check_declared(parquet, file)
@@ -88,13 +88,13 @@ def read_foreign_slice(file: Path) -> pa.Table:
                 written_out += sum(_text_bytes(chunk) for chunk in column.chunks)
             if written_out > max(_HARMLESS, size * _INFLATION):
                 raise CorruptSlice(
-                    file=file.name, why=f"{size} bytes hold {written_out} bytes of text or more"
+                    file=file.name, why=f"{size} bytes expand to at least {written_out} bytes of strings"
                 )
     return read_slice(file)
 
 
 def _text_bytes(values: pa.Array) -> int:
-    """Return how many bytes texts in dictionaries come to when each is written out."""
+    """Return the size in bytes of dictionary-encoded strings when they are expanded."""
     if kind.is_dictionary(values.type):
         lengths = np.diff(_ends(values.dictionary))
         return int(lengths[values.indices.drop_null().to_numpy()].sum())
@@ -109,7 +109,7 @@ def _ends(texts: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def hash_slice(file: Path) -> Multihash:
-    """Return the logical hash of a file of any size, a row group at a time.
+    """Return the logical hash of a file of any size, reading a row group at a time.
 
     Raises `NotFound`, `CorruptSlice`, or `UnhashableType`.
     """
@@ -157,27 +157,29 @@ def _leaves(column: pa.Field, parent: str) -> list[str]:
 
 
 def _check_declared(parquet: pq.ParquetFile, file: Path) -> None:
-    """Refuse footers that contradict themselves or the file's size, before memory is taken on their word."""
+    """Refuse footers that are inconsistent or do not fit the file's size, before memory is allocated for them."""
     metadata = parquet.metadata
     groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
-        raise CorruptSlice(file=file.name, why=f"row groups {groups} against {metadata.num_rows} records")
+        raise CorruptSlice(
+            file=file.name, why=f"row groups of {groups} records in a file of {metadata.num_rows}"
+        )
     widths = {metadata.row_group(index).num_columns for index in range(metadata.num_row_groups)}
     if widths - {metadata.num_columns}:
         raise CorruptSlice(
-            file=file.name, why=f"row groups of {widths} columns against {metadata.num_columns}"
+            file=file.name, why=f"row groups of {widths} columns in a file of {metadata.num_columns}"
         )
     size, decoded = file.stat().st_size, metadata.num_rows * metadata.num_columns * _VALUE
     if decoded > max(_HARMLESS, size * _INFLATION):
-        raise CorruptSlice(file=file.name, why=f"{size} bytes claim to hold {metadata.num_rows} records")
-    # Not by column: Arrow aborts the process over a chunk whose description is damaged.
+        raise CorruptSlice(file=file.name, why=f"{size} bytes claim to contain {metadata.num_rows} records")
+    # Not by column: Arrow aborts the process for a column chunk with damaged metadata.
     inflated = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
     if inflated > max(_HARMLESS, size * _INFLATION):
-        raise CorruptSlice(file=file.name, why=f"{size} bytes claim to hold {inflated} bytes")
+        raise CorruptSlice(file=file.name, why=f"{size} bytes claim to contain {inflated} bytes")
 
 
 class _HashingFile:
-    """A new file to write to; knows the hash of what was written."""
+    """A new file that is hashed as it is written."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb")
@@ -192,11 +194,11 @@ class _HashingFile:
         return self._file.write(raw)
 
     def flush(self) -> None:
-        """Hand what was written to the operating system."""
+        """Pass what was written to the operating system."""
         self._file.flush()
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of bytes written."""
         return self.size
 
     def close(self) -> None:
@@ -218,7 +220,7 @@ class _HashingFile:
 
 
 class _reading:  # noqa: N801 - reads as a verb
-    """Turns what Arrow raises for a bad file into `CorruptSlice`."""
+    """Turns Arrow's errors for a bad file into `CorruptSlice`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -229,7 +231,7 @@ class _reading:  # noqa: N801 - reads as a verb
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """Raise in terms of the slice."""
+        """Raise the error as one of the slice."""
         if isinstance(error, FileNotFoundError):
             raise NotFound(what=f"data slice {self._file.name}") from error
         if isinstance(error, pa.ArrowException | OSError | ValueError | MemoryError | OverflowError):

@@ -1,6 +1,6 @@
-"""Which Arrow type a column has after it was stored: what a reader finds in a file without Arrow's own hints.
+"""The Arrow type of a column after it was stored: what a reader finds in a file without Arrow-specific metadata.
 
-Hashes and schemas are made of stored types only, so that they hold for every reader (wire-facts §4.6, §5.1).
+Hashes and schemas use stored types only, so that they hold for every reader (wire-facts §4.6, §5.1).
 """
 
 from typing import Final
@@ -12,11 +12,11 @@ from odf_common.errors import InvalidInput
 
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")  # of system time and event time
 _UNITS: Final = ("s", "ms", "us", "ns")
-_PLAIN_DECIMAL: Final = 38  # digits; wider ones need 256 bits
+_PLAIN_DECIMAL: Final = 38  # digits; more need 256 bits
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type read back; every moment is in UTC, and in milliseconds where it was in seconds."""
+    """Return the type on reading back; timestamps are in UTC, and seconds become milliseconds."""
     if kind.is_dictionary(type_):
         return stored_type(type_.value_type)
     if kind.is_struct(type_):
@@ -27,17 +27,17 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
 
 
 def in_unit(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return moments in another unit, cut where that is coarser; raises `pa.ArrowInvalid` for what it cannot hold."""
+    """Return timestamps in another unit, truncated if it is coarser; raises `pa.ArrowInvalid` if they do not fit it."""
     return values.cast(wanted, safe=_UNITS.index(wanted.unit) >= _UNITS.index(values.type.unit))
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema read back, without metadata."""
+    """Return the schema on reading back, without metadata."""
     return pa.schema([_stored_field(column) for column in schema])
 
 
 def compared_type(type_: pa.DataType) -> pa.DataType:
-    """Return what schemas are compared by: the stored type, an extension (UUID) as the storage it has."""
+    """Return the type by which schemas are compared: the stored type, for extensions (UUID) that of their storage."""
     type_ = stored_type(type_)
     if isinstance(type_, pa.BaseExtensionType):
         return compared_type(type_.storage_type)
@@ -49,14 +49,14 @@ def compared_type(type_: pa.DataType) -> pa.DataType:
 
 
 def compared_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema in the types that are compared, without metadata."""
+    """Return the schema with compared types, without metadata."""
     return pa.schema(
         [pa.field(column.name, compared_type(column.type), column.nullable) for column in schema]
     )
 
 
 def as_stored(table: pa.Table) -> pa.Table:
-    """Cast the columns whose values would change when stored; layouts that merely differ are left alone."""
+    """Cast the columns whose values would change when stored; columns that differ only in layout stay as they are."""
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         target = stored_type(column.type)
@@ -73,7 +73,7 @@ def _cast(column: pa.ChunkedArray, target: pa.DataType, name: str) -> pa.Chunked
 
 
 def _same_values(type_: pa.DataType, target: pa.DataType) -> bool:
-    """Tell whether a column of `type_` is written, and hashed, just as one of `target`."""
+    """Return whether a column of `type_` is written, and hashed, exactly like one of `target`."""
     if type_ == target or kind.is_dictionary(type_):
         return type_ == target or _same_values(type_.value_type, target)
     if kind.is_nested(type_):

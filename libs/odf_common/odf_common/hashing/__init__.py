@@ -1,1 +1,1 @@
-"""Hashes: how they are written (multihash), over bytes (physical), over records (logical)."""
+"""Hashes: their representation (multihash), over bytes (physical), over records (logical)."""

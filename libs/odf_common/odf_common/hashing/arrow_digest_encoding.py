@@ -1,7 +1,7 @@
-"""Byte streams of columns as arrow-digest wants them (wire-facts §4.4), made by kernels, never value by value.
+"""The byte streams of columns that arrow-digest hashes (wire-facts §4.4), computed by kernels, never value by value.
 
-A fixed-width column without nulls is its own buffer. Everything of variable width (text, binary, lists) is one
-operation: rows of bytes, each behind an 8-byte count.
+A fixed-width column without nulls is its own buffer. All variable-width types (strings, binary, lists) use one
+operation: rows of bytes, each after an 8-byte count.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,24 +20,24 @@ Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64] | NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
-BLOCK_ROWS: Final = 1 << 17  # few enough to stay near the processor, enough to make each call worth it
+BLOCK_ROWS: Final = 1 << 17  # few enough to fit the processor's caches, enough to make each call worthwhile
 BLOCK_BYTES: Final = 1 << 26
 _HEADER: Final = 8  # bytes
 _GAP: Final = bytes(_HEADER)
-_NARROW: Final = 1 << 31  # bytes that 32-bit offsets reach
+_NARROW: Final = 1 << 31  # bytes that 32-bit offsets can address
 _SMALL: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Rows as one run of bytes; `offsets` tells, when asked, where each row starts, and the end."""
+    """Rows as contiguous bytes; `offsets` computes where each row starts, and the end."""
 
     data: Bytes
     offsets: Callable[[], Offsets]
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Return the array with dictionaries, extensions and views resolved into what `stream` takes."""
+    """Return the array with dictionaries, extensions and views converted to what `stream` accepts."""
     if isinstance(array, pa.ExtensionArray):
         return plain(array.storage)
     if kind.is_dictionary(array.type):
@@ -48,7 +48,7 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def validity(array: pa.Array) -> Mask | None:
-    """Return which slots are valid; None when all are."""
+    """Return a mask of the valid slots; None if all are."""
     if array.null_count == 0:
         return None
     if kind.is_null(array.type):
@@ -57,7 +57,7 @@ def validity(array: pa.Array) -> Mask | None:
 
 
 def filled(array: pa.Array) -> pa.Array:
-    """Return a plain array whose null slots count as zeros, or as empty where rows differ in width."""
+    """Return a plain array whose null slots are zeros, or empty in types of variable width."""
     own, type_ = validity(array), array.type
     if own is None:
         return array
@@ -71,9 +71,9 @@ def filled(array: pa.Array) -> pa.Array:
 
 
 def stream(array: pa.Array, valid: Mask | None) -> Iterator[Bytes]:
-    """Yield the bytes of all rows in order, in blocks that hold until the next one is asked for.
+    """Yield the bytes of all rows in order, in blocks that are valid until the next one is requested.
 
-    `valid` is the mask that counts, not the array's own.
+    `valid` is the mask to use, instead of the array's own.
     """
     if valid is None and _is_raw(array.type):
         yield _raw(array, _width(array.type))
@@ -85,9 +85,9 @@ def stream(array: pa.Array, valid: Mask | None) -> Iterator[Bytes]:
 
 
 def encode(array: pa.Array, valid: Mask | None, scratch: Bytes | None = None) -> Encoded:
-    """Encode the rows of a plain array; where `valid` is False a row is the single byte 0.
+    """Encode the rows of a plain array; a row where `valid` is False becomes a single zero byte.
 
-    The array's own nulls are not looked at: what is null without being masked was `filled`.
+    The array's own nulls are ignored: those that are not masked were zeroed by `filled`.
     """
     rows, type_ = len(array), array.type
     if kind.is_boolean(type_):
@@ -132,7 +132,7 @@ def _one_byte(values: Bytes, valid: Mask | None) -> Encoded:
 
 
 def _encode_fixed(raw: Bytes, width: int, valid: Mask | None, scratch: Bytes | None) -> Encoded:
-    """Scatter valid values into zeros: what is left untouched are the null bytes."""
+    """Scatter valid values into zeros: what stays zero are the null bytes."""
     if valid is None:
         return Encoded(raw, lambda: np.arange(0, len(raw) + 1, width, dtype=np.int64))
     item = f"<u{width}" if width in {2, 4, 8} else f"V{width}"
@@ -147,7 +147,7 @@ def _encode_fixed(raw: Bytes, width: int, valid: Mask | None, scratch: Bytes | N
 
 
 def _prefixed(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask | None) -> Encoded:
-    """Put each row's count (None: its length in bytes) before it, as 8 bytes; null rows become one zero byte."""
+    """Put each row's count (None: its length in bytes) before it, in 8 bytes; null rows become a single zero byte."""
     lengths = np.diff(offsets)
     counts = lengths if counts is None else counts
     if valid is None:
@@ -164,8 +164,8 @@ def _prefixed(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask
 
 
 def _with_gaps(data: Bytes, offsets: Offsets) -> Bytes:
-    """Return the rows, each behind 8 zero bytes: joined by a gap, behind one more row that is empty."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - slow to load, and only text that is hashed needs it
+    """Return the rows, each after 8 zero bytes: joined with a gap, after an additional empty row."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - slow to load, and only needed to hash strings
 
     led = np.empty(len(offsets) + 1, offsets.dtype)
     led[0], led[1:] = offsets[0], offsets
@@ -185,7 +185,7 @@ def _with_gaps_and_nulls(data: Bytes, offsets: Offsets, valid: Mask) -> Bytes:
 
 
 def _rows(data: Bytes, offsets: Offsets, bitmap: pa.Buffer | None) -> pa.Array:
-    """Return bytes as rows, in Arrow's narrow layout where what is made of them fits into that."""
+    """Return bytes as rows, with 32-bit offsets if the result fits."""
     narrow = offsets.dtype == np.int32 and int(offsets[-1] - offsets[0]) + _HEADER * len(offsets) < _NARROW
     if not narrow:
         offsets = offsets.astype(np.int64, copy=False)
@@ -198,7 +198,7 @@ def _write_counts(out: Bytes, places: Offsets, counts: Offsets) -> None:
         return
     if counts.max() > _SMALL:
         _anywhere(out, "<i8")[places] = counts
-    else:  # the other seven bytes are zero already
+    else:  # the other seven bytes are already zero
         out[places] = counts.astype(np.uint8)
 
 
@@ -246,13 +246,13 @@ def _whole(buffer: pa.Buffer | None) -> Bytes:
 
 
 def _writable(buffer: pa.Buffer, size: int) -> Bytes:
-    """Return a kernel's fresh result for writing in place; copied only where Arrow does not allow that."""
+    """Return a kernel's result for writing in place; copied only if Arrow does not allow that."""
     out = np.frombuffer(buffer, np.uint8)[:size]
     return out if out.flags.writeable else out.copy()
 
 
 def _anywhere(out: Bytes, item: str) -> NDArray[np.void]:
-    """Return a view in which index i is the item that starts at byte i."""
+    """Return a view whose item i starts at byte i."""
     kind_ = np.dtype(item)
     return np.ndarray((len(out) - kind_.itemsize + 1,), kind_, out, 0, (1,))
 

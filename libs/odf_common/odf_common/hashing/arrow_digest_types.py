@@ -1,6 +1,6 @@
-"""What arrow-digest makes of an Arrow type: whether it can be hashed, and the seed of its column (wire-facts §4.3).
+"""Arrow types in arrow-digest: whether they can be hashed, and the seed of their columns (wire-facts §4.3).
 
-Types are told by their canonical form: dictionary columns count as their values, extensions as their storage.
+Types are compared in canonical form: dictionary columns count as their values, extensions as their storage.
 """
 
 import struct
@@ -33,8 +33,8 @@ class UnhashableType(InvalidInput):
     type: str
 
     def advice(self) -> str:
-        """Say which way out there is."""
-        return "convert the column to numbers, text, binary, dates, times, lists of those, or structs"
+        """Return what to do about the column."""
+        return "convert the column to numbers, strings, binary, dates, times, lists of those, or structs"
 
 
 def canonical(type_: pa.DataType) -> pa.DataType:
@@ -45,17 +45,17 @@ def canonical(type_: pa.DataType) -> pa.DataType:
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """Tell whether values are item counts and items."""
+    """Return whether values are item counts and items."""
     return bool(kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_))
 
 
 def is_bytes(type_: pa.DataType) -> bool:
-    """Tell whether values are lengths and bytes: text and binary of every layout."""
+    """Return whether values are lengths and bytes: strings and binary of every layout."""
     return _is_text(type_) or _is_binary(type_)
 
 
 def type_seed(type_: pa.DataType, column: str) -> bytes:
-    """Return what a column's hasher is fed before its values; raises `UnhashableType`."""
+    """Return the bytes that a column's hasher gets before its values; raises `UnhashableType`."""
     type_ = canonical(type_)
     if is_list(type_):
         return struct.pack("<H", _LIST) + type_seed(type_.value_type, column)
@@ -95,7 +95,7 @@ def _time_seed(type_: pa.DataType) -> bytes | None:
 
 
 def framed(text: str) -> bytes:
-    """Return UTF-8 bytes behind their length as 8 bytes."""
+    """Return UTF-8 bytes after their length in 8 bytes."""
     raw = text.encode()
     return struct.pack("<Q", len(raw)) + raw
 

@@ -1,7 +1,7 @@
-"""The hash of records, independent of how a file holds them: arrow-digest v0 over SHA3-256 (wire-facts §4.2–4.5).
+"""The hash of records, independent of how a file stores them: arrow-digest v0 over SHA3-256 (wire-facts §4.2–4.5).
 
-What is hashed is the schema's names and types and the values in order; nullability, metadata, batch and row group
-borders are not. Columns are hashed in parallel: `hashlib` lets other threads run while it works.
+It covers the schema's names and types and the values in order; not nullability, metadata, batches and row groups.
+Columns are hashed in parallel: `hashlib` releases the GIL while it works.
 """
 
 import hashlib
@@ -28,10 +28,10 @@ _GATHER: Final = 1 << 23  # bytes of a stream hashed at a time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Leaf:
-    """A column that has values: where it is, its seed, and how many of the fields on its path may be null.
+    """A column with values: its path, its seed, and the nullable fields on its path.
 
-    There is one hasher for each such field. In the reference a leaf's null mask is that of the outermost struct
-    with nulls anywhere, so which hasher holds the column's digest is known only when all has been seen.
+    There is a hasher for each such field. In the reference, a leaf's null mask is that of the outermost struct with
+    nulls anywhere, so only at the end is it known which hasher has the column's digest.
     """
 
     path: tuple[int, ...]
@@ -55,16 +55,16 @@ class _Leaf:
 
 
 class LogicalHasher:
-    """Hashes records batch by batch; the result does not depend on where one batch ends and the next begins."""
+    """Hashes records batch by batch; the result does not depend on how they are split into batches."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Start with no records; raises `UnhashableType`, before anything is hashed."""
+        """Start with no records; raises `UnhashableType` before anything is hashed."""
         self._schema = schema
         self._main = hashlib.sha3_256()
         self._leaves = tuple(self._walk(tuple(schema), (), (), ""))
 
     def update(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Add records; raises `InvalidInput` if their columns are others."""
+        """Add records; raises `InvalidInput` if they have other columns."""
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         if table.schema.names != self._schema.names or table.schema.types != self._schema.types:
             raise InvalidInput(text=f"records to hash have columns {table.schema}, not {self._schema}")
@@ -113,12 +113,12 @@ def logical_hash(records: pa.Table | pa.RecordBatch | pa.RecordBatchReader) -> M
 
 
 def check_hashable(schema: pa.Schema) -> None:
-    """Raises `UnhashableType`, naming the column, unless records of this schema can be hashed."""
+    """Raise `UnhashableType`, naming the column, unless records of this schema can be hashed."""
     LogicalHasher(schema)
 
 
 def _gathered(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Group small batches, so that each column's share is worth a thread."""
+    """Group small batches, so that each column of a group is worth a thread."""
     batches: list[pa.RecordBatch] = []
     size = 0
     for batch in reader:
@@ -131,7 +131,7 @@ def _gathered(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
 
 
 def _descend(array: pa.Array, path: tuple[int, ...]) -> tuple[pa.Array, list[Mask | None]]:
-    """Return the leaf, and for each field on the way the mask of slots valid in it and in all its parents."""
+    """Return the leaf and, per field on the way, the mask of slots that are valid in it and all its parents."""
     array = plain(array)
     masks = [validity(array)]
     for index in path[1:]:

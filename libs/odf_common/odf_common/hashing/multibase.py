@@ -1,8 +1,8 @@
 """Bytes as self-describing text: a character for the encoding, then the encoded bytes (Hash Representation).
 
-Every encoding that the multibase table marks `final` is read; base16 is what we write (RFC-012). Base16 and
-base32 ignore case. Padding is required where the encoding has it and refused where it has not, and bits left
-over at the end must be zero, so that bytes have one spelling per encoding and letter case.
+Every encoding that the multibase table marks `final` can be read; base16 is what we write (RFC-012). Base16 and base32
+ignore case. Padding is required where the encoding has it and refused where it has not, and unused bits at the end must
+be zero, so that bytes have one spelling per encoding and letter case.
 """
 
 import base64
@@ -19,14 +19,14 @@ _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
 def encode(raw: bytes, encoding: str = "f") -> str:
-    """Return multibase text in `encoding`, its one-character code; base16 unless told otherwise."""
+    """Return multibase text in `encoding`, a one-character code; base16 by default."""
     return encoding + _codec(encoding)[0](raw)
 
 
 def decode(text: str) -> bytes:
-    """Return the bytes that `text` stands for; raises `InvalidInput` for anything but a final encoding."""
+    """Return the bytes that `text` encodes; raises `InvalidInput` unless it is in a final encoding."""
     if not text:
-        raise InvalidInput(text="expected multibase text, got an empty one")
+        raise InvalidInput(text="expected multibase text, got an empty string")
     if len(text) > MAX_TEXT:
         raise InvalidInput(text=f"multibase text is longer than {MAX_TEXT} characters")
     read = _codec(text[0])[1]
@@ -40,13 +40,13 @@ def _codec(encoding: str) -> "_Codec":
     found = _FINAL.get(encoding)
     if found is None:
         raise InvalidInput(
-            text=f"{encoding!r} names no final multibase encoding; expected one of {''.join(_FINAL)}"
+            text=f"{encoding!r} is not a final multibase encoding; expected one of {''.join(_FINAL)}"
         )
     return found
 
 
 def _from_hex(text: str) -> bytes:
-    if not _HEX.fullmatch(text):  # bytes.fromhex alone would let white space pass
+    if not _HEX.fullmatch(text):  # bytes.fromhex alone would accept white space
         raise ValueError
     return bytes.fromhex(text)
 

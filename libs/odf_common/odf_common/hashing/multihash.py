@@ -14,7 +14,7 @@ MAX_DIGEST: Final = 32  # bytes
 
 @dataclass(frozen=True, slots=True, order=True)
 class Multihash:
-    """A hash as it travels in binary: varint code, varint length, digest. Text form is base16, `f…`."""
+    """A hash in binary form: varint code, varint length, digest. Its text form is base16, `f…`."""
 
     raw: bytes
 
@@ -35,18 +35,18 @@ class Multihash:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Accept binary form; raises `InvalidInput` where length and digest disagree."""
+        """Parse the binary form; raises `InvalidInput` if length and digest disagree."""
         code, at = read_varint(raw, 0)
         length, at = read_varint(raw, at)
         if length > MAX_DIGEST or len(raw) - at != length:
             raise InvalidInput(
-                text=f"not a multihash: {raw.hex()!r} says {length} bytes, has {len(raw) - at}"
+                text=f"not a multihash: {raw.hex()!r} declares {length} bytes, but has {len(raw) - at}"
             )
         return cls(write_varint(code) + write_varint(length) + raw[at:])
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Accept text in any final multibase encoding."""
+        """Parse text in any final multibase encoding."""
         return cls.from_bytes(multibase.decode(text))
 
     @property
@@ -62,7 +62,7 @@ class Multihash:
         return self.raw[at:]
 
     def __str__(self) -> str:
-        """Return base16 text, as object names and YAML have it."""
+        """Return base16 text, as in object names and YAML."""
         return "f" + self.raw.hex()
 
     def __repr__(self) -> str:
@@ -81,7 +81,7 @@ def write_varint(number: int) -> bytes:
 
 
 def read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Return the number at `at` and where it ends; raises `InvalidInput` when cut off or over 63 bits."""
+    """Return the number at `at` and the position after it; raises `InvalidInput` if truncated or over 63 bits."""
     number = 0
     for shift in range(0, 63, 7):
         if at >= len(raw):

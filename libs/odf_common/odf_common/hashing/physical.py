@@ -9,7 +9,7 @@ CHUNK: Final = 1 << 20  # bytes
 
 
 def physical_hash(file: BinaryIO) -> Multihash:
-    """SHA3-256 of the whole file from where it stands, read once in 1 MiB chunks."""
+    """SHA3-256 of the file from its current position to its end, read once in 1 MiB chunks."""
     digest = hashlib.sha3_256()
     while chunk := file.read(CHUNK):
         digest.update(chunk)
@@ -17,5 +17,5 @@ def physical_hash(file: BinaryIO) -> Multihash:
 
 
 def physical_hash_of(raw: bytes) -> Multihash:
-    """SHA3-256 of bytes at hand."""
+    """SHA3-256 of bytes in memory."""
     return Multihash.sha3(hashlib.sha3_256(raw).digest())

@@ -141,7 +141,7 @@ def test_a_block_with_a_wrong_number_stops_the_walk() -> None:
 
 def test_a_chain_that_ends_before_number_zero_is_broken() -> None:
     raw = encode_block(a_block(a_chain().state, SetInfo(), prev_block_hash=None))
-    with pytest.raises(ChainBroken, match="names no block as the one before it"):
+    with pytest.raises(ChainBroken, match="has no block as its previous block"):
         list(iterate(Reader({block_hash(raw): raw}), block_hash(raw)))
 
 

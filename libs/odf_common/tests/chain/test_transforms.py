@@ -275,7 +275,7 @@ def test_a_dataset_without_transform_makes_no_request() -> None:
 def test_an_event_that_claims_other_records_than_the_input_has_is_found_out(new_offset: int | None) -> None:
     source = an_input().add_data()
     step = replace(planned(a_derivative(A), source), new_offset=new_offset)
-    with pytest.raises(InputMismatch, match="the blocks hold 0–9"):
+    with pytest.raises(InputMismatch, match="the blocks have 0–9"):
         read(source, step)
 
 

@@ -99,5 +99,5 @@ def test_a_vector_or_text_longer_than_the_buffer_is_refused(count: int) -> None:
         )
     )
     at = raw.index(b"out") - 4
-    with pytest.raises(InvalidInput, match="leaves the buffer"):
+    with pytest.raises(InvalidInput, match="exceeds the buffer"):
         decode_message(RawQueryRequest, raw[:at] + struct.pack("<I", count) + raw[at + 4 :])

@@ -145,7 +145,7 @@ def test_unknown_key_is_named_with_place_path_and_nearest_known_key() -> None:
         (
             "name: my.dataset",
             "name: 12",
-            "my.yaml:4:3: content.name: expected text, got 12; put it in quotes",
+            "my.yaml:4:3: content.name: expected a string, got 12; put it in quotes",
         ),
         (
             "kind: Root",
@@ -161,7 +161,7 @@ def test_unknown_key_is_named_with_place_path_and_nearest_known_key() -> None:
         ("content:", "more: 1\ncontent:", "my.yaml:3:1: more: unknown key 'more'"),
         ("[city]", "city", 'content.metadata[0].merge.primaryKey: expected a list, got "city"'),
         ("kind: SetVocab", "name: x", "content.metadata[1]: 'kind' is missing; expected one of AddData"),
-        ("- city STRING", "- {a: 1}", "content.metadata[0].read.schema[0]: expected text, got a mapping"),
+        ("- city STRING", "- {a: 1}", "content.metadata[0].read.schema[0]: expected a string, got a mapping"),
         ("default", "&a default", "my.yaml:8:19: anchors and aliases are not allowed"),
         ("default", "*a", "my.yaml:8:19: anchors and aliases are not allowed"),
         ("default", "!!str default", "my.yaml:8:19: tag 'tag:yaml.org,2002:str' is not allowed"),
@@ -179,7 +179,7 @@ def test_faults_are_named_with_their_place(old: str, new: str, complaint: str) -
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (b"", "there is nothing in it"),
+        (b"", "it has no document"),
         (b"\xff", "not UTF-8"),
         (b"just text", "expected a DatasetSnapshot manifest"),
         (b'{"kind": "x", "kind": "y"}', "key 'kind' is given twice"),
@@ -187,7 +187,7 @@ def test_faults_are_named_with_their_place(old: str, new: str, complaint: str) -
         (b"[" * 5000 + b"]" * 5000, "nested deeper"),
         (b"[" * 400 + b"]" * 400, "nested deeper"),
         (b"- " * 500 + b"a", "nested deeper"),
-        (b"? [a]\n: b", "a key has to be plain text"),
+        (b"? [a]\n: b", "a key has to be a plain string"),
         (b"a: 'x\n", "file:2:1"),
     ],
 )
@@ -238,7 +238,7 @@ def test_offset_is_a_whole_number_of_64_bits(value: Any) -> None:
 
 def test_null_is_absent() -> None:
     assert from_plain(ev.AddData, {"kind": "AddData", "newWatermark": None}) == ev.AddData()
-    with pytest.raises(InvalidInput, match="expected text, got nothing"):
+    with pytest.raises(InvalidInput, match="expected a string, got nothing"):
         from_plain(ev.DisablePushSource, {"kind": "DisablePushSource", "sourceName": None})
 
 

@@ -1,8 +1,8 @@
-"""The rules of the metadata chain, and the one function that holds blocks to them (wire-facts §5.5).
+"""The rules of the metadata chain, and `admit`, which checks blocks against them (wire-facts §5.5).
 
-A rule is a function whose docstring is its sentence, with the section it comes from. It returns what is wrong, or
-None. Coordinator, verifier and sync all admit blocks here; there is no second truth. That a block's hash is that
-of its bytes is checked where bytes are read (`chain/walk.py`), that the head moves by compare-and-set in the store.
+A rule is a function whose docstring states it, with its section. It returns what is wrong, or None. Coordinator,
+verifier and sync all admit blocks here. That a block's hash matches its bytes is checked where bytes are read
+(`chain/walk.py`), that the head moves by compare-and-set in the store.
 """
 
 from collections.abc import Callable
@@ -68,7 +68,7 @@ _DEFINITION: Final[tuple[Rule, ...]] = (
 )
 RULES: Final[tuple[Rule, ...]] = (*_ORDER, *_DATA, *_ADD_DATA, *_EXECUTE_TRANSFORM, *_DEFINITION)
 
-# Those that have something to say of an event, so that blocks with data, which are nearly all, are cheap.
+# Only the rules that apply to an event, so that blocks with data, which are nearly all blocks, are cheap.
 _RULES_OF: Final[dict[type[MetadataEvent], tuple[Rule, ...]]] = {
     AddData: (*_ORDER, *_DATA, *_ADD_DATA),
     ExecuteTransform: (*_ORDER, *_DATA, *_EXECUTE_TRANSFORM),
@@ -79,10 +79,10 @@ _RULES_OF_OTHERS: Final = (*_ORDER, *_DEFINITION)
 def admit(
     past: ChainState | None, block: MetadataBlock, *, block_hash: Multihash, version: int
 ) -> ChainState:
-    """Return the state with `block` on top of `past`, None being the empty chain.
+    """Return the state with `block` on top of `past`; None is the empty chain.
 
-    `version` is the manifest version the block came in; any that can be read is accepted. Raises
-    `ChainRuleViolated` with the name of the first rule that is broken; then nothing is admitted.
+    `version` is the manifest version of the block; every readable one is accepted. Raises `ChainRuleViolated` with the
+    name of the first broken rule; then nothing is admitted.
     """
     if past is None:
         for first_rule in FIRST_RULES:

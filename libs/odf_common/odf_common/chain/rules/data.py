@@ -34,7 +34,7 @@ def event_with_data_is_not_empty(past: ChainState, block: MetadataBlock) -> str 
         return None
     if isinstance(event, AddData) and event.new_source_state is not None:
         return None
-    return "the event says nothing"
+    return "the event has neither data nor checkpoint, watermark or source state"
 
 
 def offset_interval_is_closed(past: ChainState, block: MetadataBlock) -> str | None:
@@ -55,7 +55,7 @@ def offsets_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None
         return None
     expected = 0 if event.prev_offset is None else event.prev_offset + 1
     if event.new_data.offset_interval.start != expected:
-        return f"offsets should start at {expected}, start at {event.new_data.offset_interval.start}"
+        return f"offsets should start at {expected}, but start at {event.new_data.offset_interval.start}"
     return None
 
 
@@ -72,7 +72,7 @@ def data_has_a_schema(past: ChainState, block: MetadataBlock) -> str | None:
     event = block.event
     if not isinstance(event, (AddData, ExecuteTransform)) or event.new_data is None:
         return None
-    return "there is data, but no SetDataSchema before it" if past.definitions.schema is None else None
+    return "data was added before any SetDataSchema" if past.definitions.schema is None else None
 
 
 def checkpoint_is_linked(past: ChainState, block: MetadataBlock) -> str | None:
@@ -87,7 +87,7 @@ def checkpoint_is_linked(past: ChainState, block: MetadataBlock) -> str | None:
 
 
 def add_data_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
-    """AddData brings data, or another checkpoint, watermark or source state than the one before (§5.5, 11)."""
+    """AddData adds data, or another checkpoint, watermark or source state than the event before (§5.5, 11)."""
     event = block.event
     if not isinstance(event, AddData) or event.new_data is not None:
         return None
@@ -95,7 +95,7 @@ def add_data_changes_something(past: ChainState, block: MetadataBlock) -> str | 
         return None
     if event.new_watermark != past.watermark or event.new_source_state != past.last_source_state:
         return None
-    return "nothing changes"
+    return "the event changes nothing"
 
 
 def _or_none(value: object) -> str:

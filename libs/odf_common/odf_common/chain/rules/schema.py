@@ -1,4 +1,4 @@
-"""Rules of SetDataSchema: what may follow what (wire-facts §5.5, 22)."""
+"""Rules of SetDataSchema: which schema may follow which (wire-facts §5.5, 22)."""
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput
@@ -15,7 +15,7 @@ def schema_is_given(past: ChainState, block: MetadataBlock) -> str | None:
 
 
 def schema_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
-    """SetDataSchema is not repeated as it is (§5.5, 22)."""
+    """SetDataSchema is not repeated unchanged (§5.5, 22)."""
     if isinstance(block.event, SetDataSchema) and block.event == past.definitions.schema:
         return "the schema is set already"
     return None
@@ -26,13 +26,13 @@ def schema_stays_compatible(past: ChainState, block: MetadataBlock) -> str | Non
     event, known = block.event, past.definitions.schema
     if not isinstance(event, SetDataSchema) or known is None:
         return None
-    # Arrow takes a while to load, and hardly any chain changes its schema.
+    # Imported here: Arrow takes long to load, and few chains change their schema.
     from odf_common.data.schema_evolution import check_evolution, schema_of_event, with_optionality_of  # noqa: PLC0415
 
     try:
         old, new = schema_of_event(known), schema_of_event(event)
         if event.schema is not None and known.schema is None:
-            # Arrow schemas of old chains say little of optionality, so moving to ODF's form may state it afresh.
+            # Arrow schemas of old chains are unreliable about optionality, so moving to ODF's form may restate it.
             old = with_optionality_of(old, new)
         check_evolution(old, new)
     except InvalidInput as error:

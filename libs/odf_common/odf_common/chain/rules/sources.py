@@ -1,6 +1,6 @@
 """Rules of sources: how they are defined, replaced and disabled (wire-facts §5.5, 19–21).
 
-The reference never disables a source; here a disabled one takes no more data until another takes its place.
+The reference never disables a source; here a disabled one takes no data until it is replaced.
 """
 
 from odf_common.chain.state import ChainState, Definitions
@@ -16,7 +16,7 @@ from odf_common.metadata.fetching import FetchStepEthereumLogs
 
 
 def polling_source_stands_alone(past: ChainState, block: MetadataBlock) -> str | None:
-    """A dataset that takes pushes is not polled as well (spec: SetPollingSource; §5.5, 19)."""
+    """A dataset with push sources has no polling source (spec: SetPollingSource; §5.5, 19)."""
     if isinstance(block.event, SetPollingSource) and past.definitions.push_sources:
         names = ", ".join(past.definitions.push_sources)
         return f"the dataset has push sources ({names}); disable them first"
@@ -24,14 +24,14 @@ def polling_source_stands_alone(past: ChainState, block: MetadataBlock) -> str |
 
 
 def push_source_meets_no_polling(past: ChainState, block: MetadataBlock) -> str | None:
-    """A dataset that is polled takes no pushes as well (spec: AddPushSource; §5.5, 20)."""
+    """A dataset with a polling source has no push sources (spec: AddPushSource; §5.5, 20)."""
     if isinstance(block.event, AddPushSource) and past.definitions.polling_source is not None:
         return "the dataset has a polling source; disable it first"
     return None
 
 
 def push_source_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
-    """A push source may be defined anew, but not as it is (§5.5, 20)."""
+    """A push source may be redefined, but not unchanged (§5.5, 20)."""
     event = block.event
     if isinstance(event, AddPushSource) and past.definitions.push_sources.get(event.source_name) == event:
         return f"push source {event.source_name!r} is already defined like this"
@@ -39,7 +39,7 @@ def push_source_changes_something(past: ChainState, block: MetadataBlock) -> str
 
 
 def ethereum_source_is_placed(past: ChainState, block: MetadataBlock) -> str | None:
-    """A source of Ethereum logs says which chain or which node (§5.5, 19)."""
+    """A source of Ethereum logs names a chain or a node (§5.5, 19)."""
     match block.event:
         case SetPollingSource(fetch=FetchStepEthereumLogs(chain_id=None, node_url=None)):
             return "the source has neither chainId nor nodeUrl"
@@ -58,21 +58,21 @@ def read_step_has_one_schema(past: ChainState, block: MetadataBlock) -> str | No
 
 
 def disabled_source_exists(past: ChainState, block: MetadataBlock) -> str | None:
-    """Only a source that takes data can be disabled (spec: DisablePushSource, DisablePollingSource)."""
+    """Only an enabled source can be disabled (spec: DisablePushSource, DisablePollingSource)."""
     known = past.definitions
     if known.has_opaque_source:
         return None
     match block.event:
         case DisablePushSource(source_name=name) if name not in known.push_sources:
-            return f"there is no push source {name!r} to disable"
+            return f"push source {name!r} does not exist, so it cannot be disabled"
         case DisablePollingSource() if known.polling_source is None:
-            return "there is no polling source to disable"
+            return "the dataset has no polling source to disable"
         case _:
             return None
 
 
 def disabled_source_takes_no_data(past: ChainState, block: MetadataBlock) -> str | None:
-    """No data comes from a source that is disabled (spec: DisablePushSource, DisablePollingSource)."""
+    """A disabled source adds no data (spec: DisablePushSource, DisablePollingSource)."""
     known = past.definitions
     event = block.event
     if not known.disabled_sources or not isinstance(event, AddData):

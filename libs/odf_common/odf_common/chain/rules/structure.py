@@ -1,4 +1,4 @@
-"""Rules every block is held to, whatever it says: place, time, kind (wire-facts §5.5, 1–4).
+"""Rules for every block, whatever its event: position, time, kind (wire-facts §5.5, 1–4).
 
 A rule returns what is wrong with the block, or None; `chain/rules/__init__.py` turns that into an error.
 """
@@ -28,7 +28,7 @@ from odf_common.metadata.events import (
 _KNOWN: Final = KnownEvent.__args__
 _ROOT_ONLY: Final = (AddData, SetPollingSource, AddPushSource, DisablePushSource, DisablePollingSource)
 _DERIVATIVE_ONLY: Final = (ExecuteTransform, SetTransform)
-# Nothing that is checked later depends on the content of these.
+# No later check depends on the content of these, so they may be unreadable.
 _SAFE_UNREAD: Final = (SetPollingSource, AddPushSource, SetAttachments, SetInfo, SetLicense)
 
 
@@ -50,20 +50,20 @@ def chain_begins_at_zero(block: MetadataBlock) -> str | None:
 
 def seed_comes_first(past: ChainState, block: MetadataBlock) -> str | None:
     """A Seed is only the first block of a chain (spec: Seed; §5.5, 1)."""
-    return "a chain has one Seed, its first block" if isinstance(block.event, Seed) else None
+    return "only the first block of a chain is a Seed" if isinstance(block.event, Seed) else None
 
 
 def previous_block_is_the_head(past: ChainState, block: MetadataBlock) -> str | None:
     """A block names the block before it by its hash (spec: MetadataBlock; §5.5, 3)."""
     if block.prev_block_hash != past.head:
-        return f"previous block should be {past.head}, is {block.prev_block_hash}"
+        return f"previous block should be {past.head}, but is {block.prev_block_hash}"
     return None
 
 
 def sequence_is_dense(past: ChainState, block: MetadataBlock) -> str | None:
     """A block's sequence number is one more than that of the block before (spec: MetadataBlock; §5.5, 2)."""
     if block.sequence_number != past.sequence_number + 1:
-        return f"sequence number should be {past.sequence_number + 1}, is {block.sequence_number}"
+        return f"sequence number should be {past.sequence_number + 1}, but is {block.sequence_number}"
     return None
 
 
@@ -75,7 +75,7 @@ def system_time_never_decreases(past: ChainState, block: MetadataBlock) -> str |
 
 
 def event_is_readable_where_needed(past: ChainState, block: MetadataBlock) -> str | None:
-    """An event we cannot read is kept as it is, unless later blocks are checked against its content (§1.6)."""
+    """An unreadable event is kept unchanged, unless later blocks are checked against its content (§1.6)."""
     event = block.event
     if not isinstance(event, UnknownEvent):
         return None
@@ -91,7 +91,7 @@ def event_fits_dataset_kind(past: ChainState, block: MetadataBlock) -> str | Non
     kind = _KNOWN[tag - 1] if 1 <= tag <= len(_KNOWN) else None
     foreign = _DERIVATIVE_ONLY if past.kind is DatasetKind.Root else _ROOT_ONLY
     if kind in foreign:
-        return f"{_name(block)} does not belong into a {past.kind.name.lower()} dataset"
+        return f"{_name(block)} is not allowed in a {past.kind.name.lower()} dataset"
     return None
 
 

@@ -18,41 +18,41 @@ from odf_common.metadata.steps import TransformSql
 def transform_is_defined_first(past: ChainState, block: MetadataBlock) -> str | None:
     """ExecuteTransform comes after the SetTransform it executes (spec: ExecuteTransform; §5.5, 13)."""
     if isinstance(block.event, ExecuteTransform) and past.definitions.transform is None:
-        return "there is no SetTransform before it"
+        return "the chain has no SetTransform before it"
     return None
 
 
 def inputs_are_those_of_the_transform(past: ChainState, block: MetadataBlock) -> str | None:
-    """ExecuteTransform lists every input of the SetTransform in force, in its order (§5.5, 13)."""
+    """ExecuteTransform lists every input of the current SetTransform, in its order (§5.5, 13)."""
     event, transform = block.event, past.definitions.transform
     if not isinstance(event, ExecuteTransform) or transform is None:
         return None
     expected = [DatasetId.parse(one.dataset_ref) for one in transform.inputs]
     actual = [one.dataset_id for one in event.query_inputs]
-    return None if actual == expected else f"inputs should be {expected}, are {actual}"
+    return None if actual == expected else f"inputs should be {expected}, but are {actual}"
 
 
 def input_blocks_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None:
-    """Each input goes on at the block where it stopped, and a new block is another one (RFC-014; §5.5, 14)."""
+    """Each input continues at the block where it stopped, and a new block is another one (RFC-014; §5.5, 14)."""
     if not isinstance(block.event, ExecuteTransform):
         return None
     for step in block.event.query_inputs:
         expected = past.progress_of(step.dataset_id).last_block
         if step.prev_block_hash != expected:
-            return f"prevBlockHash of {step.dataset_id} should be {expected}, is {step.prev_block_hash}"
+            return f"prevBlockHash of {step.dataset_id} should be {expected}, but is {step.prev_block_hash}"
         if step.new_block_hash is not None and step.new_block_hash == step.prev_block_hash:
-            return f"newBlockHash of {step.dataset_id} is its prevBlockHash"
+            return f"newBlockHash of {step.dataset_id} equals its prevBlockHash"
     return None
 
 
 def input_offsets_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None:
-    """Each input goes on at the record where it stopped; new records come with new blocks (RFC-014; §5.5, 14)."""
+    """Each input continues at the record where it stopped; new records need new blocks (RFC-014; §5.5, 14)."""
     if not isinstance(block.event, ExecuteTransform):
         return None
     for step in block.event.query_inputs:
         expected = past.progress_of(step.dataset_id).last_offset
         if step.prev_offset != expected:
-            return f"prevOffset of {step.dataset_id} should be {expected}, is {step.prev_offset}"
+            return f"prevOffset of {step.dataset_id} should be {expected}, but is {step.prev_offset}"
         if step.new_offset is None:
             continue
         if step.new_block_hash is None:
@@ -63,7 +63,7 @@ def input_offsets_are_contiguous(past: ChainState, block: MetadataBlock) -> str 
 
 
 def transform_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
-    """ExecuteTransform brings data, input blocks, another checkpoint or another watermark (§5.5, 16)."""
+    """ExecuteTransform adds data, input blocks, another checkpoint or another watermark (§5.5, 16)."""
     event = block.event
     if not isinstance(event, ExecuteTransform) or event.new_data is not None:
         return None
@@ -71,7 +71,7 @@ def transform_changes_something(past: ChainState, block: MetadataBlock) -> str |
         return None
     if event.new_watermark != past.watermark or any(one.new_block_hash for one in event.query_inputs):
         return None
-    return "nothing changes"
+    return "the event changes nothing"
 
 
 def transform_inputs_are_resolved(past: ChainState, block: MetadataBlock) -> str | None:
@@ -95,7 +95,7 @@ def transform_inputs_are_resolved(past: ChainState, block: MetadataBlock) -> str
 
 
 def transform_reads_other_datasets(past: ChainState, block: MetadataBlock) -> str | None:
-    """SetTransform does not read the dataset that it makes (§5.5 leaves this open)."""
+    """SetTransform does not read its own dataset (§5.5 leaves this open)."""
     event = block.event
     if isinstance(event, SetTransform) and any(
         DatasetId.parse(one.dataset_ref) == past.dataset_id for one in event.inputs
@@ -105,7 +105,7 @@ def transform_reads_other_datasets(past: ChainState, block: MetadataBlock) -> st
 
 
 def queries_are_normalized(past: ChainState, block: MetadataBlock) -> str | None:
-    """SQL is a list of queries, all named but the last, which is the output (§5.5, 18)."""
+    """SQL is a list of queries, all but the last with an alias; the last is the output (§5.5, 18)."""
     return next((fault for one in _transforms(block) for fault in _query_faults(one)), None)
 
 
@@ -129,4 +129,4 @@ def _query_faults(transform: TransformSql) -> Iterator[str]:
     if transform.queries[-1].alias is not None:
         yield f"the last query has an alias, {transform.queries[-1].alias!r}; it is the output"
     if any(one.alias is None for one in transform.queries[:-1]):
-        yield "a query before the last has no alias"
+        yield "a query other than the last has no alias"

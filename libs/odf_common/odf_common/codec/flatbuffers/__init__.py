@@ -1,4 +1,4 @@
-"""FlatBuffers ⇄ the model, in code of our own: the stock package has no verifier for bytes that come from strangers."""
+"""FlatBuffers ⇄ the model, with our own code: the `flatbuffers` package cannot verify untrusted bytes."""
 
 from odf_common.codec.flatbuffers.blocks import (
     BLOCK_KIND,

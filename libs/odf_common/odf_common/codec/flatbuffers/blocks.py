@@ -1,7 +1,7 @@
 """Blocks, events and engine messages ⇄ FlatBuffers (spec: Metadata Chain, Engine Protocol).
 
-A stored block is a `Manifest` whose content is a second buffer, the `MetadataBlock`. Its hash is over the
-manifest's bytes, so bytes that came from elsewhere are kept as they are and never written anew.
+A stored block is a `Manifest` whose content is a second buffer, the `MetadataBlock`. Its hash is over the manifest's
+bytes, so bytes from elsewhere are kept unchanged and never encoded again.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ M = TypeVar("M", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What wraps the bytes of an object: its kind as a multicodec, the format's version."""
+    """The wrapper of an object's bytes: its kind as a multicodec, and the format's version."""
 
     kind: Int64
     version: Int32
@@ -34,14 +34,14 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedBlock:
-    """A block and the manifest version it came in."""
+    """A block and the version of its manifest."""
 
     version: int
     block: MetadataBlock
 
 
 def encode_block(block: MetadataBlock, version: int = 3) -> bytes:
-    """Return the whole manifest of `block`: what is stored, sent and hashed."""
+    """Return the whole manifest of `block`: the bytes that are stored, sent and hashed."""
     if version not in VERSIONS:
         raise InvalidInput(text=f"block version {version} is not supported; expected one of {VERSIONS}")
     if isinstance(block.event, UnknownEvent):
@@ -70,7 +70,7 @@ def block_hash(raw: bytes) -> Multihash:
 
 
 def encode_event(event: MetadataEvent) -> bytes:
-    """Return an event alone, as the bus carries it: a `MetadataEventWrapper`."""
+    """Return an event on its own, as the bus carries it: a `MetadataEventWrapper`."""
     if isinstance(event, UnknownEvent):
         return _copied(event, event, decode_event)
     buffer = Buffer()
@@ -95,9 +95,9 @@ def decode_message(cls: type[M], raw: bytes) -> M:
 
 
 def _copied(whole: object, event: UnknownEvent, read: Callable[[bytes], object]) -> bytes:
-    """Return the bytes that an unknown event was found in, if they still say all that is around it."""
+    """Return the original bytes of an unknown event; raises `InvalidInput` if anything around it has changed."""
     if not event.raw or read(event.raw) != whole:
-        raise InvalidInput(text="an event of unknown kind cannot be written anew, only copied")
+        raise InvalidInput(text="an event of unknown kind cannot be encoded, only copied")
     return event.raw
 
 

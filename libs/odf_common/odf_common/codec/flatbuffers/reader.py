@@ -1,7 +1,7 @@
-"""FlatBuffers → metadata objects, by functions made once from the dataclasses.
+"""FlatBuffers → metadata objects, with functions generated from the dataclasses.
 
-Whatever is wrong becomes `InvalidInput`, whoever wrote the bytes. A union member or an enum value that this
-version does not know becomes `UnknownMember`, and for an event, an `UnknownEvent` (wire-facts §1).
+Anything malformed raises `InvalidInput`. A union member or an enum value that this version does not know raises
+`UnknownMember`; an event with one becomes an `UnknownEvent` (wire-facts §1).
 """
 
 import struct
@@ -37,7 +37,7 @@ _CODES: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 
 
-_Read = Callable[[Source, int], Any]  # of what stands at a position; for fields: inline in the table
+_Read = Callable[[Source, int], Any]  # reads the value at a position; for fields: inline in the table
 
 
 class _Step(NamedTuple):
@@ -52,19 +52,19 @@ class _Step(NamedTuple):
 
 
 def read_root(read: _Read, raw: bytes) -> Any:
-    """Return what `read` makes of the root of a whole buffer; raises `InvalidInput` for broken bytes."""
+    """Return what `read` returns for the root of a whole buffer; raises `InvalidInput` for malformed bytes."""
     source = Source(raw)
     try:
         return read(source, source.follow(0))
     except (struct.error, IndexError) as error:
-        raise InvalidInput(text="a field lies outside the buffer") from error
+        raise InvalidInput(text="a field is outside the buffer") from error
 
 
 @cache
 def table_reader(cls: type) -> _Read:
     """Return the function that reads a table of `cls` at a position."""
     known = fields_of(cls)
-    steps: tuple[_Step, ...] | None = None  # made on first use: data types contain themselves
+    steps: tuple[_Step, ...] | None = None  # built on first use: data types contain themselves
 
     def read(source: Source, at: int) -> object:
         nonlocal steps
@@ -86,13 +86,13 @@ def _read_table(source: Source, at: int, steps: tuple[_Step, ...], table: str) -
         offset = entries[slot] if slot < known else 0
         if is_union:
             tag = entries[slot - 1] if slot <= known else 0
-            offset = offset if tag and source.raw[at + tag] else 0  # member 0 is none at all
+            offset = offset if tag and source.raw[at + tag] else 0  # discriminator 0 means absent
         if offset == 0:
             if is_required:
                 raise InvalidInput(text=f"{table} has no {name}")
             values[name] = default
         elif offset >= size or (is_union and tag >= size):
-            raise InvalidInput(text=f"{name} of {table} lies outside its table")
+            raise InvalidInput(text=f"{name} of {table} is outside its table")
         elif is_union:
             values[name] = read(source, source.raw[at + tag])(source, source.follow(at + offset))
         else:
@@ -135,7 +135,7 @@ def _inline_reader(shape: Shape) -> _Read:
 
 
 def _member_reader(union: OneOf) -> _Read:
-    """Return the function that gives the reader of the member with a discriminator."""
+    """Return the function that maps a discriminator to the reader of its member."""
     readers = tuple(table_reader(member) for member in union.members)
 
     def choose(_: Source, number: int) -> _Read:
@@ -148,7 +148,7 @@ def _member_reader(union: OneOf) -> _Read:
 
 
 def _event_reader() -> _Read:
-    """Events read leniently: what is well-formed but not known to this version becomes an `UnknownEvent`."""
+    """Events are read leniently: a well-formed one that this version does not know becomes an `UnknownEvent`."""
     member = _member_reader(EVENTS)
 
     def choose(_: Source, number: int) -> _Read:
@@ -187,7 +187,7 @@ def _number_reader(shape: Integer | EnumShape) -> _Read:
 
 
 def _reader(shape: Shape) -> _Read:
-    """Return the function that reads what a reference leads to."""
+    """Return the function that reads the target of a reference."""
     match shape:
         case Text():
             return _read_text
@@ -216,7 +216,7 @@ def _vector_reader(read: _Read) -> _Read:
 
 
 def wrapper_reader(union: OneOf) -> _Read:
-    """Return the function that reads `{value_type, value}` and gives the value."""
+    """Return the function that reads `{value_type, value}` and returns the value."""
     steps = (_step_of(Field(name="value", slot=1, shape=union)),)
     return lambda source, at: _read_table(source, at, steps, union.prefix or "MetadataEvent")["value"]
 
@@ -235,7 +235,7 @@ def _read_text(source: Source, at: int) -> str:
     try:
         return _read_octets(source, at).decode()
     except UnicodeDecodeError as error:
-        raise InvalidInput(text="a text is not UTF-8") from error
+        raise InvalidInput(text="a string is not UTF-8") from error
 
 
 def _read_timestamp(source: Source, at: int) -> Timestamp:

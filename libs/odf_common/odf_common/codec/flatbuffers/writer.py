@@ -1,8 +1,8 @@
-"""Metadata objects → FlatBuffers, in the one order of construction that gives the bytes everybody hashes.
+"""Metadata objects → FlatBuffers, in the one order of construction that gives the bytes that every node hashes.
 
-A buffer grows from its end: children before parents, fields in slot order, padding where the running size
-asks for it, equal vtables shared, equal strings not (wire-facts §2.2). The stock builder gives the same
-bytes, as a test shows, but several times slower, and it does not know version 2's unaligned timestamps.
+A buffer grows from its end: children before parents, fields in slot order, padding according to the size so far, equal
+vtables shared, equal strings not (wire-facts §2.2). The `flatbuffers` package's builder gives the same bytes, as a test
+shows, but is several times slower and cannot write version 2's unaligned timestamps.
 """
 
 import struct
@@ -46,7 +46,7 @@ class Buffer:
     __slots__ = ("align_structs", "alignment", "depth", "parts", "size", "vtables")
 
     def __init__(self, *, align_structs: bool = True) -> None:
-        """Start empty; without `align_structs` timestamps are laid out as manifest version 2 has them."""
+        """Start empty; without `align_structs` timestamps are laid out as in manifest version 2."""
         self.parts: list[bytes] = []  # last part of the file first
         self.size = 0
         self.alignment = 4
@@ -67,7 +67,9 @@ class Buffer:
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidInput(text=f"{text!r} is not text: it holds half a surrogate pair") from error
+            raise InvalidInput(
+                text=f"{text!r} is not a valid string: it has half a surrogate pair"
+            ) from error
         length = len(raw)
         padding = -(self.size + length + 1) & 3
         self.parts.append(_U32.pack(length) + raw + _PAD[1 + padding])
@@ -108,10 +110,10 @@ class _Step(NamedTuple):
 
     slot: int
     inline: _Inline
-    create: _Create | None = None  # of what the field refers to
-    pack: _Pack | None = None  # of scalars
+    create: _Create | None = None  # adds what the field refers to
+    pack: _Pack | None = None  # packs a scalar
     width: int = 4  # bytes in the table
-    default: object = None  # a scalar that is left out
+    default: object = None  # a scalar with this value is left out
     numbers: Mapping[type, int] = {}  # discriminators of a union's members
 
 
@@ -122,7 +124,7 @@ def table_writer(cls: type) -> _Create:
     if not known:
         return lambda buffer, _: _write_table(buffer, (), ())
     values_of = attrgetter(*(field.name for field in known)) if len(known) > 1 else _single(known[0].name)
-    steps: tuple[_Step, ...] = ()  # made on first use: data types contain themselves
+    steps: tuple[_Step, ...] = ()  # built on first use: data types contain themselves
 
     def write(buffer: Buffer, value: object) -> int:
         nonlocal steps
@@ -141,7 +143,7 @@ def _single(name: str) -> Callable[[object], tuple[object, ...]]:
 def _write_table(buffer: Buffer, steps: tuple[_Step, ...], values: tuple[Any, ...]) -> int:
     buffer.depth += 1
     if buffer.depth > MAX_DEPTH:
-        raise InvalidInput(text=f"nested deeper than {MAX_DEPTH} tables, which nobody would read again")
+        raise InvalidInput(text=f"tables are nested deeper than {MAX_DEPTH}, and could not be read back")
     children = [
         step.create(buffer, value) if step.create is not None and value is not None else 0
         for step, value in zip(steps, values, strict=True)
@@ -218,7 +220,9 @@ def _packer(shape: Integer | Boolean | EnumShape, name: str) -> _Pack:
         try:
             return pack(value)
         except struct.error as error:
-            raise InvalidInput(text=f"{value} does not fit {shape.width.size} bytes", where=name) from error
+            raise InvalidInput(
+                text=f"{value} does not fit in {shape.width.size} bytes", where=name
+            ) from error
 
     return packed
 
@@ -247,7 +251,7 @@ def _vector(create: _Create) -> _Create:
 
 
 def _wrapper(union: OneOf) -> _Create:
-    """Vectors hold no unions: each member is wrapped in a table of its own, `{value_type, value}`."""
+    """Vectors cannot contain unions, so each member is wrapped in its own table, `{value_type, value}`."""
     field = Field(name="value", slot=1, shape=union)
     steps = (_step_of(field),)
     return lambda buffer, value: _write_table(buffer, steps, (value,))
@@ -263,7 +267,7 @@ def _pack_timestamp(moment: Timestamp) -> bytes:
     try:
         day = date.fromordinal(days + _EPOCH_DAY)
     except (ValueError, OverflowError) as error:
-        raise InvalidInput(text=f"{moment.ns} ns since 1970 lies outside years 1 to 9999") from error
+        raise InvalidInput(text=f"{moment.ns} ns since 1970 is outside the years 1 to 9999") from error
     ordinal = day.toordinal() - date(day.year, 1, 1).toordinal() + 1
     seconds, nanos = divmod(within, 1_000_000_000)
     return _TIMESTAMP.pack(day.year, ordinal, seconds, nanos)
