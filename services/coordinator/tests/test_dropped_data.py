@@ -1,6 +1,7 @@
 """Data of derivatives that is dropped, and made again by replaying their chains."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.walk import iterate
+from odf_common.dataset.drop_marker import dropped_blocks
 from odf_common.errors import NotFound, Refused
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.commit.outcomes import Refused as RefusedOutcome
@@ -68,6 +72,23 @@ def test_slices_and_checkpoints_go_and_the_chain_stays(story: Story) -> None:
     assert dropped.size == sum(len(content) for content in before.values())
     assert story.objects("cities.copy") == {}
     assert story.node.find("cities.copy").state == state
+
+
+def test_a_drop_is_noted_before_anything_goes_so_that_a_kill_between_is_no_damage(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs, known = story.node.blobs, story.node.find("cities.copy")
+
+    def killed(dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blobs, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        story.node.dropper.drop("cities.copy")
+
+    line = dropped_blocks(blobs, known.id)
+    assert line is not None
+    assert line.contains(known.state.head)
 
 
 def test_a_pull_makes_them_again_bit_for_bit(story: Story) -> None:
@@ -239,10 +260,12 @@ class Differing(PassingEngine):
             content = file.read_bytes()
             pq.write_table(pq.read_table(file), file, compression="none", store_schema=False)
             assert file.read_bytes() != content
+        else:
+            return replace(answer, new_watermark=Timestamp.parse("2031-01-01T00:00:00Z"))
         return answer
 
 
-@pytest.mark.parametrize("what", ["checkpoint", "bytes of the slice"])
+@pytest.mark.parametrize("what", ["watermark", "checkpoint", "bytes of the slice"])
 def test_what_comes_otherwise_is_not_stored_and_names_the_block(story: Story, what: str) -> None:
     story.node.dropper.drop("cities.copy")
     known = story.node.find("cities.copy")

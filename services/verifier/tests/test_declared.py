@@ -78,6 +78,13 @@ def test_records_of_another_schema_are_found(story: Story, declared: DataSlice) 
     assert problem.kind is Damage.SCHEMA_MISMATCH
 
 
+def test_every_slice_of_a_long_chain_is_looked_at(story: Story) -> None:
+    chain = a_chain().add_data(30)
+    story.put(chain)
+    verdict = story.verify(chain, Scope(replay=False))
+    assert [problem.block for problem in verdict.problems] == [block.hash for block in chain.blocks[3:]]
+
+
 def test_bytes_that_are_no_slice_are_found(story: Story) -> None:
     name = Multihash.sha3(b"x" * 32)
     data = DataSlice(

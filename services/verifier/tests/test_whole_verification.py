@@ -257,6 +257,12 @@ def test_a_bad_verdict_is_given_again_until_the_damage_is_repaired(
     assert node.is_remembered("copy", "replay")
 
 
+def test_a_signature_that_is_wrong_is_damage(node: Node) -> None:
+    known = node.coordinator.find("copy")
+    node.coordinator.blobs.put(known.id, ObjectKind.SIGNATURE, known.state.head, b"{}")
+    assert node.damage("copy") == [Damage.SIGNATURE_INVALID]
+
+
 def test_a_look_at_the_bytes_alone_leaves_the_replay_to_be_done(node: Node) -> None:
     verdict = node.verify("copy", Scope(replay=False, incremental=True))
     assert (verdict.word, verdict.tally.transforms) == ("valid", 0)

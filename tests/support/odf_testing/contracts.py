@@ -78,6 +78,14 @@ class BlobStoreContract:
         assert blobs.read(a_dataset(), ObjectKind.CHECKPOINT, NAME) == CONTENT
         shutil.rmtree(folder)
 
+    def test_a_file_of_an_object_that_is_there_is_dropped(self, blobs: BlobStore) -> None:
+        blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+        file = blobs.scratch() / "other"
+        file.write_bytes(b"other")
+        blobs.put_file(a_dataset(), ObjectKind.DATA, NAME, file)
+        assert blobs.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
+        assert not file.exists()
+
     def test_scratch_folders_are_new_and_empty(self, blobs: BlobStore) -> None:
         """Two callers never share one."""
         first, second = blobs.scratch(), blobs.scratch()

@@ -1,6 +1,9 @@
 import errno
+import fcntl
 import multiprocessing
 import os
+import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from odf_common.adapters.local import (
     LocalCatalog,
     LocalRefStore,
     durable,
+    layout,
 )
 from odf_common.errors import HeadMoved, InvalidInput, StorageUnavailable
 from odf_common.ports.store import ObjectKind
@@ -118,6 +122,21 @@ def test_files_that_are_no_objects_are_not_listed(tmp_path: Path) -> None:
         (tmp_path / "datasets" / name).mkdir()
     assert list(blobs.names(a_dataset(), ObjectKind.BLOCK)) == [NAME]
     assert list(blobs.datasets()) == [a_dataset()]
+
+
+def test_a_dataset_whose_folder_cannot_be_hidden_has_lost_its_head_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(StorageUnavailable):
+        blobs.delete_dataset(a_dataset())
+    assert refs.head(a_dataset()) is None
 
 
 def test_deleting_a_dataset_takes_its_head_along(tmp_path: Path) -> None:
@@ -233,3 +252,75 @@ def test_a_rename_that_finds_the_disk_full_has_not_renamed(
     again.mend()
     again.rename("cities", renamed)
     assert list(LocalCatalog(tmp_path).entries()) == [renamed]
+
+
+def test_a_dataset_is_deleted_under_the_lock_that_moves_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
+    locked: list[Path] = []
+    lock = durable.locked
+
+    def noted(file: Path) -> AbstractContextManager[None]:
+        locked.append(file)
+        return lock(file)
+
+    monkeypatch.setattr(durable, "locked", noted)
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+    refs.remove(a_dataset(), "head", expected=None)
+    blobs.delete_dataset(a_dataset())
+    with blobs.noting(a_dataset()):
+        pass
+    assert locked == [layout.lock_file(tmp_path, a_dataset())] * 4
+
+
+def test_a_catalog_that_was_read_just_after_a_change_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = LocalCatalog(tmp_path), LocalCatalog(tmp_path)
+    ours.add(an_entry())
+    folder = tmp_path / "names"
+    changed = folder.stat().st_mtime_ns
+    monkeypatch.setattr(time, "time_ns", lambda: changed + 1)
+    assert len(list(ours.entries())) == 1
+
+    theirs.add(an_entry("towns", 2))
+    os.utime(folder, ns=(changed, changed))  # as on a file system whose times are coarse
+
+    assert [entry.alias for entry in ours.entries()] == ["cities", "towns"]
+
+
+def test_a_claim_is_durable_before_its_operation_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink())
+        fsync(handle)
+
+    claim = LocalCatalog(tmp_path).claim(a_dataset())
+    assert claim is not None
+    monkeypatch.setattr(os, "fsync", noted)
+    claim.write(an_entry())
+    folder = tmp_path / "claims"
+    assert synced == [folder / a_dataset().folder, folder]
+
+
+def test_a_claim_that_is_settled_while_another_waits_for_it_is_not_held_by_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+    removals = [tmp_path / "claims" / a_dataset().folder]
+
+    def late(handle: int, operation: int) -> None:
+        for file in removals[:]:
+            removals.remove(file)
+            file.unlink()
+        flock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    claim = LocalCatalog(tmp_path).claim(a_dataset())
+    assert claim is not None
+    assert LocalCatalog(tmp_path).claim(a_dataset()) is None

@@ -115,14 +115,14 @@ def exists(path: Path) -> bool:
     return True
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder and its parents durably."""
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Create a folder and its parents durably; `mode` is the folder's own."""
     if folder.is_dir():
         return
     if folder.parent != folder:
         make_folder(folder.parent)
     try:
-        folder.mkdir()
+        folder.mkdir(mode)
     except FileExistsError:
         if not folder.is_dir():  # a file by this name
             raise

@@ -67,8 +67,7 @@ def node_key(folder: Path) -> PrivateKey:
 def _keep(file: Path, key: PrivateKey) -> None:
     """Store a key unless one exists; of concurrent callers, the first one wins."""
     folder = file.parent
-    durable.make_folder(folder.parent)
-    folder.mkdir(exist_ok=True, mode=0o700)
+    durable.make_folder(folder, mode=0o700)
     pending = folder / f"{durable.PENDING}{uuid.uuid4().hex}"
     descriptor = os.open(pending, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
     try:
