@@ -70,7 +70,11 @@ def _streamed(array: pa.Array) -> bytes:
 def _call(node: BenchedNode) -> float:
     begun = time.perf_counter()
     with clients.verifier(node.node) as verifier:
-        items = list(verifier.Verify(VerifyRequest(refs=[NAME], integrity_only=True), timeout=clients.ANSWER))
+        items = list(
+            verifier.Verify(
+                VerifyRequest(refs=[NAME], integrity_only=True), timeout=clients.CALL_TIMEOUT_SECONDS
+            )
+        )
     seconds = time.perf_counter() - begun
     verdicts = [item.verdict.verdict for item in items if item.HasField("verdict")]
     assert verdicts == ["valid"], verdicts

@@ -64,7 +64,7 @@ def _added(node: BenchedNode) -> float:
             for number in range(first, min(first + AT_ONCE, MANY)):
                 name = _name(number)
                 request.manifests.add(name=name, text=manifest(name, LEDGER).encode())
-            coordinator.Add(request, timeout=clients.WORK)
+            coordinator.Add(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
     return time.perf_counter() - begun
 
 

@@ -55,7 +55,7 @@ class BenchedNode:
         request = AddRequest()
         request.manifests.add(name=name, text=manifest(name, merge).encode())
         with clients.coordinator(self.node) as coordinator:
-            coordinator.Add(request, timeout=clients.ANSWER)
+            coordinator.Add(request, timeout=clients.CALL_TIMEOUT_SECONDS)
 
     def warm_up(self) -> None:
         """Take one record through, so that what is loaded at first use is there."""
@@ -92,7 +92,12 @@ class BenchedNode:
                     time.sleep(POLL)
                     continue
                 seen = now
-                if coordinator.Describe(DescribeRequest(ref=name), timeout=clients.ANSWER).records >= count:
+                if (
+                    coordinator.Describe(
+                        DescribeRequest(ref=name), timeout=clients.CALL_TIMEOUT_SECONDS
+                    ).records
+                    >= count
+                ):
                     return moment
         raise TimeoutError(f"{name} has not got {count} records in {PATIENCE:g} s{self.embedded.logs()}")
 

@@ -54,7 +54,7 @@ def _push(ingest: IngestStub, name: str, record: bytes) -> float:
     header = PushHeader(ref=name, idempotency_key=uuid.uuid4().hex)
     parts = (PushPart(header=header), PushPart(content=record))
     begun = time.perf_counter()
-    reply = ingest.Push(iter(parts), timeout=clients.ANSWER)
+    reply = ingest.Push(iter(parts), timeout=clients.CALL_TIMEOUT_SECONDS)
     seconds = time.perf_counter() - begun
     assert (reply.records, reply.already) == (1, False), reply
     return seconds

@@ -183,8 +183,10 @@ class World:
         self.home = Path(tempfile.mkdtemp(prefix="odf-model-"))
         self.time = VirtualTime(monkeypatch)
         self.killer = ActorKiller(monkeypatch)
-        monkeypatch.setattr(control, "SOON", 0.0)  # what is asked of the reader is done at once, or never
-        monkeypatch.setattr(control, "PATIENCE", 0.0)
+        monkeypatch.setattr(
+            control, "ACTION_TIMEOUT_SECONDS", 0.0
+        )  # what is asked of the reader is done at once, or never
+        monkeypatch.setattr(control, "SEARCH_TIMEOUT_SECONDS", 0.0)
         self.kafka = Topics(self.killer.step)
         self.letters: set[Letter] = set()
         self.locks = MemoryLocks(lambda: self.time.now, self.killer.step)

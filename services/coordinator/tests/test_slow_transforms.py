@@ -13,7 +13,7 @@ from odf_testing.passing_engine import PassingEngine
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
 from odf_common.service.pools import STALLED_SECONDS
-from odf_coordinator.transforms.progress import QUIET
+from odf_coordinator.transforms.progress import SILENCE_SECONDS
 from odf_coordinator.transforms.scheduler import AT_A_TIME
 
 SLOW = tuple(f"cities.slow.{number}" for number in range(5))
@@ -95,7 +95,7 @@ def test_a_transform_of_which_the_engine_says_nothing_is_named(fan: Coordinator,
         until(lambda: SLOW[0] in engine.held)
         known = fan.find(SLOW[0])
         assert fan.scheduler.trouble(known.id) is None
-        fan.now += QUIET + 1
+        fan.now += SILENCE_SECONDS + 1
         problem = fan.scheduler.trouble(known.id)
         assert problem is not None
         assert problem.text == "the engine cannot be reached: no heartbeat"

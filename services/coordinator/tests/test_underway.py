@@ -14,7 +14,7 @@ from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.bus.v1.bus_pb2 import TransformProgress
 from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.transforms.late_counter import late_rows
-from odf_coordinator.transforms.progress import SHORT, RunningTransforms
+from odf_coordinator.transforms.progress import REPORT_AFTER_SECONDS, RunningTransforms
 
 COUNTING = EngineProgress(stage="computing", rows=3, total=5)
 DONE = EngineProgress(stage="writing", rows=5, total=5, late=2)
@@ -99,7 +99,7 @@ def test_what_takes_longer_is_passed_on_until_it_ends() -> None:
     assert told == []
     with underway.track(dataset) as long:
         long.note(EngineProgress())
-        time[0] = SHORT
+        time[0] = REPORT_AFTER_SECONDS
         long.note(COUNTING)
         assert underway.of(dataset) == COUNTING
     assert told == [COUNTING, EngineProgress()]

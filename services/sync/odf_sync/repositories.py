@@ -18,7 +18,7 @@ from odf_common.ports.store import ObjectKind
 
 BLOCK_LIMIT: Final = 64 * 1024 * 1024  # bytes; blocks may hold attachments
 REF_LIMIT: Final = 1024  # bytes
-CHUNK: Final = 1024 * 1024  # bytes
+CHUNK_BYTES: Final = 1024 * 1024
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
 RETRY: Final = urllib3.Retry(total=4, backoff_factor=0.3, status_forcelist=(502, 503, 504), redirect=3)
 OK, NOT_FOUND, UNAUTHENTICATED, UNAUTHORIZED = 200, 404, 401, 403
@@ -77,7 +77,7 @@ class FolderRepository:
         if size > limit:
             raise InvalidInput(text=f"{size} bytes, declared {limit}", where=f"{kind}/{name}")
         with self._store.open(NOBODY, kind, name) as file:
-            shutil.copyfileobj(file, out, CHUNK)
+            shutil.copyfileobj(file, out, CHUNK_BYTES)
 
 
 class HttpRepository:
@@ -144,7 +144,7 @@ class _Chunks:
     """The body of an answer in pieces; a cut connection is `Unavailable`."""
 
     def __init__(self, answer: urllib3.BaseHTTPResponse, url: str) -> None:
-        self._pieces = answer.stream(CHUNK)
+        self._pieces = answer.stream(CHUNK_BYTES)
         self._url = url
 
     def __iter__(self) -> "_Chunks":

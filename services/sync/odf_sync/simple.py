@@ -39,7 +39,7 @@ from odf_sync.objects import RemoteObject, by_object, declared_objects, fetch
 from odf_sync.repositories import Repository, repository
 
 DOWNLOADS: Final = 8  # objects at a time
-ANSWER: Final = 60.0  # seconds for the coordinator to admit a chain, asked again after that
+REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, asked again after that
 ATTEMPTS: Final = 10
 
 
@@ -217,7 +217,7 @@ def _commit(env: Environment, replies: Replies, state: ChainState, place: Place)
         ref="" if place.ref == HEAD else place.ref,
     )
     for _ in range(ATTEMPTS):
-        answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=ANSWER)
+        answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=REPLY_TIMEOUT_SECONDS)
         body = None if answer is None else body_of(answer)
         if isinstance(body, bus_pb2.Committed) or env.refs.head(dataset, place.ref) == state.head:
             return

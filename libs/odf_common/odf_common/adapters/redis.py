@@ -18,9 +18,9 @@ from odf_common.identity.did import DatasetId
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-TIMEOUT: Final = 0.5  # seconds
-PAUSE: Final = 1.0  # seconds between attempts while it is lost
-COMPLAINT: Final = 60.0  # seconds between log lines about refused commands
+TIMEOUT_SECONDS: Final = 0.5
+RECONNECT_INTERVAL_SECONDS: Final = 1.0  # between attempts while it is lost
+LOG_INTERVAL_SECONDS: Final = 60.0  # between log lines about refused commands
 
 
 class RedisConnection:
@@ -30,7 +30,10 @@ class RedisConnection:
         """Use `host:port` or a `redis://` URL; connects on the first call."""
         url = address if "://" in address else f"redis://{address}/0"
         self.client = redis.Redis.from_url(
-            url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, health_check_interval=15
+            url,
+            socket_timeout=TIMEOUT_SECONDS,
+            socket_connect_timeout=TIMEOUT_SECONDS,
+            health_check_interval=15,
         )
         self._is_lost = False
         self._next_try = 0.0
@@ -50,7 +53,7 @@ class RedisConnection:
             if not self._is_lost:
                 log.warning("redis is lost, continuing without it: %s", error)
             self._is_lost = True
-            self._next_try = time.monotonic() + PAUSE
+            self._next_try = time.monotonic() + RECONNECT_INTERVAL_SECONDS
             return otherwise
         if self._is_lost:
             log.info("redis is back")
@@ -59,7 +62,7 @@ class RedisConnection:
 
     def _complain(self, error: redis.ResponseError) -> None:
         if time.monotonic() >= self._next_complaint:
-            self._next_complaint = time.monotonic() + COMPLAINT
+            self._next_complaint = time.monotonic() + LOG_INTERVAL_SECONDS
             log.warning("redis refuses, continuing without it: %s", error)
 
     def close(self) -> None:

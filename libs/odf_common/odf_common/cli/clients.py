@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from odf_common.adapters.grpc.client import RESTART, calling, reached
+from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, calling, reached
 from odf_common.embedded.node_file import Node, find_node
 from odf_common.errors import OdfError
 from odf_common.metadata.scalars import Timestamp
@@ -17,9 +17,9 @@ from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
 from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
 from odf_common.service.settings import load
 
-ANSWER = 60.0  # seconds: deadline of a short call
-LOOK = 1.0  # seconds: deadline of optional information, shown only if it arrives at once
-WORK = 24 * 3600.0  # seconds: deadline of a call that streams its progress
+CALL_TIMEOUT_SECONDS = 60.0  # deadline of a short call
+OPTIONAL_CALL_TIMEOUT_SECONDS = 1.0  # deadline of optional information, shown only if it arrives at once
+STREAM_TIMEOUT_SECONDS = 24 * 3600.0  # deadline of a call that streams its progress
 
 
 def this_node() -> Node:
@@ -28,14 +28,16 @@ def this_node() -> Node:
 
 
 @contextmanager
-def coordinator(node: Node | None = None, *, patience: float = RESTART) -> Iterator[CoordinatorStub]:
+def coordinator(
+    node: Node | None = None, *, patience: float = RESTART_TIMEOUT_SECONDS
+) -> Iterator[CoordinatorStub]:
     """Connect to the coordinator; calls inside raise `OdfError`."""
     with _service(node, "coordinator", patience) as open_channel:
         yield CoordinatorStub(open_channel)
 
 
 @contextmanager
-def ingest(node: Node | None = None, *, patience: float = RESTART) -> Iterator[IngestStub]:
+def ingest(node: Node | None = None, *, patience: float = RESTART_TIMEOUT_SECONDS) -> Iterator[IngestStub]:
     """Connect to ingest; calls inside raise `OdfError`."""
     with _service(node, "ingest", patience) as open_channel:
         yield IngestStub(open_channel)
@@ -64,7 +66,7 @@ def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping
     """
     try:
         with ingest(node, patience=0) as service:
-            sources = service.Stuck(StuckRequest(), timeout=LOOK).sources
+            sources = service.Stuck(StuckRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS).sources
     except OdfError as error:
         on_silence("ingest", error)
         return {}
@@ -98,7 +100,9 @@ def sync(node: Node | None = None) -> Iterator[SyncStub]:
 
 
 @contextmanager
-def _service(node: Node | None, name: str, patience: float = RESTART) -> Iterator[grpc.Channel]:
+def _service(
+    node: Node | None, name: str, patience: float = RESTART_TIMEOUT_SECONDS
+) -> Iterator[grpc.Channel]:
     address = (node or this_node()).address(name)
     with calling(name), reached(name, address, patience) as open_channel:
         yield open_channel

@@ -21,7 +21,7 @@ from odf_common.ports.clock import Backoff
 LAUNCHER: Final = Path(__file__).with_name("die_with_parent.py")
 PROBE_SECONDS: Final = 0.1
 RESTART: Final = Backoff(first=0.2, most=10.0)  # between an exit and the next start
-STEADY: Final = 10.0  # seconds; a part that ran this long did not fail at startup
+STEADY_SECONDS: Final = 10.0  # a part that ran this long did not fail at startup
 FAILURES: Final = 3  # exits before it was ever ready
 KEPT_LOGS: Final = 3
 
@@ -66,7 +66,7 @@ class PartProcess:
             await self._once()
             if self._stopping:
                 return
-            self._failures = 0 if time.monotonic() - begun > STEADY else self._failures + 1
+            self._failures = 0 if time.monotonic() - begun > STEADY_SECONDS else self._failures + 1
             if not self._was_ready and self._failures >= FAILURES:
                 self.has_failed = True
             self._change("restarting" if self._was_ready else "starting", None)

@@ -11,7 +11,7 @@ from typing import Final
 
 from odf_common.embedded.node_file import is_running
 
-PATIENCE: Final = 5.0  # seconds
+EXIT_TIMEOUT_SECONDS: Final = 5.0
 
 
 def sweep(home: Path) -> None:
@@ -26,7 +26,7 @@ def end_leftovers(home: Path) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + EXIT_TIMEOUT_SECONDS
     while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
 

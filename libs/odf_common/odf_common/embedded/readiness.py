@@ -16,7 +16,7 @@ from odf_common.service.settings import Settings
 from odf_common.service.topic_claim import claim_topics
 
 Probe = Callable[[], Awaitable[bool]]
-TIMEOUT: Final = 2.0  # seconds
+PROBE_TIMEOUT_SECONDS: Final = 2.0
 _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -30,7 +30,9 @@ def listens(address: str) -> Probe:
 
     async def probe() -> bool:
         try:
-            _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), TIMEOUT)
+            _, writer = await asyncio.wait_for(
+                asyncio.open_connection(host, int(port)), PROBE_TIMEOUT_SECONDS
+            )
         except (OSError, TimeoutError):
             return False
         writer.close()
@@ -45,9 +47,11 @@ def redis_answers(address: str) -> Probe:
 
     async def probe() -> bool:
         try:
-            reader, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), TIMEOUT)
+            reader, writer = await asyncio.wait_for(
+                asyncio.open_connection(host, int(port)), PROBE_TIMEOUT_SECONDS
+            )
             writer.write(b"PING\r\n")
-            answer = await asyncio.wait_for(reader.readline(), TIMEOUT)
+            answer = await asyncio.wait_for(reader.readline(), PROBE_TIMEOUT_SECONDS)
         except (OSError, TimeoutError):
             return False
         writer.close()
@@ -89,7 +93,7 @@ def grpc_serves(address: str) -> Probe:
         if not stubs:
             stubs.append(health_pb2_grpc.HealthStub(grpc.aio.insecure_channel(address, options=_OPTIONS)))
         try:
-            answer = await stubs[0].Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
+            answer = await stubs[0].Check(health_pb2.HealthCheckRequest(), timeout=PROBE_TIMEOUT_SECONDS)
         except grpc.aio.AioRpcError:
             return False
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -23,7 +23,7 @@ from odf_common.service.settings import Settings, child_environment
 log = logging.getLogger(__name__)
 
 LOCK: Final = "node.lock"
-PATIENCE: Final = 300.0  # seconds for all parts to become ready; a machine may be busy
+START_TIMEOUT_SECONDS: Final = 300.0  # for all parts to become ready; a machine may be busy
 TELL_SECONDS: Final = 1.0
 SERVICE_GRACE: Final = 10.0  # seconds between SIGTERM and SIGKILL
 INFRASTRUCTURE_GRACE: Final = 15.0
@@ -91,7 +91,7 @@ class Supervisor:
 
     async def _started(self, keeping: Sequence[asyncio.Task[None]]) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(START_TIMEOUT_SECONDS):
                 while not self._stop.is_set() and any(part.state != "ready" for part in self._parts):
                     await self._changed_or_ended(keeping)
                     self._on_change(
@@ -102,7 +102,7 @@ class Supervisor:
                             raise _start_failed(part, "it exited repeatedly")
                 return
         late = next(part for part in self._parts if part.state != "ready")
-        raise _start_failed(late, f"it was not ready after {PATIENCE:g} s")
+        raise _start_failed(late, f"it was not ready after {START_TIMEOUT_SECONDS:g} s")
 
     async def _ended(self, keeping: Sequence[asyncio.Task[None]]) -> None:
         while not self._stop.is_set():

@@ -5,13 +5,13 @@ from typing import BinaryIO, Final
 
 from odf_common.hashing.multihash import Multihash
 
-CHUNK: Final = 1 << 20  # bytes
+CHUNK_BYTES: Final = 1 << 20
 
 
 def physical_hash(file: BinaryIO) -> Multihash:
     """SHA3-256 of the file from its current position to its end, read once in 1 MiB chunks."""
     digest = hashlib.sha3_256()
-    while chunk := file.read(CHUNK):
+    while chunk := file.read(CHUNK_BYTES):
         digest.update(chunk)
     return Multihash.sha3(digest.digest())
 

@@ -22,8 +22,8 @@ from odf_common.service import metrics
 
 log = structlog.stdlib.get_logger(__name__)
 
-LIMIT: Final = 1000  # messages in flight; above that, polling pauses
-PATIENCE_SECONDS: Final = 60.0  # then a message is dropped: its sender asks again, or reads the chain
+MAX_IN_FLIGHT: Final = 1000  # messages in flight; above that, polling pauses
+GIVE_UP_AFTER_SECONDS: Final = 60.0  # then a message is dropped: its sender asks again, or reads the chain
 BACKOFF: Final = Backoff(first=0.05, most=2.0)
 
 Take = Callable[[Received, int], None]
@@ -45,7 +45,12 @@ class MessageLanes:
     """Handles messages in up to `threads` threads; with 0, in the thread that calls `put`."""
 
     def __init__(
-        self, take: Take, *, threads: int = 0, patience: float = PATIENCE_SECONDS, limit: int = LIMIT
+        self,
+        take: Take,
+        *,
+        threads: int = 0,
+        patience: float = GIVE_UP_AFTER_SECONDS,
+        limit: int = MAX_IN_FLIGHT,
     ) -> None:
         """Call `take` with a message and the number of the attempt; it may raise `Unavailable` for a retry."""
         self._take = take

@@ -2,7 +2,7 @@
 
 import pytest
 
-from odf_common.cli.commands.pull import EVERY, Remarks, said
+from odf_common.cli.commands.pull import REPORT_INTERVAL_SECONDS, Remarks, said
 from odf_common.cli.output import of_dataset
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem
 
@@ -38,7 +38,12 @@ def test_it_is_said_in_words(item: PullItem, text: str) -> None:
 def test_without_a_terminal_it_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
     remarks = Remarks(is_terminal=False, now=lambda: time[0])
-    for seconds in (EVERY - 1, EVERY, EVERY + 1, 2 * EVERY):
+    for seconds in (
+        REPORT_INTERVAL_SECONDS - 1,
+        REPORT_INTERVAL_SECONDS,
+        REPORT_INTERVAL_SECONDS + 1,
+        2 * REPORT_INTERVAL_SECONDS,
+    ):
         time[0] = seconds
         remarks.show(WORKING)
     out, err = capsys.readouterr()
@@ -49,6 +54,6 @@ def test_without_a_terminal_it_is_said_now_and_then(capsys: pytest.CaptureFixtur
 def test_a_terminal_shows_it_live_and_gets_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
     remarks = Remarks(is_terminal=True, now=lambda: time[0])
-    time[0] = 2 * EVERY
+    time[0] = 2 * REPORT_INTERVAL_SECONDS
     remarks.show(WORKING)
     assert capsys.readouterr().err == ""

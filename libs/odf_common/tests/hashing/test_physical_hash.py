@@ -6,7 +6,7 @@ import pytest
 from Crypto.Hash import SHA3_256
 
 from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import CHUNK, physical_hash, physical_hash_of
+from odf_common.hashing.physical import CHUNK_BYTES, physical_hash, physical_hash_of
 
 
 def test_the_hash_of_nothing_is_known() -> None:
@@ -15,7 +15,7 @@ def test_the_hash_of_nothing_is_known() -> None:
     assert str(physical_hash(BytesIO())) == expected
 
 
-@pytest.mark.parametrize("size", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK])
+@pytest.mark.parametrize("size", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
 def test_a_file_hashes_as_its_bytes(size: int) -> None:
     raw = bytes(range(256)) * (size // 256 + 1)
     expected = Multihash.sha3(hashlib.sha3_256(raw[:size]).digest())

@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from odf_common.adapters.grpc.client import LONG, RESTART, Declined, NobodyThere, calling, reached
+from odf_common.adapters.grpc.client import (
+    RESTART_TIMEOUT_SECONDS,
+    STREAM_TIMEOUT_SECONDS,
+    Declined,
+    NobodyThere,
+    calling,
+    reached,
+)
 from odf_common.errors import Refused, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1.ingest_pb2 import DrainRequest
@@ -15,7 +22,7 @@ class IngestClient:
     """Client of ingest; waits once while ingest restarts, not again for each dataset if it stays away."""
 
     address: str | None
-    patience: float = RESTART  # seconds
+    patience: float = RESTART_TIMEOUT_SECONDS  # seconds
     _is_there: bool = field(default=True, init=False)
 
     def drain(self, dataset: DatasetId) -> Iterator[int]:
@@ -26,7 +33,9 @@ class IngestClient:
         try:
             with calling("ingest"), reached("ingest", self.address, patience) as channel:
                 self._is_there = True
-                for progress in IngestStub(channel).Drain(DrainRequest(ref=str(dataset)), timeout=LONG):
+                for progress in IngestStub(channel).Drain(
+                    DrainRequest(ref=str(dataset)), timeout=STREAM_TIMEOUT_SECONDS
+                ):
                     yield progress.waiting
         except NobodyThere:
             self._is_there = False

@@ -31,8 +31,8 @@ NOT_POLLED: Final = (
 NO_REJECTS: Final = Rejects()
 log = structlog.get_logger(__name__)
 
-TICK: Final = 0.5  # seconds between checks whether the caller is still connected
-PATIENCE: Final = 300.0  # seconds that the engine may be unavailable
+CALLER_CHECK_SECONDS: Final = 0.5  # between checks whether the caller is still connected
+ENGINE_TIMEOUT_SECONDS: Final = 300.0  # that the engine may be unavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,16 +174,16 @@ class Puller:
     def _transform(self, known: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
         """Wait for a run that starts after now, so that it includes all current data of the inputs."""
         ticket = self.scheduler.request(known.id)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + ENGINE_TIMEOUT_SECONDS
         while is_wanted():
-            result = self.scheduler.wait(known.id, ticket, TICK)
+            result = self.scheduler.wait(known.id, ticket, CALLER_CHECK_SECONDS)
             if result is not None:
                 if result.error is not None:
                     raise result.error
                 return
             lost = self.scheduler.lost(known.id)
             if not lost:
-                deadline = time.monotonic() + PATIENCE
+                deadline = time.monotonic() + ENGINE_TIMEOUT_SECONDS
             elif time.monotonic() > deadline:
                 raise Unavailable(what="the engine", why=lost)
             yield Pulled(

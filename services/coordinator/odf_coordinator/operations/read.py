@@ -13,7 +13,7 @@ from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnk
 from odf_coordinator.definitions.declared_schemas import schema_of
 from odf_coordinator.storage.slice_index import Slices
 
-CHUNK: Final = 1 << 20  # bytes of one message
+CHUNK_BYTES: Final = 1 << 20  # of one message
 _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -78,5 +78,5 @@ def ipc_chunks(table: pa.Table) -> Iterator[bytes]:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=1 << 16)
     whole = memoryview(sink.getvalue())
-    for start in range(0, len(whole), CHUNK):
-        yield bytes(whole[start : start + CHUNK])
+    for start in range(0, len(whole), CHUNK_BYTES):
+        yield bytes(whole[start : start + CHUNK_BYTES])

@@ -11,8 +11,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
 
-SHORT: Final = 1.0  # seconds; shorter transforms are not reported
-QUIET: Final = 10.0  # seconds without a report; the engine sends one per second
+REPORT_AFTER_SECONDS: Final = 1.0  # shorter transforms are not reported
+SILENCE_SECONDS: Final = 10.0  # without a report; the engine sends one per second
 Tell = Callable[[DatasetId, EngineProgress], None]
 Clock = Callable[[], float]  # seconds
 
@@ -29,10 +29,10 @@ class RunningTransform:
         self._is_told = False
 
     def note(self, now: EngineProgress) -> None:
-        """Record a report; it is forwarded once the transform has run for `SHORT` seconds."""
+        """Record a report; it is forwarded once the transform has run for `REPORT_AFTER_SECONDS` seconds."""
         self.now = now
         self._heard = self._clock()
-        if self._heard - self._begun >= SHORT:
+        if self._heard - self._begun >= REPORT_AFTER_SECONDS:
             self._is_told = True
             self._tell(now)
 
@@ -77,9 +77,9 @@ class RunningTransforms:
             return None if work is None else work.now
 
     def silent_since(self, dataset: DatasetId) -> Timestamp | None:
-        """Return since when the engine has sent no report on a dataset's transform; None if less than `QUIET`."""
+        """Return since when the engine has sent no report on a dataset's transform; None if it has lately."""
         with self._guard:
             work = self._at_work.get(dataset)
-        if work is None or work.silence < QUIET:
+        if work is None or work.silence < SILENCE_SECONDS:
             return None
         return Timestamp(time.time_ns() - int(work.silence * 1e9))

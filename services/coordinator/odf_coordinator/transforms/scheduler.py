@@ -38,8 +38,8 @@ AT_A_TIME_WITH_STALLED: Final = 64  # concurrent runs in total
 ROOM_SECONDS: Final = 0.1  # between checks whether a run has stalled
 UNAVAILABLE: Final = Backoff(first=0.2, most=5.0)  # after a run that a dependency has prevented
 FAILED: Final = Backoff(first=0.2, most=15.0)  # after a run that has failed
-AGAIN: Final = "it is retried automatically; see the coordinator's log"
-MEND: Final = (
+RETRY_ADVICE: Final = "it is retried automatically; see the coordinator's log"
+CORRECT_ADVICE: Final = (
     "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` retries it"
 )
 
@@ -258,7 +258,7 @@ class Scheduler:
             pause = 0.0
             if isinstance(error, Unavailable):
                 pause = UNAVAILABLE.pause(self._queue.pauses(dataset) + 1)
-                if self._lost.note(dataset, str(error), remedy=remedy_of(error, AGAIN)):
+                if self._lost.note(dataset, str(error), remedy=remedy_of(error, RETRY_ADVICE)):
                     log.warning("transform postponed", dataset=str(dataset), why=str(error))
             self._queue.postpone(dataset, self._now() + pause)
             self._changed.notify_all()
@@ -270,13 +270,13 @@ class Scheduler:
             again_at = None
             if not isinstance(error, InvalidQuery | InputDiverged):
                 again_at = self._now() + FAILED.pause(self._queue.pauses(dataset) + 1)
-                if self._problems.note(dataset, str(error), remedy=remedy_of(error, AGAIN)):
+                if self._problems.note(dataset, str(error), remedy=remedy_of(error, RETRY_ADVICE)):
                     log.error("transform failed", dataset=str(dataset), why=str(error))
             self._queue.finish(dataset, Result(error=error), again_at=again_at)
             self._changed.notify_all()
 
     def _note_problem(self, known: DatasetHandle, error: OdfError, cause: object) -> None:
-        if self._problems.note(known.id, str(error), remedy=remedy_of(error, MEND), cause=cause):
+        if self._problems.note(known.id, str(error), remedy=remedy_of(error, CORRECT_ADVICE), cause=cause):
             log.warning("transform refused", dataset=known.alias, why=str(error))
 
 

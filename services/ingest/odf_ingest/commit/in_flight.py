@@ -19,7 +19,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_ingest.commit.committer import Outcome
 
 POLL: Final = 0.2  # seconds between checks whether a waiting caller is still connected
-CHUNK: Final = 1024 * 1024  # bytes per comparison
+CHUNK_BYTES: Final = 1024 * 1024  # per comparison
 
 CANCELLED: Final = "Cancelled"
 IsWanted = Callable[[], bool]
@@ -145,8 +145,8 @@ def _are_same(left: BinaryIO, right: BinaryIO) -> bool:
     """Return whether two files have the same bytes, without using or changing their positions."""
     at = 0
     try:
-        while chunk := os.pread(left.fileno(), CHUNK, at):
-            if chunk != os.pread(right.fileno(), CHUNK, at):
+        while chunk := os.pread(left.fileno(), CHUNK_BYTES, at):
+            if chunk != os.pread(right.fileno(), CHUNK_BYTES, at):
                 return False
             at += len(chunk)
     except (ValueError, OSError):  # the other push has ended in the meantime and closed its file

@@ -10,7 +10,7 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
 from odf_common.service.request_reply import Replies
 from odf_ingest.commit.slice_writer import Draft
 
-WAIT: Final = 5.0  # seconds for a reply
+REPLY_TIMEOUT_SECONDS: Final = 5.0  # for a reply
 
 
 class Proposals:
@@ -20,7 +20,7 @@ class Proposals:
         """Send over `replies`."""
         self.replies = replies
 
-    def propose(self, draft: Draft, wait: float = WAIT) -> Body | None:
+    def propose(self, draft: Draft, wait: float = REPLY_TIMEOUT_SECONDS) -> Body | None:
         """Return `Committed`, `HeadMoved` or `Refused`; None without a reply in time. Raises `Unavailable`."""
         body = Propose(
             expected_head=draft.before.head.raw,

@@ -24,10 +24,10 @@ from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.start_position import require_same
 
-LOOK: Final = 0.01  # seconds between reads of the chain
-TELL: Final = 0.25  # seconds between progress reports
-PATIENCE: Final = 5.0  # seconds that a source may wait for a message that is not in the topic yet
-LONG: Final = 60.0  # seconds that a source may be retried
+POLL_SECONDS: Final = 0.01  # between reads of the chain
+REPORT_INTERVAL_SECONDS: Final = 0.25  # between progress reports
+WAITING_TIMEOUT_SECONDS: Final = 5.0  # that a source may wait for a message that is not in the topic yet
+RETRY_TIMEOUT_SECONDS: Final = 60.0  # that a source may be retried
 
 Ends = Mapping[tuple[str, int], int]  # by source and partition
 
@@ -47,7 +47,7 @@ class Drains:
         self, topics: Topics, queues: CommitQueues, owned: AssignedSources, reader: PushReader
     ) -> None:
         """Use these parts."""
-        self.patience = PATIENCE
+        self.patience = WAITING_TIMEOUT_SECONDS
         self._topics = topics
         self._queues = queues
         self._owned = owned
@@ -69,7 +69,7 @@ class Drains:
                 if waiting == 0:
                     yield Progress(waiting=0, head=state.head)
                     return
-                if time.monotonic() - told > TELL:
+                if time.monotonic() - told > REPORT_INTERVAL_SECONDS:
                     told = time.monotonic()
                     yield Progress(waiting=waiting)
                 stuck = self._owned.stuck()
@@ -80,11 +80,11 @@ class Drains:
                 if not waits:
                     moved = time.monotonic()
                 elif time.monotonic() - moved > (
-                    LONG if isinstance(waits[0], SourceRetries) else self.patience
+                    RETRY_TIMEOUT_SECONDS if isinstance(waits[0], SourceRetries) else self.patience
                 ):
                     raise waits[0]
                 self._hurry(dataset, topics, is_hurried=True)
-                time.sleep(LOOK)
+                time.sleep(POLL_SECONDS)
                 state = self._queues.state(dataset)
         finally:
             self._hurry(dataset, topics, is_hurried=False)

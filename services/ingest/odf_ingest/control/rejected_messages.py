@@ -33,7 +33,7 @@ from odf_ingest.commit.position import SourcePosition
 
 log = structlog.stdlib.get_logger(__name__)
 
-CHUNK: Final = 1000  # letters published again before they are marked
+LETTERS_PER_CHUNK: Final = 1000  # letters published again before they are marked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +117,14 @@ class RejectedMessages:
     def retry(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
         """Publish messages again and mark them as handled; all of the dataset if `wanted` is empty.
 
-        After a kill between the two, the next retry publishes up to `CHUNK` of them again.
+        After a kill between the two, the next retry publishes up to `LETTERS_PER_CHUNK` of them again.
         """
         state = self._queues.state(dataset)
         before = self.count(dataset)
         count = cut = 0
         # A message rejected again is a new message, after all of these.
         letters = self.open(dataset, wanted)
-        while chunk := list(islice(letters, CHUNK)):
+        while chunk := list(islice(letters, LETTERS_PER_CHUNK)):
             whole = [letter for letter in chunk if letter.is_whole]
             self._letters.send_again(whole)
             self._mark(dataset, whole)

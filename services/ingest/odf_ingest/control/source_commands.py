@@ -17,11 +17,11 @@ from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Outgoing
-from odf_ingest.control.source_control import PATIENCE, SourceControl
+from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, SourceControl
 from odf_ingest.prepare.batch import MessagePosition
 from odf_ingest.push.assigned_sources import AssignedSources
 
-WAIT: Final = 20.0  # seconds for another instance's reply, plus its search for a message to skip
+REPLY_TIMEOUT_SECONDS: Final = 20.0  # for another instance's reply, plus its search for a message to skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class SourceCommands:
     def _done(self, entry: CatalogEntry, command: bus.SourceCommand) -> Continues:
         if self.owned.is_owned(entry.dataset_id):
             return self._here(entry, command)
-        wait = WAIT + PATIENCE if command.skips else WAIT
+        wait = REPLY_TIMEOUT_SECONDS + SEARCH_TIMEOUT_SECONDS if command.skips else REPLY_TIMEOUT_SECONDS
         answer = self._replies.request(INGEST_COMMANDS, entry.dataset_id, command, timeout=wait)
         match None if answer is None else body_of(answer):
             case bus.SourceContinues() as continues:

@@ -26,8 +26,8 @@ from odf_ingest.push.source_record import Key, SourceRecord
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
 
-PATIENCE: Final = 60.0  # seconds to find the message to skip
-SOON: Final = 5.0  # seconds for the reader's thread to execute an action
+SEARCH_TIMEOUT_SECONDS: Final = 60.0  # to find the message to skip
+ACTION_TIMEOUT_SECONDS: Final = 5.0  # for the reader's thread to execute an action
 OFFSET: Final = r"[0-9]{1,18}"
 OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
 NO_TOPIC: Final = "no-topic"  # state of a source whose dataset came from another node and was not pulled yet
@@ -128,7 +128,7 @@ class SourceControl:
             raise Refused(reason="NoMessageToSkip", text=f"no message blocks it: {held}")
         self._resumed(key, search)
         try:
-            return source, search.found.result(PATIENCE)
+            return source, search.found.result(SEARCH_TIMEOUT_SECONDS)
         except TimeoutError:
             text = f"push source {source} is still searching for the message; see `odf source show {entry.alias}`"
             raise Refused(reason="StillSearching", text=text) from None
@@ -161,7 +161,7 @@ class SourceControl:
             done.set()
 
         self._request(resume)
-        done.wait(SOON)
+        done.wait(ACTION_TIMEOUT_SECONDS)
 
     def _described(self, topic: str) -> TopicInfo:
         found = self._topics.describe([topic])[topic]

@@ -15,7 +15,7 @@ from odf_common.data.columns import Operation
 from odf_common.metadata.steps import Strings
 from odf_ingest.history.key_index import Keys, key_array, with_keys
 
-_LARGEST: Final = 1 << 30  # maximum bytes of a merged run: Arrow's strings are limited to 2 GiB
+_MAX_RUN_BYTES: Final = 1 << 30  # of a merged run: Arrow's strings are limited to 2 GiB
 _GONE: Final = (Operation.RETRACT, Operation.CORRECT_FROM)
 
 
@@ -77,7 +77,7 @@ class CurrentRows:
     @staticmethod
     def _is_short(before: _Run, last: _Run) -> bool:
         size: int = before.records.nbytes + last.records.nbytes
-        return len(before.keys) < 2 * len(last.keys) and size < _LARGEST
+        return len(before.keys) < 2 * len(last.keys) and size < _MAX_RUN_BYTES
 
     def _merge_last(self) -> None:
         last, before = self._runs.pop(), self._runs.pop()

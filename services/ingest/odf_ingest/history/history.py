@@ -27,7 +27,7 @@ from odf_ingest.history.key_index import KeyIndex, Keys, key_array, with_keys
 
 log = structlog.stdlib.get_logger(__name__)
 
-MANY: Final = 1000  # slices; reading that many takes seconds, which the log should explain
+LOG_FROM_SLICES: Final = 1000  # slices; reading that many takes seconds, which the log should explain
 RUN: Final = 1 << 17  # records per update while many slices are read
 
 ReadBlock = Callable[[Multihash], bytes]
@@ -128,7 +128,7 @@ class DatasetHistory:
         # Removed while it is being updated: if reading fails, it is rebuilt next time.
         before = known.pop(key, None)
         is_passed, slices = self._slices(state.head, None if before is None else before.head)
-        if len(slices) >= MANY:
+        if len(slices) >= LOG_FROM_SLICES:
             log.info("reading slices before merging", dataset=str(state.dataset_id), slices=len(slices))
         index = before.value if before is not None and is_passed else kind.begin()
         for records in self._read(slices, kind.columns):

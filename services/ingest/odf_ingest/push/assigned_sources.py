@@ -34,10 +34,10 @@ from odf_ingest.push.state_machine import Event, Phase
 
 log = structlog.stdlib.get_logger(__name__)
 
-RESCAN: Final = 15.0  # seconds between catalog scans
-PATROL: Final = 1.0  # seconds between inspections of a few datasets, in turn
-MOST: Final = 20  # datasets inspected per patrol
-BUSY: Final = 0.5  # seconds until a dataset with batches in flight is inspected again
+RESCAN_SECONDS: Final = 15.0  # between catalog scans
+PATROL_SECONDS: Final = 1.0  # between inspections of a few datasets, in turn
+MAX_PER_PATROL: Final = 20  # datasets inspected per patrol
+BUSY_RECHECK_SECONDS: Final = 0.5  # until a dataset with batches in flight is inspected again
 PartitionOf = Callable[[DatasetId], int]
 
 
@@ -110,7 +110,7 @@ class AssignedSources:
         for dataset in [one for one in self._datasets if not self.is_owned(one)]:
             self._drop(dataset)
         self._scan()
-        self._patrol_due = time.monotonic() + PATROL
+        self._patrol_due = time.monotonic() + PATROL_SECONDS
 
     def look_again(self) -> None:
         """Inspect datasets that are due, and all of them periodically."""
@@ -278,17 +278,17 @@ class AssignedSources:
         self._pool.submit(scan)
 
     def _scanned(self, changed: Iterable[DatasetId]) -> None:
-        self._scan_due = time.monotonic() + RESCAN
+        self._scan_due = time.monotonic() + RESCAN_SECONDS
         owned = [dataset for dataset in changed if self.is_owned(dataset)]
         if owned:
             self._inspector.ask(owned)
 
     def _patrol(self, now: float) -> None:
         """Inspect a few datasets in turn: a notification may have been lost, a topic replaced."""
-        self._patrol_due = now + PATROL
+        self._patrol_due = now + PATROL_SECONDS
         if not self._round:
             self._round = list(self._datasets)
-        count = min(MOST, math.ceil(len(self._datasets) * PATROL / RESCAN))
+        count = min(MAX_PER_PATROL, math.ceil(len(self._datasets) * PATROL_SECONDS / RESCAN_SECONDS))
         some, self._round = self._round[:count], self._round[count:]
         if some:
             self._inspector.ask(some)
@@ -349,7 +349,7 @@ class AssignedSources:
                 # Batches in flight check the chain themselves; inspect again later for changes that they do not notice.
                 if is_changed:
                     self._unchecked.add(key[0])
-                    self._look_later(key[0], BUSY)
+                    self._look_later(key[0], BUSY_RECHECK_SECONDS)
                 return None
             if not self._has_moved(record, source, entry, state, described):
                 return None

@@ -20,14 +20,14 @@ from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.kafka_records import Records
-from odf_ingest.push.source import LIMIT, PushSource
+from odf_ingest.push.source import MAX_BATCHES_IN_FLIGHT, PushSource
 from odf_ingest.push.source_record import Key, Span, Wait
 from odf_ingest.push.state_machine import Event, Phase
 
 log = structlog.stdlib.get_logger(__name__)
 
 COUNT: Final = 500  # messages per poll; with more, each would leave the CPU cache before it is used
-IDLE: Final = 0.05  # seconds to wait for a message; short, so that requests are executed soon
+POLL_SECONDS: Final = 0.05  # to wait for a message; short, so that requests are executed soon
 HURRY: Final = 0.005  # the same, when a batch is due
 Request = Callable[[], None]
 
@@ -138,14 +138,14 @@ class PushReader:
             and all(source.ready for source in self._active.values())
         ):
             # No source can take more: leave messages in the client's own queue.
-            self._work.settled.wait(IDLE)
+            self._work.settled.wait(POLL_SECONDS)
             self._work.settled.clear()
             return None
         waiting = [source for source in self._active.values() if source.due is not None]
         due = min((source.due or 0.0 for source in waiting), default=None)
         if due is None:
-            return self._records.take(1, IDLE)
-        wait = min(max(due - time.monotonic(), 0.0), IDLE)
+            return self._records.take(1, POLL_SECONDS)
+        wait = min(max(due - time.monotonic(), 0.0), POLL_SECONDS)
         if wait == 0.0 or any(source.is_hurried for source in waiting):
             wait = HURRY
         count = max(1, min(COUNT, int(self._slice_max_bytes / self._mean_size)))
@@ -180,9 +180,9 @@ class PushReader:
         for source in list(self._active.values()):
             due = source.due
             # While another batch is in flight, let the batch grow.
-            if due is not None and due <= now and source.at_work < LIMIT:
+            if due is not None and due <= now and source.at_work < MAX_BATCHES_IN_FLIGHT:
                 source.cut()
-            while source.ready and source.at_work < LIMIT:
+            while source.ready and source.at_work < MAX_BATCHES_IN_FLIGHT:
                 self._work.begin(source, source.ready.popleft())
             self._pause(source)
             if source.settled and not source.is_stale:

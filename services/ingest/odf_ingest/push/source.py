@@ -16,10 +16,10 @@ from odf_ingest.prepare.preparer import Plan
 from odf_ingest.push.source_record import Key, Trouble, Wait
 from odf_ingest.read.message_buffer import MessageBuffer
 
-LIMIT = 2  # batches in flight: one is committed while the next is read
-BEHIND = 5  # times the delay that a batch may wait for messages that are already in the topic
-MOST = 64 * 1024 * 1024  # maximum bytes of a batch that grows because it lacks a later message
-LONGEST = 10.0  # seconds that such a batch waits for more messages
+MAX_BATCHES_IN_FLIGHT = 2  # batches in flight: one is committed while the next is read
+BACKLOG_DELAY_FACTOR = 5  # times the delay that a batch may wait for messages that are already in the topic
+MAX_BATCH_BYTES = 64 * 1024 * 1024  # of a batch that grows because it lacks a later message
+MAX_DELAY_SECONDS = 10.0  # that such a batch waits for more messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Limits:
 
     size: int
     delay: float
-    most: int = MOST
+    most: int = MAX_BATCH_BYTES
 
     @property
     def top(self) -> int:
@@ -40,7 +40,7 @@ class Limits:
         if tries == 0:
             return self
         times = 2 ** min(tries, 32)
-        delay = max(self.delay, min(max(self.delay, 0.05) * times, LONGEST))
+        delay = max(self.delay, min(max(self.delay, 0.05) * times, MAX_DELAY_SECONDS))
         return Limits(size=min(self.size * times, self.top), delay=delay, most=self.most)
 
 
@@ -151,7 +151,7 @@ class PushSource:
             return math.inf
         if self.is_hurried and all(self.ends.get(number) == at for number, at in self.next.items()):
             return self._buffer.begun
-        return self._buffer.begun + self._limits.delay * (BEHIND if self._is_behind else 1)
+        return self._buffer.begun + self._limits.delay * (BACKLOG_DELAY_FACTOR if self._is_behind else 1)
 
     @property
     def _is_behind(self) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Key = tuple[DatasetId, str]
 RETRY: Final = Backoff(first=0.2, most=10.0)
-SAME_TROUBLE: Final = 30.0  # seconds without failure after which the next one counts as a new trouble
+SAME_TROUBLE_SECONDS: Final = 30.0  # without failure after which the next one counts as a new trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Trouble:
     @property
     def is_recent(self) -> bool:
         """Return whether a failure now still belongs to it."""
-        return time.monotonic() - self.last < self.delay + SAME_TROUBLE
+        return time.monotonic() - self.last < self.delay + SAME_TROUBLE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

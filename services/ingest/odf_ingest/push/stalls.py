@@ -7,8 +7,8 @@ from odf_common.errors import Refused
 from odf_ingest.errors import SourceQueries, SourceRetries, SourceWaits
 from odf_ingest.push.source_record import SourceRecord, Trouble
 
-PATIENCE: Final = 2.0  # seconds of retries before they are reported
-LONG: Final = 10.0  # seconds after which a query or a commit counts as stalled
+REPORT_RETRIES_AFTER_SECONDS: Final = 2.0  # of retries before they are reported
+STALLED_AFTER_SECONDS: Final = 10.0  # after which a query or a commit counts as stalled
 
 
 def of_dataset(trouble: Trouble) -> Refused:
@@ -30,7 +30,7 @@ def of_source(record: SourceRecord) -> Refused | None:
     if source is not None and source.is_waiting and source.wait is not None:
         return SourceWaits(source=name, dataset=source.alias, reason="HalfMissing", text=source.wait.why)
     trouble = record.trouble
-    if trouble is not None and time.time() - trouble.since > PATIENCE:
+    if trouble is not None and time.time() - trouble.since > REPORT_RETRIES_AFTER_SECONDS:
         return _retries(name, "TopicUnreadable", trouble)
     if source is None:
         return None
@@ -53,8 +53,8 @@ def since_of(record: SourceRecord) -> float:
 
 
 def _long(since: float | None) -> float | None:
-    """Return `since` if it is longer ago than `LONG`."""
-    return since if since is not None and time.time() - since > LONG else None
+    """Return `since` if it is longer ago than `STALLED_AFTER_SECONDS`."""
+    return since if since is not None and time.time() - since > STALLED_AFTER_SECONDS else None
 
 
 def _retries(name: str, reason: str, trouble: Trouble) -> Refused:

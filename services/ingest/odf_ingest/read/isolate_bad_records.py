@@ -12,7 +12,9 @@ import pyarrow as pa
 from odf_common.errors import InvalidInput
 from odf_ingest.read.message_buffer import MessageBuffer
 
-CHUNK: Final = 1024  # messages; a larger group with bad ones is first split into groups of this size
+MESSAGES_PER_GROUP: Final = (
+    1024  # messages; a larger group with bad ones is first split into groups of this size
+)
 
 T = TypeVar("T")
 Read = Callable[[Sequence[T]], pa.Table]
@@ -28,7 +30,9 @@ class Sifted:
     bad: Mapping[int, str]
 
 
-def sift(values: Sequence[T | None], read: Read[T], suspects: Suspects[T], *, chunk: int = CHUNK) -> Sifted:
+def sift(
+    values: Sequence[T | None], read: Read[T], suspects: Suspects[T], *, chunk: int = MESSAGES_PER_GROUP
+) -> Sifted:
     """Read all values that `read` accepts; `suspects` finds bad ones, and ones that have to be tried alone.
 
     Nulls (tombstones) are bad. A value is bad if `read` refuses it alone; the reason is that error. A group with bad
@@ -58,7 +62,7 @@ class _Sieve(Generic[T]):
         self._read = read
         self._suspects = suspects
         self._bad = bad
-        self.chunk = CHUNK
+        self.chunk = MESSAGES_PER_GROUP
         self.kept: list[npt.NDArray[np.int64]] = []
         self.tables: list[pa.Table] = []
 

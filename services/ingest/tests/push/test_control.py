@@ -409,7 +409,7 @@ def test_a_message_at_which_a_source_is_stopped_elsewhere_is_left_out_there(
 def test_an_instance_that_does_not_answer_is_said_to_be_out_of_reach(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "WAIT", 0.01)
+    monkeypatch.setattr(commands, "REPLY_TIMEOUT_SECONDS", 0.01)
     with running(make_bench(), broker) as node:
         asked, wire = instances(node)
         owner, wire.owner = wire.owner, None

@@ -215,9 +215,9 @@ class World:
 def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
     monkeypatch.setattr(source_record, "RETRY", Backoff(first=0.0, most=0.0))
     for module, name in (
-        (owned, "BUSY"),
-        (reader, "IDLE"),
-        (owned, "PATROL"),
+        (owned, "BUSY_RECHECK_SECONDS"),
+        (reader, "POLL_SECONDS"),
+        (owned, "PATROL_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 0.0)
 

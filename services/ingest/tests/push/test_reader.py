@@ -32,7 +32,7 @@ from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import Rejecting
-from odf_ingest.push.source import MOST, Limits
+from odf_ingest.push.source import MAX_BATCH_BYTES, Limits
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 TOPIC = "odf.push.a.default"
@@ -175,7 +175,7 @@ class Running:
 
 @contextmanager
 def running(
-    bench: Any, broker: Broker, size: int = 1000, most: int = MOST, **topics: str
+    bench: Any, broker: Broker, size: int = 1000, most: int = MAX_BATCH_BYTES, **topics: str
 ) -> Iterator[Running]:
     catalog = MemoryCatalog()
     entry = CatalogEntry(alias="a", dataset_id=bench.dataset, push_topics={"default": TOPIC, **topics})

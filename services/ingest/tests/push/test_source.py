@@ -10,7 +10,7 @@ from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.preparer import Plan
-from odf_ingest.push.source import LONGEST, MOST, Limits, PushSource
+from odf_ingest.push.source import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, Limits, PushSource
 from odf_ingest.push.source_record import Wait
 
 
@@ -133,11 +133,11 @@ def test_a_source_that_waits_is_not_cut_before_something_new_has_come() -> None:
 
 
 def test_limits_double_with_each_try_up_to_a_top() -> None:
-    usual = Limits(size=MOST // 3, delay=0.1)
+    usual = Limits(size=MAX_BATCH_BYTES // 3, delay=0.1)
     assert usual.after(0) == usual
-    assert usual.after(1) == Limits(size=2 * (MOST // 3), delay=0.2)
-    assert usual.after(9999) == Limits(size=MOST, delay=LONGEST)
-    assert Limits(size=2 * MOST, delay=60).after(3) == Limits(size=2 * MOST, delay=60)
+    assert usual.after(1) == Limits(size=2 * (MAX_BATCH_BYTES // 3), delay=0.2)
+    assert usual.after(9999) == Limits(size=MAX_BATCH_BYTES, delay=MAX_DELAY_SECONDS)
+    assert Limits(size=2 * MAX_BATCH_BYTES, delay=60).after(3) == Limits(size=2 * MAX_BATCH_BYTES, delay=60)
 
 
 def test_tombstones_count_no_bytes() -> None:

@@ -43,8 +43,8 @@ def broker() -> Broker:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalls, "PATIENCE", 0.0)
-    monkeypatch.setattr(stalls, "LONG", 0.05)
+    monkeypatch.setattr(stalls, "REPORT_RETRIES_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(stalls, "STALLED_AFTER_SECONDS", 0.05)
 
 
 def two_sources(make_bench: Any, **changes: Any) -> Any:
@@ -306,7 +306,7 @@ def test_a_bug_in_the_inspection_of_some_keeps_others_from_nothing() -> None:
 def test_a_catalog_that_fails_once_is_looked_through_again(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assigned_sources, "RESCAN", 0.05)
+    monkeypatch.setattr(assigned_sources, "RESCAN_SECONDS", 0.05)
     with running(make_bench(), broker) as node:
         entries = node.catalog.entries
         failures: list[Exception] = [ValueError("a bug"), StorageUnavailable(what="names", why="EIO")]

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import grpc
 
-from odf_common.adapters.grpc.limits import ADVICE_KEY, CODE_KEY, LIMIT
+from odf_common.adapters.grpc.limits import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES
 from odf_common.errors import (
     AlreadyExists,
     Conflict,
@@ -22,14 +22,14 @@ from odf_common.errors import (
     VerificationFailed,
 )
 
-DEADLINE: Final = 30.0  # seconds, for a short call
-LONG: Final = 24 * 3600.0  # seconds, for calls that report progress
-RESTART: Final = 8.0  # seconds in which the supervisor restarts a part
-_PAUSE: Final = 0.1  # seconds between connection attempts
+CALL_TIMEOUT_SECONDS: Final = 30.0  # for a short call
+STREAM_TIMEOUT_SECONDS: Final = 24 * 3600.0  # for calls that report progress
+RESTART_TIMEOUT_SECONDS: Final = 8.0  # in which the supervisor restarts a part
+_CONNECT_POLL_SECONDS: Final = 0.1  # between connection attempts
 _SEE_LOG: Final = "see its log in the folder `logs` of the node's home"
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", LIMIT),
-    ("grpc.max_send_message_length", LIMIT),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
@@ -130,7 +130,7 @@ def channel(address: str) -> grpc.Channel:
 
 
 @contextmanager
-def reached(what: str, address: str, patience: float = RESTART) -> Iterator[grpc.Channel]:
+def reached(what: str, address: str, patience: float = RESTART_TIMEOUT_SECONDS) -> Iterator[grpc.Channel]:
     """Open a channel, waiting up to `patience` seconds for a server that the supervisor may be restarting.
 
     Raises `NobodyThere`. The wait comes before the call: a call that fails on its way may have been executed, so it
@@ -140,12 +140,14 @@ def reached(what: str, address: str, patience: float = RESTART) -> Iterator[grpc
     until = time.monotonic() + patience
     while True:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=max(patience, _PAUSE)).close()
+            socket.create_connection(
+                (host.strip("[]"), int(port)), timeout=max(patience, _CONNECT_POLL_SECONDS)
+            ).close()
             break
         except OSError as error:
             if time.monotonic() >= until:
                 raise NobodyThere(what=what, why=f"no server answers at {address}") from error
-            time.sleep(_PAUSE)
+            time.sleep(_CONNECT_POLL_SECONDS)
     with channel(address) as open_channel:
         yield open_channel
 

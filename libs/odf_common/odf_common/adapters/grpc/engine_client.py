@@ -9,7 +9,14 @@ from typing import Any, Final
 import grpc
 import pyarrow as pa
 
-from odf_common.adapters.grpc.client import DEADLINE, LONG, Declined, ServiceFailed, calling, channel
+from odf_common.adapters.grpc.client import (
+    CALL_TIMEOUT_SECONDS,
+    STREAM_TIMEOUT_SECONDS,
+    Declined,
+    ServiceFailed,
+    calling,
+    channel,
+)
 from odf_common.adapters.grpc.watchdog import Attention, Watchdog
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.codec.times import time_message, time_of
@@ -51,10 +58,12 @@ _WHAT: Final = "the engine"
 SILENCE: Final = (
     120.0  # seconds without a message until a call is cancelled; the engine sends one every second
 )
-QUIET: Final = 10.0  # seconds of silence after which new calls are refused
+SILENCE_SECONDS: Final = 10.0  # of silence after which new calls are refused
 PREPROCESSING: Final = 300.0  # seconds for a source's query over one batch; it keeps others waiting
 _MIGRATION: Final = 1200.0  # seconds
-_PATIENCE: Final = 4 * DEADLINE  # a query new to the engine is analysed by a JVM that may be busy
+_ANALYSIS_TIMEOUT_SECONDS: Final = (
+    4 * CALL_TIMEOUT_SECONDS
+)  # a query new to the engine is analysed by a JVM that may be busy
 
 
 class EngineClient:
@@ -65,7 +74,7 @@ class EngineClient:
         address: str,
         *,
         silence: float = SILENCE,
-        quiet: float = QUIET,
+        quiet: float = SILENCE_SECONDS,
         preprocessing: float = PREPROCESSING,
     ) -> None:
         """Use the engine at `host:port`; cancel a call without a message for `silence` seconds.
@@ -93,7 +102,9 @@ class EngineClient:
     ) -> TransformResponseSuccess:
         message = engine_pb2.TransformRequest(flatbuffer=encode_message(request))
         with self._asking():
-            raw = _last(self._heard(self._stub.ExecuteTransform(message, timeout=LONG)), on_progress)
+            raw = _last(
+                self._heard(self._stub.ExecuteTransform(message, timeout=STREAM_TIMEOUT_SECONDS)), on_progress
+            )
         match decode_message(TransformResponseRoot, raw).value:
             case TransformResponseSuccess() as success:
                 return success
@@ -109,7 +120,7 @@ class EngineClient:
     ) -> RawQueryResponseSuccess:
         message = engine_pb2.RawQueryRequest(flatbuffer=encode_message(request))
         with self._asking():
-            call = self._stub.ExecuteRawQuery(message, timeout=LONG)
+            call = self._stub.ExecuteRawQuery(message, timeout=STREAM_TIMEOUT_SECONDS)
             raw = _last(self._heard(call, is_wanted, most=self._preprocessing))
         match decode_message(RawQueryResponseRoot, raw).value:
             case RawQueryResponseSuccess() as success:
@@ -143,7 +154,7 @@ class EngineClient:
             else encode_event(SetTransform(inputs=named, transform=past.transform)),
         )
         with self._asking():
-            answer = self._stub.ValidateQuery(request, timeout=_PATIENCE)
+            answer = self._stub.ValidateQuery(request, timeout=_ANALYSIS_TIMEOUT_SECONDS)
         schema = pa.ipc.read_schema(pa.BufferReader(answer.schema)) if answer.schema else None
         return ValidatedQuery(
             tables=tuple(answer.tables),
@@ -176,7 +187,9 @@ class EngineClient:
 
     def tables_of(self, sql: str) -> Strings:
         with self._asking():
-            answer = self._stub.ValidateQuery(engine_pb2.ValidateQueryRequest(sql=sql), timeout=_PATIENCE)
+            answer = self._stub.ValidateQuery(
+                engine_pb2.ValidateQueryRequest(sql=sql), timeout=_ANALYSIS_TIMEOUT_SECONDS
+            )
         return tuple(answer.tables)
 
     def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
@@ -190,7 +203,9 @@ class EngineClient:
             ],
         )
         with self._asking():
-            raw = b"".join(chunk.ipc for chunk in self._heard(self._stub.Query(request, timeout=LONG)))
+            raw = b"".join(
+                chunk.ipc for chunk in self._heard(self._stub.Query(request, timeout=STREAM_TIMEOUT_SECONDS))
+            )
         with pa.ipc.open_stream(pa.BufferReader(raw)) as stream:
             return stream.read_all()
 

@@ -2,6 +2,6 @@
 
 from typing import Final
 
-LIMIT: Final = 64 * 1024 * 1024  # bytes of one message
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message
 CODE_KEY: Final = "odf-code"
 ADVICE_KEY: Final = "odf-advice-bin"

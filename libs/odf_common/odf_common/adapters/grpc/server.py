@@ -16,7 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from odf_common.adapters.grpc.bulkheads import WORKERS, Bulkheads, Busy, ref_of
-from odf_common.adapters.grpc.limits import ADVICE_KEY, CODE_KEY, LIMIT
+from odf_common.adapters.grpc.limits import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 Register = Callable[[grpc.Server], tuple[str, ...]]
 OPTIONS: Final = (
-    ("grpc.max_receive_message_length", LIMIT),
-    ("grpc.max_send_message_length", LIMIT),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
 )
 TEXT_LIMIT: Final = 4000  # characters; a status is sent in a header

@@ -18,8 +18,8 @@ DAY_MS: Final = 24 * 3600 * 1000
 RETENTION_MS: Final = {DEAD_LETTERS: 30 * DAY_MS}
 __all__ = ["KafkaTopics", "partition_of"]
 
-TIMEOUT: Final = 10.0  # seconds
-PAUSE: Final = 0.02  # seconds between polls for a topic being created
+TIMEOUT_SECONDS: Final = 10.0
+POLL_SECONDS: Final = 0.02  # between polls for a topic being created
 # librdkafka's local errors have an underscore in their name, but are public.
 _MISSING: Final = frozenset(
     {
@@ -109,17 +109,17 @@ class KafkaTopics:
     def delete_topic(self, name: str) -> None:
         """Delete a topic if it exists."""
         try:
-            _outcome(self._admin.delete_topics([name], request_timeout=TIMEOUT)[name], name)
+            _outcome(self._admin.delete_topics([name], request_timeout=TIMEOUT_SECONDS)[name], name)
         except NotFound:
             return
 
     def _topic(self, name: str) -> TopicDescription:
-        answers = self._admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT)
+        answers = self._admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SECONDS)
         found: TopicDescription = _outcome(answers[name], name)
         return found
 
     def _described_at_once(self, names: list[str]) -> dict[str, TopicInfo | OdfError]:
-        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT)
+        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS)
         topics: dict[str, TopicDescription] = {}
         found: dict[str, TopicInfo | OdfError] = {}
         for name, answer in answers.items():
@@ -145,22 +145,22 @@ class KafkaTopics:
         wanted = {TopicPartition(*place): spec for place in places}
         answers: dict[str, _Answers] = {}
         if wanted:
-            for at, answer in self._admin.list_offsets(wanted, request_timeout=TIMEOUT).items():
+            for at, answer in self._admin.list_offsets(wanted, request_timeout=TIMEOUT_SECONDS).items():
                 answers.setdefault(at.topic, {})[at.partition] = answer
         return answers
 
     def _offsets(self, name: str, partitions: Iterable[int], spec: OffsetSpec) -> Mapping[int, int]:
         wanted = {TopicPartition(name, partition): spec for partition in partitions}
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            answers = self._admin.list_offsets(wanted, request_timeout=TIMEOUT)
+            answers = self._admin.list_offsets(wanted, request_timeout=TIMEOUT_SECONDS)
             try:
                 return {at.partition: _outcome(answer, name).offset for at, answer in answers.items()}
             except _OutdatedError:
                 if time.monotonic() > deadline:
                     raise
             self._refresh()
-            time.sleep(PAUSE)
+            time.sleep(POLL_SECONDS)
 
     def _refresh(self) -> None:
         """Refresh the client's metadata, which it would do automatically only every few minutes."""
@@ -169,28 +169,28 @@ class KafkaTopics:
     def _described(self) -> Collection[str]:
         """Return the names of all topics."""
         try:
-            metadata = self._admin.list_topics(timeout=TIMEOUT)
+            metadata = self._admin.list_topics(timeout=TIMEOUT_SECONDS)
         except KafkaException as error:
             raise unavailable(error) from error
         return {name for name, topic in metadata.topics.items() if topic.error is None}
 
     def _create(self, topics: list[NewTopic]) -> None:
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         left = topics
         while left:
-            answers = self._admin.create_topics(left, request_timeout=TIMEOUT)
+            answers = self._admin.create_topics(left, request_timeout=TIMEOUT_SECONDS)
             left = [topic for topic in left if not _is_made(answers[topic.topic], topic.topic, deadline)]
             if left:
-                time.sleep(PAUSE)
+                time.sleep(POLL_SECONDS)
         self._await({topic.topic for topic in topics})
 
     def _await(self, names: set[str]) -> None:
         """Return when every partition of the topics has a leader, which takes a moment after creation."""
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self._are_led(names):
             if time.monotonic() > deadline:
                 raise Unavailable(what="Kafka", why="new topics did not become available")
-            time.sleep(PAUSE)
+            time.sleep(POLL_SECONDS)
 
     def _are_led(self, names: Iterable[str]) -> bool:
         """Return whether each partition of the topics has a leader; only these topics are described."""
@@ -241,7 +241,7 @@ def _offsets_in(answers: _Answers, topic: str) -> dict[int, int]:
 
 def _outcome(answer: "Future[T]", name: str) -> T:
     try:
-        return answer.result(TIMEOUT)
+        return answer.result(TIMEOUT_SECONDS)
     except TimeoutError as error:
         raise Unavailable(what="Kafka", why="no answer in time") from error
     except KafkaException as error:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.2
 UNFLUSHED: Final = 1000  # messages
-ACKNOWLEDGED: Final = 10.0  # seconds for a dead letter sent alone
+DEAD_LETTER_TIMEOUT_SECONDS: Final = 10.0  # for a dead letter sent alone
 
 
 class _Sent(threading.local):
@@ -129,8 +129,10 @@ class KafkaBus:
             value, headers = message_of(letter, most)
             self._produce(self._prefix + DEAD_LETTERS, letter.key, value, headers)
             delivery = self._sent.pending.pop()
-            if not delivery.settled.wait(ACKNOWLEDGED):
-                raise Unavailable(what="Kafka", why=f"no acknowledgement within {ACKNOWLEDGED:g} s")
+            if not delivery.settled.wait(DEAD_LETTER_TIMEOUT_SECONDS):
+                raise Unavailable(
+                    what="Kafka", why=f"no acknowledgement within {DEAD_LETTER_TIMEOUT_SECONDS:g} s"
+                )
             if delivery.error is None:
                 return
             if not _is_too_large(delivery.error):

@@ -25,7 +25,7 @@ CUTS: Final = (15 * KIB * KIB, 512 * KIB, 64 * KIB, 8 * KIB, KIB, 0)
 FACT_CHARACTERS: Final = 32 * KIB  # of each header
 SHORT: Final = 200  # characters of each header, if even that must be short
 COUNT: Final = 500  # messages per fetch
-PATIENCE: Final = 30.0  # seconds without a message before the end of the partition
+READ_TIMEOUT_SECONDS: Final = 30.0  # without a message before the end of the partition
 FULL: Final = 0.1  # seconds to wait when the queue is full
 
 Headers = Sequence[tuple[str, bytes]]
@@ -105,7 +105,7 @@ class KafkaLetters:
                     producer.poll(FULL)
                 except KafkaException as error:
                     raise unavailable(error) from error
-        if producer.flush(PATIENCE) > 0:
+        if producer.flush(READ_TIMEOUT_SECONDS) > 0:
             raise Unavailable(what="Kafka", why="messages were not acknowledged in time")
         if failed:
             raise unavailable(failed[0])
@@ -114,7 +114,7 @@ class KafkaLetters:
 
 def _messages(consumer: Consumer, end: int) -> Iterator[Message]:
     """Iterate over the messages of the assigned partition before the offset `end`."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + READ_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
             taken = consumer.consume(COUNT, 1.0)
@@ -126,13 +126,13 @@ def _messages(consumer: Consumer, end: int) -> Iterator[Message]:
                 if trouble.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - public despite its name
                     return
                 raise unavailable(trouble)
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + READ_TIMEOUT_SECONDS
             if (message.offset() or 0) >= end:
                 return
             yield message
             if (message.offset() or 0) == end - 1:
                 return
-    raise Unavailable(what="Kafka", why=f"no dead letters arrived within {PATIENCE:g} s")
+    raise Unavailable(what="Kafka", why=f"no dead letters arrived within {READ_TIMEOUT_SECONDS:g} s")
 
 
 def _stored(message: Message) -> StoredLetter:

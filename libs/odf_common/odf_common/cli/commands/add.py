@@ -13,8 +13,8 @@ from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest
 
 ENDINGS = (".yaml", ".yml", ".json")
-LIMIT = 16 * 1024 * 1024  # bytes of one manifest
-PATIENCE = 30  # seconds to fetch a manifest
+MAX_MANIFEST_BYTES = 16 * 1024 * 1024  # of one manifest
+FETCH_TIMEOUT_SECONDS = 30  # to fetch a manifest
 
 
 @click.command("add")
@@ -38,7 +38,7 @@ def command(*, manifests: tuple[str, ...], recursive: bool, replace: bool, outpu
     if not request.manifests:
         raise NotFound(what=f"a manifest ({', '.join(ENDINGS)}) in {', '.join(manifests)}")
     with clients.coordinator() as coordinator:
-        reply = coordinator.Add(request, timeout=clients.ANSWER)
+        reply = coordinator.Add(request, timeout=clients.CALL_TIMEOUT_SECONDS)
     rows = [
         {"alias": result.alias, "outcome": result.outcome, "id": result.dataset_id, "head": result.head}
         for result in reply.results
@@ -48,7 +48,7 @@ def command(*, manifests: tuple[str, ...], recursive: bool, replace: bool, outpu
 
 def _read(where: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:
     if where == "-":
-        yield "standard input", sys.stdin.buffer.read(LIMIT + 1)
+        yield "standard input", sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1)
     elif urlparse(where).scheme in ("http", "https"):
         yield where, _fetch(where)
     elif Path(where).is_dir():
@@ -68,10 +68,10 @@ def _fetch(url: str) -> bytes:
     from urllib.request import urlopen
 
     try:
-        with urlopen(url, timeout=PATIENCE) as answer:  # noqa: S310 - http and https only, see the caller
-            content: bytes = answer.read(LIMIT + 1)
+        with urlopen(url, timeout=FETCH_TIMEOUT_SECONDS) as answer:  # noqa: S310 - http and https only, see the caller
+            content: bytes = answer.read(MAX_MANIFEST_BYTES + 1)
     except OSError as error:
         raise Unavailable(what=url, why=str(error)) from error
-    if len(content) > LIMIT:
-        raise InvalidInput(text=f"longer than {LIMIT} bytes", where=url)
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise InvalidInput(text=f"longer than {MAX_MANIFEST_BYTES} bytes", where=url)
     return content

@@ -12,7 +12,7 @@ from odf_common.codec.manifests import event_from_text
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.proto.odf.node.v1.coordinator_pb2 import CommitEventRequest
 
-LIMIT = 16 * 1024 * 1024  # bytes of one event
+MAX_EVENT_BYTES = 16 * 1024 * 1024  # of one event
 STDIN = "-"
 
 
@@ -36,7 +36,7 @@ def command(*, dataset: str, events: tuple[str, ...], output: str) -> None:
         with clients.coordinator() as coordinator:
             for _, event in read:
                 request = CommitEventRequest(ref=dataset, event=encode_event(event))
-                summary = coordinator.CommitEvent(request, timeout=clients.ANSWER)
+                summary = coordinator.CommitEvent(request, timeout=clients.CALL_TIMEOUT_SECONDS)
                 rows.append({"alias": summary.alias, "event": type(event).__name__, "head": summary.head})
     except OdfError:
         # Each event is its own block: those before the error are already in the chain.
@@ -50,14 +50,14 @@ def command(*, dataset: str, events: tuple[str, ...], output: str) -> None:
 
 def _read(name: str) -> bytes:
     if name == STDIN:
-        text = sys.stdin.buffer.read(LIMIT + 1)
+        text = sys.stdin.buffer.read(MAX_EVENT_BYTES + 1)
     elif Path(name).is_file():
         with Path(name).open("rb") as file:
-            text = file.read(LIMIT + 1)
+            text = file.read(MAX_EVENT_BYTES + 1)
     else:
         raise NotFound(what=f"file {name}")
-    if len(text) > LIMIT:
-        raise InvalidInput(text=f"longer than {LIMIT} bytes", where=_shown(name))
+    if len(text) > MAX_EVENT_BYTES:
+        raise InvalidInput(text=f"longer than {MAX_EVENT_BYTES} bytes", where=_shown(name))
     return text
 
 

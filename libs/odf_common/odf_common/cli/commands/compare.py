@@ -43,8 +43,10 @@ def _compared(left: str, right: str) -> Comparison:
     if URL in right:
         request = SyncCompareRequest(ref=left, url=absolute_url(right))
         with clients.sync() as sync:
-            found = sync.Compare(request, timeout=clients.WORK)
+            found = sync.Compare(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
     else:
         with clients.coordinator() as coordinator:
-            found = coordinator.Compare(CompareRequest(left=left, right=right), timeout=clients.WORK)
+            found = coordinator.Compare(
+                CompareRequest(left=left, right=right), timeout=clients.STREAM_TIMEOUT_SECONDS
+            )
     return found

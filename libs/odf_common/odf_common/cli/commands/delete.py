@@ -33,12 +33,12 @@ def command(*, datasets: tuple[str, ...], yes: bool) -> None:
       odf delete 'flights.%'
     """  # noqa: D301 - click's marker for text that must not be wrapped
     with clients.coordinator() as coordinator:
-        known = coordinator.List(ListRequest(), timeout=clients.ANSWER).datasets
+        known = coordinator.List(ListRequest(), timeout=clients.CALL_TIMEOUT_SECONDS).datasets
         chosen = deletable(_chosen(coordinator, datasets, known), known)
         if not yes:
             confirm(f"Delete {', '.join(one.alias for one in chosen)} permanently?")
         for one in chosen:
-            coordinator.Delete(DeleteRequest(ref=one.dataset_id), timeout=clients.ANSWER)
+            coordinator.Delete(DeleteRequest(ref=one.dataset_id), timeout=clients.CALL_TIMEOUT_SECONDS)
             remark(f"deleted {one.alias}")
 
 
@@ -54,7 +54,7 @@ def _chosen(
         elif (one := by_ref.get(str(parse_ref(ref)).lower())) is not None:
             yield one
         else:  # it raises the exact error
-            yield coordinator.Describe(DescribeRequest(ref=ref), timeout=clients.ANSWER)
+            yield coordinator.Describe(DescribeRequest(ref=ref), timeout=clients.CALL_TIMEOUT_SECONDS)
 
 
 def deletable(

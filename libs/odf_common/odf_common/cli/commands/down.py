@@ -13,7 +13,7 @@ from odf_common.embedded.orphans import end_leftovers
 from odf_common.errors import Unavailable
 from odf_common.service.settings import load
 
-PATIENCE: Final = 40.0  # seconds; longer than the supervisor's own limits
+STOP_TIMEOUT_SECONDS: Final = 40.0  # longer than the supervisor's own limits
 
 
 @click.command("down", short_help="Stop the node.")
@@ -39,13 +39,13 @@ def command() -> None:
 
 
 def _end(pid: int) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
     os.kill(pid, signal.SIGTERM)
     while is_running(pid):
         if time.monotonic() > deadline:
             # Its children are killed with it.
             os.kill(pid, signal.SIGKILL)
             raise Unavailable(
-                what="the supervisor", why=f"it did not stop within {PATIENCE:g} s and was killed"
+                what="the supervisor", why=f"it did not stop within {STOP_TIMEOUT_SECONDS:g} s and was killed"
             )
         time.sleep(0.05)

@@ -194,7 +194,9 @@ class _Push:
             call = None
             try:
                 with _uninterrupted():
-                    call = ingest.Push.future(iter((PushPart(header=header),)), timeout=clients.WORK)
+                    call = ingest.Push.future(
+                        iter((PushPart(header=header),)), timeout=clients.STREAM_TIMEOUT_SECONDS
+                    )
                     self.is_sent = True
                 return _answer(call)
             except KeyboardInterrupt:
@@ -231,7 +233,7 @@ def _answer(call: grpc.Future, seconds: float | None = None) -> PushReply:  # ty
 def _withdrawn(ingest: IngestStub, call: grpc.Future, key: str) -> PushReply:  # type: ignore[type-arg]
     """Ask repeatedly to cancel a push, which may not have started yet, and return its answer."""
     while True:
-        ingest.CancelPush(CancelPushRequest(idempotency_key=key), timeout=clients.ANSWER)
+        ingest.CancelPush(CancelPushRequest(idempotency_key=key), timeout=clients.CALL_TIMEOUT_SECONDS)
         try:
             return _answer(call, CANCEL_SECONDS)
         except grpc.FutureTimeoutError:

@@ -110,13 +110,15 @@ def block(*, dataset: str, block: str) -> None:
     """  # noqa: D301 - click's marker for text that must not be wrapped
     require_block_name(block)
     with clients.coordinator() as coordinator:
-        item = find_block(coordinator.Log(LogRequest(ref=dataset), timeout=clients.WORK), dataset, block)
+        item = find_block(
+            coordinator.Log(LogRequest(ref=dataset), timeout=clients.STREAM_TIMEOUT_SECONDS), dataset, block
+        )
     click.echo(f"# Block: {item.hash}\n{block_to_yaml(item.content)}", nl=False)
 
 
 def _last(coordinator: CoordinatorStub, dataset: str, kind: type) -> LastEventReply:
     request = LastEventRequest(ref=dataset, kind=kind.__name__)
-    answer: LastEventReply = coordinator.LastEvent(request, timeout=clients.ANSWER)
+    answer: LastEventReply = coordinator.LastEvent(request, timeout=clients.CALL_TIMEOUT_SECONDS)
     return answer
 
 

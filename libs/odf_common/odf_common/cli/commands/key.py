@@ -13,7 +13,7 @@ from odf_common.identity.dataset_refs import parse_ref
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey
 
-LIMIT: Final = 1024  # bytes of a key file; a key has a tenth of that
+MAX_KEY_BYTES: Final = 1024  # of a key file; a key has a tenth of that
 MODE: Final = 0o600
 
 
@@ -104,7 +104,7 @@ def _write(file: str, text: str) -> None:
 def _read(file: str) -> PrivateKey:
     try:
         with sys.stdin.buffer if file == "-" else Path(file).open("rb") as opened:
-            text = opened.read(LIMIT).decode("ascii").strip()
+            text = opened.read(MAX_KEY_BYTES).decode("ascii").strip()
     except FileNotFoundError as error:
         raise NotFound(what=f"file {file}") from error
     except OSError as error:

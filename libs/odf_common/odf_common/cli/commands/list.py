@@ -15,7 +15,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 
 COLUMNS = ("alias", "kind", "records", "blocks", "watermark", "updated")
 EXTRA = ("blocks", "updated", "kind", "late", "dropped")  # left out first on a narrow terminal
-PATIENCE = 5  # seconds to ask the views
+VIEWS_TIMEOUT_SECONDS = 5  # to ask the views
 
 
 @click.command("list")
@@ -38,7 +38,7 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
     wanted = [parse_pattern(pattern) for pattern in patterns]
     node = clients.this_node()
     with clients.coordinator(node) as coordinator:
-        reply = coordinator.List(ListRequest(), timeout=clients.ANSWER)
+        reply = coordinator.List(ListRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)
     shown = [one for one in reply.datasets if not wanted or _is_like(wanted, one.alias)]
     stuck = clients.stuck_sources(node)
     rows = [with_stuck(summary_row(one), stuck, one.dataset_id) for one in shown]
@@ -66,7 +66,7 @@ def _live(node: Node) -> Mapping[str, Mapping[str, Any]]:
     from urllib.request import urlopen
 
     try:
-        with urlopen(f"{node.views}/datasets", timeout=PATIENCE) as answer:  # noqa: S310 - our own node
+        with urlopen(f"{node.views}/datasets", timeout=VIEWS_TIMEOUT_SECONDS) as answer:  # noqa: S310 - our own node
             return {one["dataset_id"]: one for one in json.load(answer)}
     except (OSError, ValueError) as error:
         remark(f"no live view: {error}")

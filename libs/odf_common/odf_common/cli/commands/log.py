@@ -69,7 +69,9 @@ def command(
     # The server does not filter, so with a filter the limit is applied here.
     request = LogRequest(ref=dataset, limit=0 if kinds else limit or 0, with_signatures=signatures)
     with clients.coordinator() as coordinator:
-        blocks = islice(_of_kinds(coordinator.Log(request, timeout=clients.WORK), kinds), limit)
+        blocks = islice(
+            _of_kinds(coordinator.Log(request, timeout=clients.STREAM_TIMEOUT_SECONDS), kinds), limit
+        )
         if output == "yaml":
             for item in blocks:
                 remark = _signature_comment(item) if signatures else ""

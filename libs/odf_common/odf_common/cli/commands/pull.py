@@ -25,7 +25,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem, PullRequest
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullRequest
 
-EVERY: Final = 5.0  # seconds between two remarks
+REPORT_INTERVAL_SECONDS: Final = 5.0  # between two remarks
 FINISHED = ("updated", "rebuilt", "restored", "up-to-date", "failed")
 COPIED = {"updated": "copied from", "restored": "fetched again what was lost, from"}
 COLUMNS = ("dataset", "state", "blocks", "records", "error")
@@ -106,7 +106,7 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
     live = Remarks(is_terminal=sys.stderr.isatty(), now=time.monotonic)
     with clients.coordinator(node) as coordinator, progress() as bars:
         tasks: dict[str, int] = {}
-        for item in coordinator.Pull(request, timeout=clients.WORK):
+        for item in coordinator.Pull(request, timeout=clients.STREAM_TIMEOUT_SECONDS):
             task = tasks.setdefault(item.alias, bars.add_task(item.alias, total=None))
             live.show(item)
             bars.update(
@@ -147,7 +147,7 @@ def said(item: PullItem) -> str:
 
 
 class Remarks:
-    """Reports the progress of a pull every `EVERY` seconds when stderr is not a terminal."""
+    """Reports the progress of a pull every `REPORT_INTERVAL_SECONDS` seconds when stderr is not a terminal."""
 
     def __init__(self, *, is_terminal: bool, now: Callable[[], float]) -> None:
         """Start the first interval."""
@@ -156,8 +156,8 @@ class Remarks:
         self._said = now()
 
     def show(self, item: PullItem) -> None:
-        """Report the item, unless the last report is younger than `EVERY`."""
-        if item.stage and not self._is_terminal and self._now() - self._said >= EVERY:
+        """Report the item, unless the last report is younger than `REPORT_INTERVAL_SECONDS`."""
+        if item.stage and not self._is_terminal and self._now() - self._said >= REPORT_INTERVAL_SECONDS:
             self._said = self._now()
             remark(said(item))
 
@@ -167,7 +167,7 @@ def _copy(node: Node, url: str, alias: str) -> dict[str, object]:
     url = absolute_url(url)
     with clients.sync(node) as sync, progress() as bars:
         task = bars.add_task(url, total=None)
-        for item in sync.Pull(SyncPullRequest(url=url, alias=alias), timeout=clients.WORK):
+        for item in sync.Pull(SyncPullRequest(url=url, alias=alias), timeout=clients.STREAM_TIMEOUT_SECONDS):
             bars.update(
                 task, description=f"{item.alias}: {item.state}", completed=item.done, total=item.total or None
             )

@@ -47,7 +47,7 @@ def list_refs(*, dataset: str, output: str) -> None:
       odf ref list flights
     """  # noqa: D301
     with clients.coordinator() as coordinator:
-        answer = coordinator.ListRefs(ListRefsRequest(ref=dataset), timeout=clients.WORK)
+        answer = coordinator.ListRefs(ListRefsRequest(ref=dataset), timeout=clients.STREAM_TIMEOUT_SECONDS)
     print_rows([_row(one) for one in answer.refs], output)
 
 
@@ -66,7 +66,7 @@ def set_ref(*, reference: str, block: str | None, expected: str | None, output: 
     """  # noqa: D301
     request = SetRefRequest(ref=reference, block=block or "", expected=_expected(expected))
     with clients.coordinator() as coordinator:
-        item = coordinator.SetRef(request, timeout=clients.WORK)
+        item = coordinator.SetRef(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
     print_object(_row(item), output)
 
 
@@ -82,7 +82,8 @@ def delete_ref(*, reference: str, expected: str | None) -> None:
     """  # noqa: D301
     with clients.coordinator() as coordinator:
         coordinator.DeleteRef(
-            DeleteRefRequest(ref=reference, expected=_expected(expected)), timeout=clients.ANSWER
+            DeleteRefRequest(ref=reference, expected=_expected(expected)),
+            timeout=clients.CALL_TIMEOUT_SECONDS,
         )
 
 
@@ -97,7 +98,9 @@ def fast_forward(*, reference: str, output: str) -> None:
       odf ref fast-forward flights@candidate
     """  # noqa: D301
     with clients.coordinator() as coordinator:
-        summary = coordinator.FastForward(FastForwardRequest(ref=reference), timeout=clients.WORK)
+        summary = coordinator.FastForward(
+            FastForwardRequest(ref=reference), timeout=clients.STREAM_TIMEOUT_SECONDS
+        )
     print_object(summary_row(summary), output)
 
 

@@ -18,7 +18,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import (
     SettleRejectedRequest,
 )
 
-LIMIT: Final = 20  # messages listed by default
+DEFAULT_MESSAGES: Final = 20  # messages listed by default
 BEGINNING: Final = 4096  # bytes of each value that the list asks for
 PARTS: Final = 3  # of a place: source, partition, offset
 
@@ -44,7 +44,9 @@ def command() -> None:
 
 @command.command("list")
 @click.argument("dataset")
-@click.option("-n", "--limit", default=LIMIT, show_default=True, help="Maximum number of messages; 0: all.")
+@click.option(
+    "-n", "--limit", default=DEFAULT_MESSAGES, show_default=True, help="Maximum number of messages; 0: all."
+)
 @output_option
 def list_rejected(*, dataset: str, limit: int, output: str) -> None:
     """List rejected messages that await a decision, oldest first: place, time, reason, beginning of the value.
@@ -146,7 +148,7 @@ def drop_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output:
 
 def _asked(request: RejectedRequest) -> Iterator[RejectedPart]:
     with clients.ingest() as ingest:
-        yield from ingest.Rejected(request, timeout=clients.WORK)
+        yield from ingest.Rejected(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
 
 
 def _settle(
@@ -156,7 +158,7 @@ def _settle(
         raise click.UsageError("give PLACEs, or --all")
     request = SettleRejectedRequest(ref=dataset, action=action, places=_places(places))
     with clients.ingest() as ingest:
-        answer: SettleRejectedReply = ingest.SettleRejected(request, timeout=clients.WORK)
+        answer: SettleRejectedReply = ingest.SettleRejected(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
     return answer
 
 

@@ -20,5 +20,7 @@ def command(*, dataset: str, name: str, output: str) -> None:
       odf rename flights departures
     """  # noqa: D301 - click's marker for text that must not be wrapped
     with clients.coordinator() as coordinator:
-        summary = coordinator.Rename(RenameRequest(ref=dataset, new_alias=name), timeout=clients.ANSWER)
+        summary = coordinator.Rename(
+            RenameRequest(ref=dataset, new_alias=name), timeout=clients.CALL_TIMEOUT_SECONDS
+        )
     print_object(summary_row(summary), output)

@@ -39,7 +39,9 @@ def command(*, dataset: str, block: str, yes: bool, force: bool, output: str) ->
         head = _whole(coordinator, dataset, block)
         if not yes:
             confirm(f"Remove all blocks of {dataset} after {head}?")
-        summary = coordinator.Reset(ResetRequest(ref=dataset, head=head, force=force), timeout=clients.ANSWER)
+        summary = coordinator.Reset(
+            ResetRequest(ref=dataset, head=head, force=force), timeout=clients.CALL_TIMEOUT_SECONDS
+        )
     print_object(summary_row(summary), output)
 
 
@@ -48,4 +50,6 @@ def _whole(coordinator: CoordinatorStub, dataset: str, block: str) -> str:
     try:
         return str(Multihash.parse(block))
     except InvalidInput:
-        return find_block(coordinator.Log(LogRequest(ref=dataset), timeout=clients.WORK), dataset, block).hash
+        return find_block(
+            coordinator.Log(LogRequest(ref=dataset), timeout=clients.STREAM_TIMEOUT_SECONDS), dataset, block
+        ).hash

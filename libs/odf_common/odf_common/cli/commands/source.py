@@ -18,7 +18,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 
 COLUMNS: Final = ("source", "state", "since", "waiting", "why", "next", "topic", "settings")
 SETTLED: Final = 5.0  # seconds to wait until a resumed source is being read
-LOOK: Final = 0.1  # seconds between polls
+POLL_SECONDS: Final = 0.1  # between polls
 PASSING: Final = frozenset({"opening", "retrying"})
 SOURCE = click.option(
     "--source", metavar="NAME", default="", help="Push source; optional if the dataset has only one."
@@ -51,7 +51,9 @@ def show(*, dataset: str, source: str, output: str) -> None:
       odf source show orders --output json
     """  # noqa: D301
     with clients.ingest() as ingest:
-        reply = ingest.ShowSources(SourceRequest(ref=dataset, source_name=source), timeout=clients.ANSWER)
+        reply = ingest.ShowSources(
+            SourceRequest(ref=dataset, source_name=source), timeout=clients.CALL_TIMEOUT_SECONDS
+        )
     _print(reply, output)
 
 
@@ -81,7 +83,7 @@ def resume(*, dataset: str, source: str, start: str, output: str) -> None:
     """  # noqa: D301
     request = ResumeSourceRequest(ref=dataset, source_name=source, start=start)
     with clients.ingest() as ingest:
-        reply = ingest.ResumeSource(request, timeout=clients.ANSWER)
+        reply = ingest.ResumeSource(request, timeout=clients.CALL_TIMEOUT_SECONDS)
         if reply.head:
             remark(f"recorded in block {reply.head}: next offsets {_offsets(reply.next.items())}")
         _print(_settled(ingest, dataset, reply.source_name), output)
@@ -101,7 +103,9 @@ def skip(*, dataset: str, source: str, output: str) -> None:
       odf source skip orders
     """  # noqa: D301
     with clients.ingest() as ingest:
-        reply = ingest.SkipMessage(SourceRequest(ref=dataset, source_name=source), timeout=clients.WORK)
+        reply = ingest.SkipMessage(
+            SourceRequest(ref=dataset, source_name=source), timeout=clients.STREAM_TIMEOUT_SECONDS
+        )
     at = {"topic": reply.topic, "partition": reply.partition, "offset": reply.offset}
     where = at if reply.skipped else dict.fromkeys(at)
     print_object({"source": reply.source_name, "skipped": reply.skipped, **where}, output)
@@ -131,7 +135,7 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
     changes = {key: value for key, _, value in pairs}
     request = SetSourceRequest(ref=dataset, source_name=source, changes=changes)
     with clients.ingest() as ingest:
-        reply = ingest.SetSource(request, timeout=clients.ANSWER)
+        reply = ingest.SetSource(request, timeout=clients.CALL_TIMEOUT_SECONDS)
     _print(reply, output)
 
 
@@ -140,11 +144,11 @@ def _settled(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
     deadline = time.monotonic() + SETTLED
     while True:
         reply: SourcesReply = ingest.ShowSources(
-            SourceRequest(ref=dataset, source_name=source), timeout=clients.ANSWER
+            SourceRequest(ref=dataset, source_name=source), timeout=clients.CALL_TIMEOUT_SECONDS
         )
         if time.monotonic() > deadline or all(one.state not in PASSING for one in reply.sources):
             return reply
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
 
 
 def _print(reply: SourcesReply, output: str) -> None:

@@ -23,6 +23,7 @@ def command(*, query: str | None, output: str) -> None:
     text = sys.stdin.read() if query is None else query
     with clients.coordinator() as coordinator:
         table = arrow_table(
-            part.ipc for part in coordinator.Query(SqlRequest(sql=text), timeout=clients.WORK)
+            part.ipc
+            for part in coordinator.Query(SqlRequest(sql=text), timeout=clients.STREAM_TIMEOUT_SECONDS)
         )
     print_records(table, output)

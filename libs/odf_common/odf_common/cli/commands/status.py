@@ -27,7 +27,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListReq
 from odf_common.service.settings import load
 
 PROBLEM: Final = 300  # characters of each problem in the list of problems
-TIMEOUT: Final = 1.0  # seconds
+CALL_TIMEOUT_SECONDS: Final = 1.0
 LISTING: Final = 10.0  # seconds; thousands of datasets on a busy machine need more than one
 COLUMNS: Final = ("dataset", "records", "watermark", "records/s", "waiting")
 EXTRA: Final = ("watermark", "records/s", "late", "dropped")  # left out first on a narrow terminal
@@ -185,7 +185,7 @@ def _datasets(node: Node) -> list[dict[str, Any]]:
     if node.views is None:
         return []
     try:
-        with urllib.request.urlopen(f"{node.views}/datasets", timeout=TIMEOUT) as answer:  # noqa: S310 - our own http URL
+        with urllib.request.urlopen(f"{node.views}/datasets", timeout=CALL_TIMEOUT_SECONDS) as answer:  # noqa: S310 - our own http URL
             held: list[dict[str, Any]] = json.load(answer)
     except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
         return []

@@ -35,6 +35,6 @@ def drop_data(*, dataset: str, yes: bool, output: str) -> None:
     if not yes:
         confirm(f"Delete the data of {dataset}? The next pull recomputes it.")
     with clients.coordinator() as coordinator:
-        dropped = coordinator.DropData(DropDataRequest(ref=dataset), timeout=clients.WORK)
+        dropped = coordinator.DropData(DropDataRequest(ref=dataset), timeout=clients.STREAM_TIMEOUT_SECONDS)
     row = {"dataset": dropped.alias, "slices": dropped.slices, "checkpoints": dropped.checkpoints}
     print_object({**row, "bytes": dropped.size}, output)

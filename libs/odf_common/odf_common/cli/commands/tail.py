@@ -28,6 +28,8 @@ def command(*, dataset: str, records: int, output: str) -> None:
       odf tail flights.late -n 3 --output json
     """  # noqa: D301 - click's marker for text that must not be wrapped
     with clients.coordinator() as coordinator:
-        parts = coordinator.Tail(TailRequest(ref=dataset, records=records), timeout=clients.WORK)
+        parts = coordinator.Tail(
+            TailRequest(ref=dataset, records=records), timeout=clients.STREAM_TIMEOUT_SECONDS
+        )
         table = arrow_table(part.ipc for part in parts)
     print_records(table, output)

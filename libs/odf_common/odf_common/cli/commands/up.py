@@ -22,9 +22,9 @@ from odf_common.errors import OdfError
 from odf_common.service.settings import Settings, child_environment, load
 
 POLL_SECONDS: Final = 0.1
-EVERY: Final = 10.0  # seconds without news before the missing parts are named
-LONG: Final = 30.0  # seconds after which the last log line of each missing part is shown
-GRACE: Final = 40.0  # seconds for a supervisor to stop its parts
+REPORT_INTERVAL_SECONDS: Final = 10.0  # without news before the missing parts are named
+SHOW_LOG_AFTER_SECONDS: Final = 30.0  # after which the last log line of each missing part is shown
+STOP_TIMEOUT_SECONDS: Final = 40.0  # for a supervisor to stop its parts
 
 
 @dataclass(eq=False, kw_only=True)
@@ -78,7 +78,7 @@ def command(
 
 
 class _Teller:
-    """Reports each part once when it is ready, the missing ones every `EVERY` seconds, and finally all addresses."""
+    """Reports each part once when it is ready, then at intervals the missing ones, and finally all addresses."""
 
     def __init__(self, logs: Path, when_ready: Callable[[Node], None]) -> None:
         self._logs = logs
@@ -99,14 +99,14 @@ class _Teller:
         if not self.is_complete and len(self._told) == len(parts) > 0:
             self.is_complete = True
             self._when_ready(node)
-        elif not self.is_complete and now - self._said >= EVERY:
+        elif not self.is_complete and now - self._said >= REPORT_INTERVAL_SECONDS:
             self._said = now
             self._tell_waiting([part for part in parts if part.name not in self._told])
 
     def _tell_waiting(self, parts: Sequence[Part]) -> None:
-        """Report the parts that are not ready, after `LONG` seconds with the last log line of each."""
+        """Report the parts that are not ready, later with the last log line of each."""
         remark(f"  waiting for {', '.join(part.name for part in parts)}")
-        if self._said - self._begun < LONG:
+        if self._said - self._begun < SHOW_LOG_AFTER_SECONDS:
             return
         width = shutil.get_terminal_size().columns
         for part in parts:
@@ -133,7 +133,7 @@ def _detached(settings: Settings, start: Start, told: _Teller) -> None:
         # For example Ctrl-C: a failed start leaves no process running.
         supervisor.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            supervisor.wait(GRACE)
+            supervisor.wait(STOP_TIMEOUT_SECONDS)
         supervisor.kill()
         raise
     if not told.is_complete:

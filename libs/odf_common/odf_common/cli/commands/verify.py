@@ -68,7 +68,7 @@ def _verdicts(request: VerifyRequest) -> list[Verdict]:
     verdicts = []
     with clients.verifier() as verifier, progress() as bars:
         tasks: dict[str, int] = {}
-        for item in verifier.Verify(request, timeout=clients.WORK):
+        for item in verifier.Verify(request, timeout=clients.STREAM_TIMEOUT_SECONDS):
             if item.HasField("verdict"):
                 verdicts.append(item.verdict)
                 continue
