@@ -110,7 +110,7 @@ def test_an_empty_proposal_is_refused(node: Coordinator, cities: DatasetHandle) 
     outcome = node.propose(cities, [])
 
     assert isinstance(outcome, Refused)
-    assert "there are no events" in outcome.text
+    assert "no events" in outcome.text
 
 
 class HeldLocks:

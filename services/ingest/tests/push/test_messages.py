@@ -57,8 +57,8 @@ def a_batch(
             for number, some in values.items()
         ),
         start=begin,
-        end={number: begin[number] + len(some) for number, some in values.items()},
-        beginning=dict.fromkeys(values, 0),
+        end={number: at + len(values.get(number, ())) for number, at in begin.items()},
+        beginning=dict.fromkeys(begin, 0),
         begun=0.0,
         size=0,
         unread=unread,
@@ -212,6 +212,33 @@ def test_with_several_partitions_the_watermark_is_the_least_of_their_greatest_ti
     assert bench.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
     commit(bench, a_batch({1: [message(3, day=20)]}, start={1: 1}, partitions=2))
     assert bench.state.watermark == Timestamp.parse("2020-01-09T00:00:00Z")
+
+
+def test_a_batch_is_no_repeat_because_one_of_its_partitions_has_nothing_new(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: [message(1)], 1: [message(2)]}, partitions=2))
+
+    assert commit(bench, a_batch({0: [message(3)]}, start={0: 1, 1: 1}, partitions=2)).is_new
+
+    assert sorted(bench.values("id")) == [(1,), (2,), (3,)]
+    assert position_of(bench.state, "default").topics["topic"].next == {0: 2, 1: 1}
+
+
+def test_what_is_known_of_a_partition_stays_while_others_are_read_and_its_time_never_goes_back(
+    make_bench: Any,
+) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: [message(1, day=9)], 1: [message(2, day=3)]}, partitions=2))
+    commit(bench, a_batch({1: [message(3, day=2)]}, start={1: 1}, partitions=2))
+
+    topic = position_of(bench.state, "default").topics["topic"]
+    assert topic.next == {0: 1, 1: 2}
+    days = {number: Timestamp.from_ms(ms) for number, ms in topic.greatest.items()}
+    assert days == {
+        0: Timestamp.parse("2020-01-09T00:00:00Z"),
+        1: Timestamp.parse("2020-01-03T00:00:00Z"),
+    }
+    assert bench.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
 
 
 def test_a_partition_that_nobody_has_looked_at_holds_the_watermark(make_bench: Any) -> None:
