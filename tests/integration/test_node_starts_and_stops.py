@@ -20,7 +20,7 @@ from odf_common.embedded.tcp_ports import allocate
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import FIXED_TOPICS, NOTIFICATIONS, Inbox
-from odf_common.proto.odf.bus.v1.bus_pb2 import VerifyHead
+from odf_common.proto.odf.bus.v1.bus_pb2 import Refused
 from odf_common.service.environment import connect
 from odf_common.service.settings import Settings, child_environment
 from odf_common.service.topic_claim import claim_topics
@@ -76,7 +76,7 @@ def test_messages_lie_in_the_partition_that_is_told(small: EmbeddedNode) -> None
     inbox = bus.subscribe(NOTIFICATIONS, group=None)
     ids = [DatasetId.of_key(os.urandom(32)) for _ in range(50)]
     for dataset in ids:
-        bus.send(NOTIFICATIONS, envelope(dataset, VerifyHead()))
+        bus.send(NOTIFICATIONS, envelope(dataset, Refused()))
     bus.flush()
     seen: dict[str, int] = {}
     small.eventually(lambda: _take(inbox, seen) == len(ids))
@@ -137,7 +137,7 @@ def test_a_second_node_on_one_kafka_is_refused_and_has_topics_of_its_own_under_a
     other.topics.ensure_topics(FIXED_TOPICS)
     theirs, ours = (one.bus.subscribe(NOTIFICATIONS, group=None) for one in (first, other))
     dataset = DatasetId.of_key(os.urandom(32))
-    other.bus.send(NOTIFICATIONS, envelope(dataset, VerifyHead()))
+    other.bus.send(NOTIFICATIONS, envelope(dataset, Refused()))
     other.bus.flush()
     seen: dict[str, int] = {}
     node.eventually(lambda: _take(ours, seen) == 1)

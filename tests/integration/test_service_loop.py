@@ -13,28 +13,28 @@ from odf_testing.embedded import EmbeddedNode
 from odf_common.adapters.kafka.bus import KafkaBus
 from odf_common.codec.bus import decode, envelope
 from odf_common.identity.did import DatasetId
-from odf_common.ports.bus import DEAD_LETTERS, SYNC_COMMANDS, SYNC_REPLIES, Inbox, Received
-from odf_common.proto.odf.bus.v1.bus_pb2 import VerifyHead
+from odf_common.ports.bus import COORDINATOR_REPLIES, DEAD_LETTERS, INGEST_COMMANDS, Inbox, Received
+from odf_common.proto.odf.bus.v1.bus_pb2 import ImportChain
 from odf_common.service.settings import child_environment
 
 DATASET = DatasetId.of_key(bytes(32))
 TINY = textwrap.dedent("""
     from odf_common.codec.bus import envelope
     from odf_common.errors import InvalidInput
-    from odf_common.ports.bus import SYNC_COMMANDS, SYNC_REPLIES
-    from odf_common.proto.odf.bus.v1.bus_pb2 import Verified
+    from odf_common.ports.bus import INGEST_COMMANDS, COORDINATOR_REPLIES
+    from odf_common.proto.odf.bus.v1.bus_pb2 import Committed
     from odf_common.service.run import Outgoing, Service, Subscription, run_service
 
     def handle(message):
-        if message.verify_head.head == b"bug":
+        if message.import_chain.new_head == b"bug":
             raise ZeroDivisionError
-        if message.verify_head.head == b"bad":
+        if message.import_chain.new_head == b"bad":
             raise InvalidInput(text="bad head")
-        yield Outgoing(topic=SYNC_REPLIES, envelope=envelope(message.dataset_id, Verified(), cause=message))
+        yield Outgoing(topic=COORDINATOR_REPLIES, envelope=envelope(message.dataset_id, Committed(), cause=message))
 
     def build(env):
         print("built", flush=True)
-        return Service(name="tiny", subscriptions=(Subscription(topic=SYNC_COMMANDS, handler=handle),))
+        return Service(name="tiny", subscriptions=(Subscription(topic=INGEST_COMMANDS, handler=handle),))
 
     if __name__ == "__main__":
         run_service(build)
@@ -71,7 +71,7 @@ def start(program: Path, broker: EmbeddedNode) -> "subprocess.Popen[bytes]":
 
 
 def ask(bus: KafkaBus, head: bytes) -> None:
-    bus.send(SYNC_COMMANDS, envelope(DATASET, VerifyHead(head=head), correlation_id=head.decode()))
+    bus.send(INGEST_COMMANDS, envelope(DATASET, ImportChain(new_head=head), correlation_id=head.decode()))
     bus.flush()
 
 
@@ -91,7 +91,7 @@ def take(broker: EmbeddedNode, inbox: Inbox) -> Received:
 def test_a_command_is_answered_and_sigterm_ends_the_service(
     broker: EmbeddedNode, bus: KafkaBus, program: Path
 ) -> None:
-    inbox = bus.subscribe(SYNC_REPLIES, group=None)
+    inbox = bus.subscribe(COORDINATOR_REPLIES, group=None)
     with start(program, broker) as service:
         ask(bus, b"one")
         answer = take(broker, inbox)
@@ -104,7 +104,7 @@ def test_a_command_is_answered_and_sigterm_ends_the_service(
 def test_what_was_done_is_not_done_again_after_a_restart(
     broker: EmbeddedNode, bus: KafkaBus, program: Path
 ) -> None:
-    inbox = bus.subscribe(SYNC_REPLIES, group=None)
+    inbox = bus.subscribe(COORDINATOR_REPLIES, group=None)
     for head in (b"two", b"three"):
         with start(program, broker) as service:
             ask(bus, head)
@@ -116,7 +116,7 @@ def test_what_was_done_is_not_done_again_after_a_restart(
 
 
 def test_a_refused_message_is_a_dead_letter(broker: EmbeddedNode, bus: KafkaBus, program: Path) -> None:
-    letters, replies = bus.subscribe(DEAD_LETTERS, group=None), bus.subscribe(SYNC_REPLIES, group=None)
+    letters, replies = bus.subscribe(DEAD_LETTERS, group=None), bus.subscribe(COORDINATOR_REPLIES, group=None)
     with start(program, broker) as service:
         ask(bus, b"bad")
         ask(bus, b"good")
@@ -132,7 +132,7 @@ def test_a_refused_message_is_a_dead_letter(broker: EmbeddedNode, bus: KafkaBus,
 def test_a_bug_ends_its_message_and_not_the_process(
     broker: EmbeddedNode, bus: KafkaBus, program: Path
 ) -> None:
-    letters, replies = bus.subscribe(DEAD_LETTERS, group=None), bus.subscribe(SYNC_REPLIES, group=None)
+    letters, replies = bus.subscribe(DEAD_LETTERS, group=None), bus.subscribe(COORDINATOR_REPLIES, group=None)
     with start(program, broker) as service:
         ask(bus, b"bug")
         ask(bus, b"after")

@@ -69,9 +69,9 @@ def test_bytes_that_are_no_event_are_refused(node: Coordinator, root: str, raw: 
 
 def test_a_foreign_command_is_refused(node: Coordinator, root: str) -> None:
     node.add(root)
-    message = envelope(node.find("cities").id, bus.VerifyHead(head=b""))
+    message = envelope(node.find("cities").id, bus.SourceCommand())
 
-    assert "verify_head" in answer(node, message).refused.text
+    assert "source_command" in answer(node, message).refused.text
 
 
 def test_commits_elsewhere_wake_derivatives_here(node: Coordinator, root: str, derivative: str) -> None:

@@ -18,8 +18,6 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import (
     SourceCommand,
     SourceContinues,
     TransformProgress,
-    Verified,
-    VerifyHead,
 )
 
 __all__ = ["Body", "Envelope", "body_of", "decode", "encode", "envelope", "stamped"]
@@ -27,13 +25,11 @@ __all__ = ["Body", "Envelope", "body_of", "decode", "encode", "envelope", "stamp
 Body: TypeAlias = (
     Propose
     | ImportChain
-    | VerifyHead
     | SourceCommand
     | SourceContinues
     | Committed
     | HeadMoved
     | Refused
-    | Verified
     | DatasetRemoved
     | IngestProgress
     | TransformProgress
@@ -54,7 +50,7 @@ def envelope(
     correlation_id: str = "",
     may_ignore: bool = False,
 ) -> Envelope:
-    """Wrap a body. A reply to `cause`, or a consequence of it, shares its correlation id and trace.
+    """Wrap a body. A reply to `cause`, or a consequence of it, shares its correlation id.
 
     `message_id`, `sent_at` and an empty `correlation_id` are filled in on sending.
     """
@@ -62,22 +58,17 @@ def envelope(
     if cause is not None:
         made.correlation_id = correlation_id or cause.correlation_id or cause.message_id
         made.causation_id = cause.message_id
-        made.traceparent = cause.traceparent
     getattr(made, _FIELDS[body.DESCRIPTOR.full_name]).CopyFrom(body)
     return made
 
 
 def stamped(message: Envelope, *, message_id: str, sent_at: int) -> Envelope:
-    """Return the envelope with id, time (ns since the epoch), correlation id and trace where these were missing.
-
-    `message_id` is 32 lower-case hexadecimal digits: a trace that starts here uses the same.
-    """
+    """Return the envelope with id, time (ns since the epoch) and correlation id where these were missing."""
     made = Envelope()
     made.CopyFrom(message)
     made.message_id = message.message_id or message_id
     made.sent_at = message.sent_at or sent_at
     made.correlation_id = message.correlation_id or made.message_id
-    made.traceparent = message.traceparent or f"00-{message_id}-{message_id[:16]}-01"
     return made
 
 

@@ -229,16 +229,5 @@ def only_one(home: Path) -> Iterator[None]:
         yield
 
 
-def is_locked(home: Path) -> bool:
-    """Return whether a supervisor is running for a home."""
-    if not (home / LOCK).exists():
-        return False
-    try:
-        with only_one(home):
-            return False
-    except AlreadyRunning:
-        return True
-
-
 def _start_failed(part: PartProcess, why: str) -> StartFailed:
     return StartFailed(part=part.spec.name, why=why, log=part.log, tail=part.tail())

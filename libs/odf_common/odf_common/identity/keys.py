@@ -66,13 +66,8 @@ def generate() -> PrivateKey:
     return PrivateKey(Ed25519PrivateKey.generate().private_bytes_raw())
 
 
-def is_signed_by(dataset: DatasetId, *, signature: bytes, message: bytes) -> bool:
-    """Tell whether the holder of `dataset`'s key signed `message`."""
-    return verify_signature(dataset.public_key, signature=signature, message=message)
-
-
 def verify_signature(public_key: bytes, *, signature: bytes, message: bytes) -> bool:
-    """Tell whether the holder of an ed25519 key signed `message`."""
+    """Return whether the holder of an ed25519 key signed `message`."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
     except (InvalidSignature, ValueError):

@@ -13,23 +13,13 @@ from odf_common.errors import OdfError
 PARTITIONS: Final = 8
 INGEST_COMMANDS: Final = "odf.ingest.commands.v1"
 COORDINATOR_COMMANDS: Final = "odf.coordinator.commands.v1"
-VERIFIER_COMMANDS: Final = "odf.verifier.commands.v1"
-SYNC_COMMANDS: Final = "odf.sync.commands.v1"
-INGEST_REPLIES: Final = "odf.ingest.replies.v1"
 COORDINATOR_REPLIES: Final = "odf.coordinator.replies.v1"
-VERIFIER_REPLIES: Final = "odf.verifier.replies.v1"
-SYNC_REPLIES: Final = "odf.sync.replies.v1"
 NOTIFICATIONS: Final = "odf.notifications.v1"
 DEAD_LETTERS: Final = "odf.dead-letters.v1"
 FIXED_TOPICS: Final = (
     INGEST_COMMANDS,
     COORDINATOR_COMMANDS,
-    VERIFIER_COMMANDS,
-    SYNC_COMMANDS,
-    INGEST_REPLIES,
     COORDINATOR_REPLIES,
-    VERIFIER_REPLIES,
-    SYNC_REPLIES,
     NOTIFICATIONS,
     DEAD_LETTERS,
 )

@@ -1,7 +1,7 @@
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_common.identity.keys import PrivateKey, generate, is_signed_by
+from odf_common.identity.keys import PrivateKey, generate, verify_signature
 
 
 def test_dataset_id_is_the_public_half() -> None:
@@ -20,10 +20,10 @@ def test_generated_keys_differ_and_come_back_from_their_bytes() -> None:
 def test_signature_holds_for_its_key_and_message_only() -> None:
     one, other = generate(), generate()
     signature = one.sign(b"message")
-    assert is_signed_by(one.dataset_id, signature=signature, message=b"message")
-    assert not is_signed_by(one.dataset_id, signature=signature, message=b"massage")
-    assert not is_signed_by(other.dataset_id, signature=signature, message=b"message")
-    assert not is_signed_by(one.dataset_id, signature=b"", message=b"message")
+    assert verify_signature(one.dataset_id.public_key, signature=signature, message=b"message")
+    assert not verify_signature(one.dataset_id.public_key, signature=signature, message=b"massage")
+    assert not verify_signature(other.dataset_id.public_key, signature=signature, message=b"message")
+    assert not verify_signature(one.dataset_id.public_key, signature=b"", message=b"message")
 
 
 def test_secret_is_not_shown() -> None:
