@@ -80,7 +80,7 @@ def test_a_wrong_manifest_is_refused_with_its_place_before_anything_is_committed
         ("{kind: DisablePushSource, sourceName: none}", "error: "),
         (
             "{kind: SetTransform, inputs: [{datasetRef: cities}], transform: {kind: Sql, engine: spark}}",
-            "error: SetTransform is for derivative datasets, this one is Root",
+            "error: SetTransform is only allowed in a derivative dataset, not in a Root",
         ),
         ("{kind: SetVocab, offsetColumn: 1}", "error: e.yaml:1:18: offsetColumn: expected a string, got 1"),
     ],

@@ -132,5 +132,5 @@ def test_a_pattern_covers_ours_and_passes_copies_over(node: Coordinator, root: s
     assert node.ingest.drained == [node.find("cities.ours").id]
     assert pulled("cities.%") == {"cities.ours": "up-to-date"}
     assert pulled("cities%", "cities")["cities"] == "failed", "it was asked for"
-    with pytest.raises(NotFound, match="no dataset has a name like towns%"):
+    with pytest.raises(NotFound, match="no dataset has a name that matches towns%"):
         pulled("towns%")

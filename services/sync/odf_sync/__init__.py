@@ -1,1 +1,1 @@
-"""Shares datasets between nodes: simple and smart transfer, the HTTP server, repositories."""
+"""Copies datasets between nodes: pull from repositories, and the HTTP server that serves ours."""

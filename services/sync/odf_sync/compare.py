@@ -1,4 +1,4 @@
-"""Which blocks of a repository's chain are missing here (wire-facts §8.2, pull algorithm)."""
+"""Which blocks of a repository's chain are missing locally (wire-facts §8.2, pull algorithm)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from odf_common.errors import Conflict, InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_sync.repositories import Repository
 
-BYTES_LIMIT: Final = 4 * 1024**3  # of all blocks; a chain that has more is not taken
+BYTES_LIMIT: Final = 4 * 1024**3  # of all blocks; a chain with more is refused
 
 
 @dataclass(eq=False, kw_only=True)
 class ChainsDiverged(Conflict):
-    """Both chains went on in their own way after a common block; neither can follow the other."""
+    """Both chains have blocks of their own after a common one; neither can follow the other."""
 
     repository: str
     common_block: str | None
@@ -26,7 +26,7 @@ class ChainsDiverged(Conflict):
     blocks_there: int
 
     def advice(self) -> str:
-        """Return what can be done."""
+        """Return what to do."""
         return (
             "stage it at a reference with --as NAME@REF, or reset the local dataset to the common block first"
         )
@@ -34,7 +34,7 @@ class ChainsDiverged(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteBlock:
-    """A block as the repository sent it; its bytes are what its name says."""
+    """A block from the repository; its bytes match its hash."""
 
     hash: Multihash
     raw: bytes
@@ -43,7 +43,7 @@ class RemoteBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """What is missing here: the blocks after `common`, the last block that both have, oldest first."""
+    """What is missing locally: the blocks after `common`, the last block that both have, oldest first."""
 
     common: Multihash | None
     blocks: tuple[RemoteBlock, ...]
@@ -57,10 +57,10 @@ def missing_blocks(
     *,
     may_diverge: bool = False,
 ) -> Missing:
-    """Return what the chain here lacks; nothing when it has all blocks.
+    """Return what the local chain lacks; no blocks if it has all of them.
 
-    Raises `ChainsDiverged` unless chains may, `ChainBroken` for a block that is missing or not what its name says,
-    and `InvalidInput` for a chain too large to take.
+    Raises `ChainsDiverged` unless `may_diverge`, `ChainBroken` for a block that is missing or does not match its hash,
+    and `InvalidInput` for a chain that is too large.
     """
     read_there = _fetching(there)
     relation = compare(read_here, here, read_there, head)
@@ -80,14 +80,14 @@ def missing_blocks(
 def compare_with(
     there: Repository, read_here: ReadBlock, here: Multihash
 ) -> tuple[Comparison, Multihash | None]:
-    """Return how a chain here stands to that of a repository, and the last block that both have."""
+    """Return how a local chain relates to that of a repository, and the last block that both have."""
     head = there.head()
     relation = compare(read_here, here, _fetching(there), head)
     return relation, common_block(relation, here, head)
 
 
 def _fetching(there: Repository) -> ReadBlock:
-    """Return what reads blocks of a repository, each once, up to a limit of them all."""
+    """Return a function that reads blocks of a repository, each once, up to a limit for all of them."""
     fetched: dict[Multihash, bytes] = {}
     size = 0
 
@@ -104,9 +104,9 @@ def _fetching(there: Repository) -> ReadBlock:
 
 
 def admit_all(here: ChainState | None, blocks: Sequence[RemoteBlock]) -> ChainState:
-    """Fold the blocks onto the local state; raises `ChainRuleViolated` for the first that does not fit."""
+    """Fold the blocks onto the local state; raises `ChainRuleViolated` for the first that breaks a rule."""
     state = here
     for block in blocks:
         state = admit(state, block.decoded.block, block_hash=block.hash, version=block.decoded.version)
-    assert state is not None, "there is a block"
+    assert state is not None, "at least one block is given"
     return state

@@ -1,4 +1,4 @@
-"""Slices and checkpoints of a repository: fetched, and refused unless they are what their blocks declare."""
+"""Slices and checkpoints of a repository: downloaded, and refused unless they match what their blocks declare."""
 
 import hashlib
 import threading
@@ -27,7 +27,7 @@ READERS: Final = threading.Semaphore(2)  # slices in memory at a time
 
 @dataclass(eq=False, kw_only=True)
 class ObjectDiffers(VerificationFailed):
-    """The repository's object is not what its block declares."""
+    """An object in the repository differs from what its block declares."""
 
     object: str
     block: str
@@ -38,7 +38,7 @@ class ObjectDiffers(VerificationFailed):
 
 @dataclass(eq=False, kw_only=True)
 class RecordsRefused(VerificationFailed):
-    """A slice of the repository holds other records than its block declares."""
+    """A slice in the repository has other records than its block declares."""
 
     object: str
     block: str
@@ -49,7 +49,7 @@ class RecordsRefused(VerificationFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteObject:
-    """A slice or checkpoint to fetch; `size` in bytes as declared by its block, `schema` what a slice has to have."""
+    """A slice or checkpoint to fetch; `size` in bytes as declared by its block, `schema` that of a slice."""
 
     kind: ObjectKind
     name: Multihash
@@ -60,9 +60,9 @@ class RemoteObject:
 
 
 def declared_objects(past: ChainState | None, blocks: Sequence[RemoteBlock]) -> Iterator[RemoteObject]:
-    """Iterate over all that blocks after `past` declare, with the schema that a slice has to have.
+    """Yield all objects that blocks after `past` declare, with the schema of each slice.
 
-    An object comes as often as it is declared: a file may be as one block says and not as another does.
+    An object is yielded as often as it is declared: a file may match one block's declaration and not another's.
     """
     schema = None if past is None else past.schema
     for block in blocks:
@@ -87,7 +87,7 @@ def declared_objects(past: ChainState | None, blocks: Sequence[RemoteBlock]) -> 
 
 
 def by_object(declared: Iterable[RemoteObject]) -> tuple[tuple[RemoteObject, ...], ...]:
-    """Return the declarations of each object together, objects in the order in which they are declared first."""
+    """Return the declarations grouped by object, in the order of first declarations."""
     found: dict[tuple[ObjectKind, Multihash], list[RemoteObject]] = {}
     for one in declared:
         found.setdefault((one.kind, one.name), []).append(one)
@@ -98,9 +98,9 @@ def by_object(declared: Iterable[RemoteObject]) -> tuple[tuple[RemoteObject, ...
 def fetch(
     env: Environment, there: Repository, dataset: DatasetId, declared: Sequence[RemoteObject], scratch: Path
 ) -> None:
-    """Store one object, unless it is here, if it is as every block declares it that names it.
+    """Store one object, unless it exists, if it matches all blocks that declare it.
 
-    Raises `ObjectDiffers`, `RecordsRefused`, and what the repository raises.
+    Raises `ObjectDiffers`, `RecordsRefused`, and the repository's errors.
     """
     first = declared[0]
     is_here = env.blobs.has(dataset, first.kind, first.name)
@@ -129,7 +129,7 @@ def _download(there: Repository, one: RemoteObject, scratch: Path) -> Path:
 
 
 def _check_slices(there: Repository, declared: Sequence[RemoteObject], file: Path) -> None:
-    """Return if the records are those that each block declares; raises `RecordsRefused`."""
+    """Raise `RecordsRefused` unless the records are those that each block declares."""
     slices = [(one, one.slice) for one in declared if one.slice is not None]
     if not slices:
         return
@@ -141,7 +141,7 @@ def _check_slices(there: Repository, declared: Sequence[RemoteObject], file: Pat
             raise _refused(there, slices[0][0], str(error)) from error
         for one, data in slices:
             if actual != data.logical_hash:
-                why = f"records hash to {actual}, {data.logical_hash} is declared"
+                why = f"records hash to {actual}, but {data.logical_hash} is declared"
                 raise _refused(there, one, why)
             try:
                 schema = None if one.schema is None else schema_of_event(one.schema)

@@ -1,6 +1,6 @@
-"""Where a dataset can be copied from: a node or static server over HTTP, or a folder (wire-facts §6.1, §8.2).
+"""Sources of copies: a node or static server over HTTP, or a folder (wire-facts §6.1, §8.2).
 
-A repository is not trusted: everything read from it is bounded in size here and hashed by the caller.
+Repositories are not trusted: reads are limited in size here, and hashed by the caller.
 """
 
 import shutil
@@ -26,22 +26,22 @@ NOBODY: Final = DatasetId.of_key(bytes(32))
 
 
 class Repository(Protocol):
-    """One dataset somewhere else."""
+    """One dataset in another place."""
 
     url: str
 
     def head(self) -> Multihash:
-        """Return the head; raises `NotFound` when there is no such dataset."""
+        """Return the head; raises `NotFound` if the dataset does not exist."""
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes, unchecked; raises `NotFound`."""
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: BinaryIO, limit: int) -> None:
-        """Write an object's bytes, unchecked, to `out`; raises `InvalidInput` past `limit` bytes, `NotFound`."""
+        """Write an object's bytes, unchecked, to `out`; raises `InvalidInput` beyond `limit` bytes, and `NotFound`."""
 
 
 def repository(url: str) -> Repository:
-    """Return the repository that a URL names; raises `InvalidInput` for other schemes than http, https, file."""
+    """Return the repository at a URL; raises `InvalidInput` unless its scheme is http, https or file."""
     scheme = urlparse(url).scheme
     if scheme in ("http", "https"):
         return HttpRepository(url)
@@ -54,7 +54,7 @@ class FolderRepository:
     """A folder in the common layout."""
 
     def __init__(self, url: str) -> None:
-        """Raises `NotFound` unless the folder is there."""
+        """Open the folder; raises `NotFound` if it does not exist."""
         self.url = url
         self._store = FolderDataset(Path(unquote(urlparse(url).path)))
 
@@ -75,7 +75,7 @@ class FolderRepository:
         """Copy an object."""
         size = self._store.size(NOBODY, kind, name)
         if size > limit:
-            raise InvalidInput(text=f"{size} bytes, declared {limit}", where=f"{kind}/{name}")
+            raise InvalidInput(text=f"{size} bytes, but declared {limit}", where=f"{kind}/{name}")
         with self._store.open(NOBODY, kind, name) as file:
             shutil.copyfileobj(file, out, CHUNK_BYTES)
 
@@ -84,7 +84,7 @@ class HttpRepository:
     """A node's Simple Transfer Protocol, or any server of static files."""
 
     def __init__(self, url: str) -> None:
-        """Nothing is asked yet."""
+        """Use the repository at a URL; sends no request yet."""
         self.url = url
         self._base = url.rstrip("/") + "/"
         self._pool = urllib3.PoolManager(num_pools=2, maxsize=10, timeout=TIMEOUT, retries=RETRY)
@@ -141,7 +141,7 @@ class HttpRepository:
 
 
 class _Chunks:
-    """The body of an answer in pieces; a cut connection is `Unavailable`."""
+    """The body of a response in chunks; a lost connection raises `Unavailable`."""
 
     def __init__(self, answer: urllib3.BaseHTTPResponse, url: str) -> None:
         self._pieces = answer.stream(CHUNK_BYTES)

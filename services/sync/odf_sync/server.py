@@ -1,6 +1,6 @@
-"""The Simple Transfer Protocol over HTTP: what is stored, as it is stored (spec; wire-facts §8.2).
+"""The Simple Transfer Protocol over HTTP: serves objects as they are stored (spec; wire-facts §8.2).
 
-Read only. A block is sent as the bytes that were committed, never encoded anew.
+Read only. A block is sent as the committed bytes, never encoded again.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ MISSING: Final = {
 
 
 class SimpleProtocol:
-    """Handlers of the routes under a dataset; names are matched without regard to case."""
+    """Handlers for the routes of a dataset; names are not case-sensitive."""
 
     def __init__(self, env: Environment) -> None:
         """Serve every dataset of the node."""
@@ -74,7 +74,7 @@ class SimpleProtocol:
 
 
 def serve_http(env: Environment, stop: threading.Event) -> None:
-    """Serve until told to stop; an address that is taken is tried again, and the log says so."""
+    """Serve until stopped; an address that is in use is retried and logged."""
     keep_trying(lambda: asyncio.run(_serve(env, stop)), stop)
 
 

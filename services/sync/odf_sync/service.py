@@ -1,4 +1,4 @@
-"""Where sync's handlers meet the adapters: copies over gRPC, datasets over HTTP."""
+"""Builds sync's service: copies over gRPC, datasets over HTTP."""
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from odf_sync.simple import Step, compare, pull
 
 
 def build(env: Environment) -> Service:
-    """Wire the service."""
+    """Build the service."""
     replies = Replies(env.bus)
 
     def register(server: grpc.Server) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ def build(env: Environment) -> Service:
 
 
 class Servicer(sync_pb2_grpc.SyncServicer):
-    """Answers `Pull` and `Compare`; copies of one dataset wait for each other."""
+    """Serves `Pull` and `Compare`; copies of one dataset run one at a time."""
 
     def __init__(self, env: Environment, replies: Replies) -> None:
         """Copy into this node."""
@@ -45,7 +45,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         self._busy: dict[str, threading.Lock] = {}
 
     def Pull(self, request: pb.SyncPullRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:  # noqa: N802
-        """Copy a dataset, telling how far it is."""
+        """Copy a dataset, and stream the progress."""
         with self._busy.setdefault(request.alias or request.url, threading.Lock()):
             for step in pull(self._env, self._replies, request.url, request.alias):
                 if not context.is_active():
@@ -53,7 +53,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
                 yield _message(step)
 
     def Compare(self, request: pb.SyncCompareRequest, context: grpc.ServicerContext) -> Comparison:  # noqa: N802
-        """Compare a dataset here with one in a repository."""
+        """Compare a local dataset with one in a repository."""
         return encode_comparison(*compare(self._env, request.ref, request.url))
 
 

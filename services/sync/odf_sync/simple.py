@@ -1,7 +1,7 @@
-"""Copying a dataset from a repository: compare, download, check, and let the coordinator move the head.
+"""Copies a dataset from a repository: compare, download, check, and have the coordinator move the head.
 
-Objects are written before blocks, blocks before the head (spec: Dataset Sharing), so that a copy that is cut off
-leaves nothing but objects that the next attempt finds already there.
+Objects are written before blocks, and blocks before the head (spec: Dataset Sharing), so an interrupted copy leaves
+only objects, which the next attempt finds and reuses.
 """
 
 import shutil
@@ -39,13 +39,13 @@ from odf_sync.objects import RemoteObject, by_object, declared_objects, fetch
 from odf_sync.repositories import Repository, repository
 
 DOWNLOADS: Final = 8  # objects at a time
-REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, asked again after that
+REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
 ATTEMPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How far a copy is: comparing, blocks, objects, committing, updated, restored, up-to-date."""
+    """The progress of a copy: comparing, blocks, objects, committing, updated, restored, up-to-date."""
 
     alias: str
     state: str
@@ -58,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a copy goes: the name of a dataset here, its state if it is there, and the reference that is moved."""
+    """The target of a copy: the dataset's local name, its state if it exists, and the reference that is moved."""
 
     name: str
     ref: str
@@ -68,13 +68,13 @@ class Place:
 def pull(env: Environment, replies: Replies, url: str, alias: str) -> Iterator[Step]:
     """Bring the local copy of `url` up to date; the last step is `updated`, `restored` or `up-to-date`.
 
-    Where nothing is new, objects that were lost here are fetched again, which is `restored`.
+    If nothing is new, locally lost objects are fetched again; then the last step is `restored`.
 
-    `alias` may be `NAME@REF`: the reference beside the head is moved to the chain of `url`, also where that went its
-    own way. Raises what `missing_blocks` raises, `ObjectDiffers`, `AlreadyExists` when name and dataset belong to
-    others, and `Unavailable`; then nothing has moved.
+    `alias` may be `NAME@REF`: then that reference is moved to the chain of `url`, even if it has diverged from the
+    head's. On errors nothing has moved: those of `missing_blocks`, `ObjectDiffers`, `AlreadyExists` if the name or the
+    dataset is taken under another id or name, and `Unavailable`.
     """
-    # A URL is somebody else's word: an `@` in it chooses no reference here.
+    # A URL is untrusted: an `@` in it does not select a local reference.
     name, ref = split_ref(alias) if alias else (_last_segment(url), HEAD)
     place = _place(env, str(parse_alias(name)), ref)
     name, here = place.name, place.here
@@ -86,7 +86,9 @@ def pull(env: Environment, replies: Replies, url: str, alias: str) -> Iterator[S
     at = None if here is None else env.refs.head(here.dataset_id, place.ref)
     if here is not None and (at == head or _has_all(place, missing)):
         lost = tuple(_lost(env, here.dataset_id, head))
-        yield from _objects(env, there, here.dataset_id, name, lost, downloads=1)  # what is newest comes last
+        yield from _objects(
+            env, there, here.dataset_id, name, lost, downloads=1
+        )  # in order, the newest object last
         if lost:
             forget_drop(env.blobs, here.dataset_id)
         yield Step(alias=name, state="restored" if lost else "up-to-date", head=at)
@@ -106,7 +108,7 @@ def pull(env: Environment, replies: Replies, url: str, alias: str) -> Iterator[S
 
 
 def compare(env: Environment, ref: str, url: str) -> tuple[Comparison, Multihash | None]:
-    """Return how a dataset here, perhaps at a reference, stands to that of `url`, and the last block both have."""
+    """Return how a local dataset, optionally at a reference, relates to that of `url`, and the last block both have."""
     place = _place(env, *split_ref(ref))
     if place.here is None:
         raise NotFound(what=f"dataset {place.name}")
@@ -140,7 +142,7 @@ def _missing(env: Environment, there: Repository, head: Multihash, place: Place)
 
 def _reader(env: Environment, here: ChainState | None) -> ReadBlock:
     def read(name: Multihash) -> bytes:
-        assert here is not None, "read only where there is something"
+        assert here is not None, "without a local chain no block is read"
         return env.blobs.read(here.dataset_id, ObjectKind.BLOCK, name)
 
     return read
@@ -152,7 +154,7 @@ def _past(env: Environment, here: ChainState | None, common: Multihash | None) -
 
 
 def _has_all(place: Place, missing: Missing) -> bool:
-    """Tell whether the head need not move: it may be ahead. Other references go where they are sent."""
+    """Return whether the head can stay: it may be ahead. Other references are always moved."""
     return place.ref == HEAD and not missing.blocks
 
 
@@ -164,14 +166,14 @@ def _local_state(env: Environment, alias: str) -> ChainState | None:
 def _check_identity(env: Environment, dataset: DatasetId, alias: str) -> None:
     known = env.catalog.by_id(dataset)
     if known is not None and known.alias.lower() != alias.lower():
-        raise AlreadyExists(what=f"this dataset, here named {known.alias},")
+        raise AlreadyExists(what=f"this dataset, locally named {known.alias},")
     taken = env.catalog.by_alias(alias)
     if taken is not None and taken.dataset_id != dataset:
         raise AlreadyExists(what=f"another dataset named {alias}")
 
 
 def _lost(env: Environment, dataset: DatasetId, head: Multihash) -> Iterator[RemoteObject]:
-    """Yield the objects that the chain here declares up to `head`, and that are not here, oldest first."""
+    """Yield the objects that the local chain declares up to `head` but lacks, oldest first."""
     links = blocks_between(partial(env.blobs.read, dataset, ObjectKind.BLOCK), head, None)
     blocks = [RemoteBlock(hash=name, raw=raw, decoded=decoded) for name, decoded, raw in links]
     for one in declared_objects(None, blocks):
@@ -188,7 +190,7 @@ def _objects(
     *,
     downloads: int = DOWNLOADS,
 ) -> Iterator[Step]:
-    """Fetch what is not here yet, and look at all; the first object that is not as declared ends it."""
+    """Fetch missing objects and check all of them; stops at the first that does not match its declaration."""
     wanted = by_object(declared)
     scratch = env.blobs.scratch()
     try:
@@ -205,7 +207,7 @@ def _objects(
 
 
 def _commit(env: Environment, replies: Replies, state: ChainState, place: Place) -> None:
-    """Have the coordinator admit the chain; an answer that was lost shows in the reference."""
+    """Have the coordinator admit the chain; if its reply is lost, the reference shows the outcome."""
     dataset = state.dataset_id
     expected = place.here.head if place.here is not None else None
     if place.ref != HEAD:

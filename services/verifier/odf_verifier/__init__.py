@@ -1,1 +1,1 @@
-"""Proves datasets: integrity of bytes and chains, replay of transforms, provenance."""
+"""Verifies datasets: integrity of bytes and chains, replay of transforms, signatures."""

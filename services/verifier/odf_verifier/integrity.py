@@ -1,7 +1,8 @@
-"""Integrity: every byte a chain refers to is there and hashes to what the chain declares (spec: Dataset Validation).
+"""Integrity: every object that a chain refers to exists and has the declared hash (spec: Dataset Validation).
 
 The walk goes from the head to the seed by hashes, then forward through the chain's rules, then over data and
-checkpoints. Nothing is believed that was not hashed here. Whether a transform was honest is for `replay`.
+checkpoints. Nothing is trusted that was not hashed here. Whether a transform was executed honestly is checked by
+`replay`.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,21 +30,21 @@ from odf_common.ports.store import ObjectKind
 from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.targets import Target
 
-HASHERS = 2  # threads; hashing frees the interpreter lock
+HASHERS = 2  # threads; hashing releases the GIL
 BROKEN = {
     "missing": Damage.BLOCK_MISSING,
     "corrupt": Damage.BLOCK_HASH_MISMATCH,
     "unreadable": Damage.BLOCK_UNREADABLE,
     "misplaced": Damage.RULE_VIOLATED,
 }
-QUEUED = 8  # slices waiting for a hasher, so that a long chain needs no long list
+QUEUED = 8  # slices submitted to the hashers at a time, so that a long chain needs little memory
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A block whose bytes are what its name says."""
+    """A block whose bytes match its hash."""
 
     hash: Multihash
     version: int
@@ -52,15 +53,15 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """How deep to look: `logical` re-reads records of every slice, otherwise only bytes are hashed."""
+    """How deep to check: `logical` also reads the records of every slice, otherwise only bytes are hashed."""
 
     logical: bool = True
 
 
 def check_chain(target: Target, *, since: ChainState | None = None) -> tuple[list[Link], list[Problem]]:
-    """Return the blocks after `since`, oldest first, and what is wrong with head, blocks or rules.
+    """Return the blocks after `since`, oldest first, and the problems with head, blocks or rules.
 
-    With a broken link the blocks above it are returned: their objects can still be looked at.
+    If a link is broken, the blocks above it are returned, so that their objects can still be checked.
     """
     try:
         head = target.refs.head(target.dataset, target.ref)
@@ -93,7 +94,7 @@ def _walk(target: Target, head: Multihash, stop: Multihash | None) -> tuple[list
         return links[::-1], [problem]
     if stop is None:
         return links[::-1], []
-    lost = "the chain no longer holds the last verified block"
+    lost = "the last verified block is no longer in the chain"
     return links[::-1], [Problem(kind=Damage.RULE_VIOLATED, block=head, text=lost)]
 
 
@@ -128,7 +129,7 @@ def check_objects(
 ) -> Iterator[Problem]:
     """Hash every slice and checkpoint that `links`, which follow `since`, declare; yields problems in chain order.
 
-    Bytes looked at are added to `tally`; `progress(done, total)` is called once a block with objects.
+    Checked bytes are added to `tally`; `progress(done, total)` is called once per block with objects.
     """
     jobs = list(_jobs(links, None if since is None else since.schema))
     waiting: list[Future[list[Problem]]] = []
@@ -149,7 +150,7 @@ def check_objects(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A block with objects, and the schema that its slice has to have; None where that cannot be known."""
+    """A block with objects, and the schema that its slice needs to have; None if that is unknown."""
 
     link: Link
     event: AddData | ExecuteTransform
@@ -194,7 +195,7 @@ def _check_event(target: Target, job: _Job, tally: Tally, depth: Depth) -> list[
 def _check_slice(
     target: Target, link: Link, data: DataSlice, schema: pa.Schema | None, depth: Depth
 ) -> list[Problem]:
-    """Check bytes, then records; an object that is not what its name says is damage, whatever its records hash to."""
+    """Check the bytes, then the records; wrong bytes are damage whatever the records hash to."""
     declared = _Declared(ObjectKind.DATA, data.physical_hash, data.size, Damage.PHYSICAL_HASH_MISMATCH)
     problems = _check_bytes(target, link, declared)
     if problems or not depth.logical:
@@ -215,7 +216,10 @@ def _check_records(target: Target, link: Link, data: DataSlice, schema: pa.Schem
         return [problem(Damage.LOGICAL_HASH_MISMATCH, f"the slice cannot be read: {error}")]
     if actual != data.logical_hash:
         return [
-            problem(Damage.LOGICAL_HASH_MISMATCH, f"declared {data.logical_hash}, records hash to {actual}")
+            problem(
+                Damage.LOGICAL_HASH_MISMATCH,
+                f"declared {data.logical_hash}, but the records hash to {actual}",
+            )
         ]
     try:
         check_records(table, data.offset_interval, schema)
@@ -232,7 +236,7 @@ def _check_checkpoint(target: Target, link: Link, checkpoint: Checkpoint) -> lis
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """An object as a block declares it, and what to call it when its bytes are others."""
+    """An object as a block declares it, and the kind of damage if its bytes differ."""
 
     kind: ObjectKind
     name: Multihash
@@ -252,10 +256,10 @@ def _check_bytes(target: Target, link: Link, declared: _Declared) -> list[Proble
             return [_problem(link, declared.damage, name, f"the stored bytes hash to {actual}")]
         stored = target.blobs.size(target.dataset, kind, name)
         if stored != declared.size:
-            text = f"declared {declared.size} bytes, has {stored}"
+            text = f"declared {declared.size} bytes, but has {stored}"
             return [_problem(link, Damage.SIZE_MISMATCH, name, text)]
         return []
-    return [_problem(link, Damage.OBJECT_MISSING, name, f"not in {kind}")]
+    return [_problem(link, Damage.OBJECT_MISSING, name, f"missing in {kind}")]
 
 
 def _problem(link: Link, kind: Damage, name: Multihash, text: str) -> Problem:

@@ -1,8 +1,7 @@
-"""Replay: every transform is run again on the same records, and must give the same (spec: Verifiability).
+"""Replay: every transform is run again on the same records, and must give the same result (spec: Verifiability).
 
-How a stored transform is run again is in `odf_common.dataset.replay`, since data that was dropped is made that way too.
-Compared are records (logical hash), offsets, watermark and checkpoint; another encoding of the same records is no
-difference.
+How a stored transform is run again is in `odf_common.dataset.replay`, which also rebuilds dropped data. Compared are
+records (logical hash), offsets, watermark and checkpoint; a different encoding of the same records is no difference.
 """
 
 import shutil
@@ -32,27 +31,27 @@ from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target
 
 _GOES_ON: Final = frozenset({Damage.REPLAY_MISMATCH, Damage.ENGINE_NOT_AVAILABLE})
-Outcome = tuple[int, int, Problem | None]  # transforms done, of how many, what is wrong with the last
+Outcome = tuple[int, int, Problem | None]  # transforms done, their total, the problem of the last one
 
 
 class Replay:
-    """Runs the transforms of one dataset again."""
+    """Replays the transforms of one dataset."""
 
     def __init__(self, env: Environment, target: Target) -> None:
-        """Begin with no input read."""
+        """Prepare for a replay; reads nothing yet."""
         self._env = env
         self._target = target
-        # `at` keeps an input's state where replay has got to, so that the next verification goes on from there.
+        # `at` caches the state of an input where replay has got to, so that the next verification continues there.
         self._replaying = Replaying(
             blobs=env.blobs, catalog=env.catalog, engine=env.engine, state_at=env.states.at
         )
 
     def run(self, links: list[Link], since: ChainState | None) -> Iterator[Outcome]:
-        """Replay the transforms among `links`, which follow `since`; ends with the first that cannot be run.
+        """Replay the transforms among `links`, which follow `since`; stops at the first that cannot be run.
 
-        Those that ask for an engine that is not here are passed over.
+        Transforms for an engine that is not installed are skipped.
 
-        Raises `Unavailable` when the engine cannot be reached.
+        Raises `Unavailable` if the engine cannot be reached.
         """
         total = sum(isinstance(link.block.event, ExecuteTransform) for link in links)
         blocks = ((link.hash, link.block, link.version) for link in links)
@@ -106,33 +105,33 @@ class Replay:
 def _differences(
     event: ExecuteTransform, state: ChainState, response: TransformResponseSuccess, scratch: Path
 ) -> Iterator[tuple[Multihash | None, str]]:
-    """Yield the differences of the replay: damaged object, text."""
+    """Yield the differences of the replay: the damaged object, and the text."""
     declared = event.new_data
     interval = None if declared is None else declared.offset_interval
     if response.new_offset_interval != interval:
-        yield None, f"offsets: declared {interval}, replay gives {response.new_offset_interval}"
+        yield None, f"offsets: declared {interval}, but the replay gives {response.new_offset_interval}"
     elif declared is not None:
         try:
             actual = _records_hash(state, scratch / "data")
         except InvalidInput as error:
-            yield declared.physical_hash, f"records: the dataset cannot have those of the replay: {error}"
+            yield declared.physical_hash, f"records: those of the replay do not fit the dataset: {error}"
         else:
             if actual != declared.logical_hash:
-                text = f"records: declared {declared.logical_hash}, replay gives {actual}"
+                text = f"records: declared {declared.logical_hash}, but the replay gives {actual}"
                 yield declared.physical_hash, text
     watermark = later(state.watermark, response.new_watermark)
     if watermark != event.new_watermark:
-        yield None, f"watermark: declared {event.new_watermark}, replay gives {watermark}"
+        yield None, f"watermark: declared {event.new_watermark}, but the replay gives {watermark}"
     checkpoint = _hash_of(scratch / "checkpoint")
     if event.new_checkpoint is not None and checkpoint != event.new_checkpoint.physical_hash:
         yield (
             event.new_checkpoint.physical_hash,
-            f"checkpoint: declared {event.new_checkpoint.physical_hash}, replay gives {checkpoint}",
+            f"checkpoint: declared {event.new_checkpoint.physical_hash}, but the replay gives {checkpoint}",
         )
 
 
 def _records_hash(state: ChainState, file: Path) -> Multihash:
-    """Return the hash of the records in the dataset's types, which the engine does not know."""
+    """Return the hash of the records aligned to the dataset's schema, which the engine does not know."""
     records = read_slice(file)
     if state.schema is not None:
         records = align_to_schema(records, schema_of_event(state.schema), state.vocabulary)

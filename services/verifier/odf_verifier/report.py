@@ -1,4 +1,4 @@
-"""What verification finds: problems, each naming the kind of damage, its block and its object, and the verdict."""
+"""The result of a verification: problems, with the kind of damage, the block and the object, and counts."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from odf_common.hashing.multihash import Multihash
 
 
 class Damage(StrEnum):
-    """Kinds of damage; the names are part of the command's JSON."""
+    """Kinds of damage; the values are part of the command's JSON output."""
 
     HEAD_UNREADABLE = "head-unreadable"
     BLOCK_MISSING = "block-missing"
@@ -35,13 +35,13 @@ class Damage(StrEnum):
     INPUT_DROPPED = "input-dropped"
 
 
-# What keeps a verification from its end, and is nobody's fault.
+# These prevent a complete verification, but are no damage.
 UNDECIDED: Final = frozenset({Damage.ENGINE_NOT_AVAILABLE, Damage.DATA_DROPPED, Damage.INPUT_DROPPED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is not as the chain declares; `object` is the hash of the damaged object, if it is one."""
+    """A difference from what the chain declares; `object` is the hash of the damaged object, if there is one."""
 
     kind: Damage
     block: Multihash | None = None
@@ -52,7 +52,7 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What has been looked at so far; sizes in bytes."""
+    """What has been checked so far; sizes in bytes."""
 
     blocks: int = 0
     bytes: int = 0

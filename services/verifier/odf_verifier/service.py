@@ -1,4 +1,4 @@
-"""Where the verifier's handlers meet the adapters: questions over gRPC, and a look at every commit."""
+"""Builds the verifier's service: verification over gRPC, and of every commit."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ from odf_verifier.verification import OnCommit, Scope, Step, Verdict, Verifier
 
 
 def build(env: Environment) -> Service:
-    """Wire the service."""
+    """Build the service."""
     verifier = Verifier(env)
     on_commit = OnCommit(verifier)
 
@@ -45,7 +45,7 @@ def build(env: Environment) -> Service:
 
 
 class Servicer(verifier_pb2_grpc.VerifierServicer):
-    """Answers `Verify`."""
+    """Serves `Verify`."""
 
     def __init__(self, env: Environment, verifier: Verifier) -> None:
         """Serve the datasets of this node."""
@@ -53,7 +53,7 @@ class Servicer(verifier_pb2_grpc.VerifierServicer):
         self._verifier = verifier
 
     def Verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:  # noqa: N802
-        """Verify one dataset after another; each ends with its verdict."""
+        """Verify one dataset after another; each ends with a verdict."""
         scope = Scope(replay=not request.integrity_only, incremental=request.incremental)
         for target in targets(self._env, tuple(request.refs), every=request.all, recursive=request.recursive):
             yield from self._one(target, scope, context)
@@ -65,7 +65,7 @@ class Servicer(verifier_pb2_grpc.VerifierServicer):
                     return
                 yield _message(target, item)
         except OdfError as error:
-            # Not a verdict: what is needed to come to one is not there.
+            # Not a verdict: something that is needed for one is not available.
             failed = pb.Verdict(
                 dataset=target.name, verdict="failed", problems=[pb.Problem(kind=error.code, text=str(error))]
             )

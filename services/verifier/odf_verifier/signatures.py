@@ -1,4 +1,4 @@
-"""Signatures that lie beside blocks hold for them; a block without one is as good (docs/formats/signature.md)."""
+"""Checks that stored signatures are valid for their blocks; a block without one is fine (docs/formats/signature.md)."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,7 +10,7 @@ from odf_verifier.targets import Target
 
 
 def check_signatures(target: Target, links: Iterable[Link]) -> Iterator[Problem]:
-    """Yield a problem for each block whose signature is there and wrong, in chain order."""
+    """Yield a problem for each block with an invalid signature, in chain order."""
     for link in links:
         judged = judge(link.hash, stored_signature(target.blobs, target.dataset, link.hash))
         if judged.standing is Standing.INVALID:

@@ -1,4 +1,4 @@
-"""What is to be verified: datasets of this node by name or id, perhaps at a reference, or a folder anywhere by `file://`."""
+"""What to verify: datasets of this node by name or id, optionally at a reference, or any folder by `file://`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from odf_common.service.environment import Environment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A dataset to verify: what people call it, its id, where its bytes are, and the reference where its chain ends."""
+    """A dataset to verify: its name for users, its id, its stores, and the reference at which its chain ends."""
 
     name: str
     dataset: DatasetId
@@ -35,7 +35,7 @@ class Target:
 
 
 def targets(env: Environment, refs: tuple[str, ...], *, every: bool, recursive: bool) -> tuple[Target, ...]:
-    """Return what `refs` name or cover, inputs before what is made of them where `recursive`; raises `NotFound`."""
+    """Return the datasets that `refs` name or match; with `recursive`, inputs first. Raises `NotFound`."""
     if every:
         return tuple(of_entry(env, entry) for entry in env.catalog.entries())
     found: dict[str, Target] = {}
@@ -46,7 +46,7 @@ def targets(env: Environment, refs: tuple[str, ...], *, every: bool, recursive: 
 
 
 def _named(env: Environment, refs: tuple[str, ...]) -> Iterator[str]:
-    """Iterate over the references, patterns replaced by what they cover: also by what cannot be read any more."""
+    """Yield the references, with patterns replaced by the names that match, even of unreadable datasets."""
     for ref in refs:
         if is_pattern(ref):
             yield from matching_names([ref], (entry.alias for entry in env.catalog.entries()))
@@ -74,12 +74,12 @@ def _resolve(env: Environment, ref: str, *, recursive: bool) -> Iterator[Target]
 
 
 def state_of(env: Environment, dataset: DatasetId, ref: str, block: Multihash) -> ChainState:
-    """Return the state of a dataset of this node at the block where a reference of it is."""
+    """Return the state of a dataset of this node at the block of one of its references."""
     return (env.states.at if ref == HEAD else env.states.state_at)(dataset, block)
 
 
 def _inputs(env: Environment, state: ChainState, seen: set[DatasetId]) -> Iterator[Target]:
-    """Iterate over what a chain has read, at its head, and what it reads from now on; inputs of inputs before them."""
+    """Yield the inputs that a chain has read or will read, at their heads; inputs of inputs first."""
     transform = state.transform
     declared = () if transform is None else (DatasetId.parse(one.dataset_ref) for one in transform.inputs)
     for dataset in (*(one.dataset_id for one in state.input_progress), *declared):
@@ -107,7 +107,7 @@ def _of_folder(url: str) -> Target:
 def seed_of(store: FolderDataset) -> DatasetId:
     """Return the id that the first block declares.
 
-    Found among all blocks, not by walking: the walk may be what is broken, and is verified afterwards.
+    All blocks are searched instead of walking the chain: links may be broken, and are verified afterwards.
     """
     nobody = DatasetId.of_key(bytes(32))
     for name in store.names(nobody, ObjectKind.BLOCK):

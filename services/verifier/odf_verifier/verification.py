@@ -1,4 +1,4 @@
-"""One dataset's verification: integrity, then replay, as a stream of progress that ends with a verdict."""
+"""Verification of one dataset: integrity, then replay, as a stream of progress that ends with a verdict."""
 
 import queue
 import threading
@@ -30,7 +30,7 @@ REPLAY = "replay"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What to look at: `depth` of integrity, transforms or not, all or only what came since the last good verdict."""
+    """What to check: `depth` of integrity, transforms or not, everything or only blocks since the last good verdict."""
 
     replay: bool = True
     incremental: bool = False
@@ -56,17 +56,17 @@ class Verdict:
 
     @property
     def is_valid(self) -> bool:
-        """Tell whether nothing is wrong."""
+        """Return whether there are no problems."""
         return not self.problems
 
     @property
     def is_undecided(self) -> bool:
-        """Tell whether nothing is wrong as far as could be seen: data was dropped, or an engine is not here."""
+        """Return whether nothing found is damage: data was dropped, or an engine is not installed."""
         return bool(self.problems) and all(one.kind in UNDECIDED for one in self.problems)
 
     @property
     def word(self) -> str:
-        """Return the verdict in a word."""
+        """Return the verdict as one word."""
         if self.is_valid:
             return "valid"
         if not self.is_undecided:
@@ -76,15 +76,15 @@ class Verdict:
 
 
 class Verifier:
-    """Verifies datasets of one node; knows how far each was found good."""
+    """Verifies datasets of one node; remembers up to which block each was valid."""
 
     def __init__(self, env: Environment) -> None:
-        """Keep verdicts in the node's home."""
+        """Store verdicts in the node's home."""
         self._env = env
         self._verified = Verified(env.settings.home / "verified")
 
     def verify(self, target: Target, scope: Scope) -> Iterator[Step | Verdict]:
-        """Verify one dataset; the last item is the verdict. Raises `Unavailable` when the engine is needed and away."""
+        """Verify one dataset; the last item is the verdict. Raises `Unavailable` if it cannot reach the engine."""
         tally = Tally()
         since = self._since(target, scope, INTEGRITY)
         links, problems = check_chain(target, since=since)
@@ -121,7 +121,7 @@ class Verifier:
     def _replayed(
         self, target: Target, scope: Scope, links: list[Link], since: ChainState | None
     ) -> Iterator[Step | Problem]:
-        """Replay what has not been replayed; integrity may have been looked at further than that."""
+        """Replay what has not been replayed; integrity may have been checked further than that."""
         begin = self._since(target, scope, REPLAY)
         if (begin.head if begin else None) != (since.head if since else None):
             links, lost = check_chain(target, since=begin)
@@ -132,18 +132,18 @@ class Verifier:
             yield Step(phase=REPLAY, done=done, total=total)
 
     def _remember(self, target: Target, phases: dict[str, Multihash]) -> None:
-        """Keep a good verdict; where that fails the next verification takes longer."""
+        """Store a good verdict; if that fails, the next verification takes longer."""
         try:
             self._verified.remember(target.dataset, phases)
         except OdfError as error:
-            log.warning("a verdict is not kept", dataset=target.name, reason=str(error))
+            log.warning("the verdict could not be stored", dataset=target.name, reason=str(error))
 
     def _is_remembered(self, target: Target) -> bool:
-        """Tell whether verdicts of the target are kept: those of heads are."""
+        """Return whether verdicts of the target are stored: only those of heads are."""
         return target.is_local and target.ref == HEAD
 
     def _holds(self, target: Target, block: Multihash) -> bool:
-        """Tell whether the chain still has a block; only what lies above it is read."""
+        """Return whether the chain still has a block; only blocks above it are read."""
         head = target.refs.head(target.dataset, target.ref)
         return head is not None and BlockIndex(target.read_block, head).contains(block)
 
@@ -172,22 +172,22 @@ def _drained(steps: "queue.SimpleQueue[Step]") -> Iterator[Step]:
 
 
 class OnCommit:
-    """Verifies what is committed, as it is committed: commits that wait for their turn are one verification."""
+    """Verifies datasets on commit; several commits of a dataset that are queued become one verification."""
 
     def __init__(self, verifier: Verifier) -> None:
-        """Nothing waits yet."""
+        """Start with an empty queue."""
         self._verifier = verifier
         self._waiting: dict[str, Target] = {}
         self._changed = threading.Condition()
 
     def add(self, target: Target) -> None:
-        """Note that the dataset has new blocks."""
+        """Queue a dataset that has new blocks."""
         with self._changed:
             self._waiting[target.name] = target
             self._changed.notify()
 
     def run(self, stop: threading.Event) -> None:
-        """Verify until told to stop; a dataset that fails is logged and looked at again with its next commit."""
+        """Verify until stopped; a dataset that fails is logged, and verified again on its next commit."""
         while not stop.is_set():
             target = self._next()
             if target is None:
@@ -195,8 +195,8 @@ class OnCommit:
             try:
                 self._verify(target)
             except OdfError as error:
-                # Not a verdict: the engine is away, or the dataset was deleted meanwhile.
-                log.warning("verification put off", dataset=target.name, reason=str(error))
+                # Not a verdict: the engine is unreachable, or the dataset was deleted in the meantime.
+                log.warning("verification postponed", dataset=target.name, reason=str(error))
 
     def _next(self) -> Target | None:
         with self._changed:
@@ -208,7 +208,7 @@ class OnCommit:
             return self._waiting.pop(name)
 
     def _verify(self, target: Target) -> None:
-        # Bytes only: records were hashed by whoever proposed them a moment ago; `odf verify` reads them again.
+        # Bytes only: the records were hashed just before by the proposer; `odf verify` reads them again.
         scope = Scope(incremental=True, depth=Depth(logical=False))
         for item in self._verifier.verify(target, scope):
             if isinstance(item, Verdict) and not item.is_valid:

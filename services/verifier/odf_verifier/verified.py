@@ -1,6 +1,6 @@
-"""How far each dataset has been verified: the head of the last good verdict, kept in a small file of its own.
+"""How far each dataset has been verified: the head of the last good verdict, in a small file per dataset.
 
-Losing it costs time only: the next verification begins at the seed.
+Losing a file only costs time: the next verification starts at the seed.
 """
 
 import json
@@ -15,21 +15,21 @@ from odf_common.identity.did import DatasetId
 
 @guarded_methods
 class Verified:
-    """Heads of good verdicts; integrity and replay counted apart."""
+    """Heads of good verdicts, separately for integrity and replay."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep the files in `folder`, made when first needed."""
+        """Store the files in `folder`, which is created on first use."""
         self._folder = folder
 
     def head(self, dataset: DatasetId, phase: str) -> Multihash | None:
-        """Return the head up to which `phase` was found good, None while there is none."""
+        """Return the head up to which `phase` had a good verdict, None if there is none."""
         try:
             return Multihash.parse(json.loads(self._file(dataset).read_bytes())[phase])
         except (FileNotFoundError, KeyError, ValueError, TypeError, InvalidInput):
             return None
 
     def remember(self, dataset: DatasetId, phases: dict[str, Multihash]) -> None:
-        """Note good verdicts, in one step."""
+        """Store good verdicts, in one step."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._file(dataset)
         try:

@@ -60,7 +60,7 @@ def test_a_copy_that_lost_data_is_to_be_pulled_again(story: Story, chain: AChain
     ]
     (story.home / "keys").mkdir()
     (story.home / "keys" / chain.state.dataset_id.folder).touch()
-    assert [one.text for one in story.verify(chain, SCOPE).problems] == ["not in checkpoints"] * 2
+    assert [one.text for one in story.verify(chain, SCOPE).problems] == ["missing in checkpoints"] * 2
 
 
 def test_dropped_data_is_told_once_with_what_makes_it_again(story: Story, chain: AChain) -> None:

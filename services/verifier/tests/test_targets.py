@@ -36,7 +36,7 @@ def test_a_pattern_covers_also_what_cannot_be_read(env: Environment) -> None:
 
 
 def test_a_pattern_that_covers_nothing_is_an_error(env: Environment) -> None:
-    with pytest.raises(NotFound, match=r"no dataset has a name like trains\.%"):
+    with pytest.raises(NotFound, match=r"no dataset has a name that matches trains\.%"):
         names(env, "flights", "trains.%")
     with pytest.raises(InvalidInput, match="% matches anything"):
         names(env, "flights..%")

@@ -1,1 +1,1 @@
-"""Who and what: dataset ids, names and references, keys."""
+"""Identities: dataset ids, names and references, keys, signatures."""

@@ -1,9 +1,9 @@
-"""Names and references of datasets: what people type (spec: Aliases and References; wire-facts §3.5).
+"""Names of and references to datasets, as users write them (spec: Aliases and References; wire-facts §3.5).
 
-Names compare without regard to ASCII case and keep the spelling they were given. Whether the first half of
-`a/b` is an account or a repository cannot be seen from the text; that is an `AmbiguousAlias`, settled by
-whoever knows the repositories. Ids are read in every final multibase encoding, also where the grammar's
-alphabet, which lacks base64url's `-` and `_`, would stop short (spec: Hash Representation).
+Names are compared without regard to ASCII case and keep their spelling. Whether the first half of `a/b` is an account
+or a repository cannot be decided from the text: it is parsed as `AmbiguousAlias`, and settled by code that knows the
+repositories. Ids are accepted in every final multibase encoding, although the grammar's alphabet lacks base64url's `-`
+and `_` (spec: Hash Representation).
 """
 
 import re
@@ -30,14 +30,14 @@ class Name:
     text: str
 
     def __post_init__(self) -> None:
-        """Refuse anything but groups of letters and digits joined by single `-` and `.`."""
+        """Raise `InvalidInput` unless the text is groups of letters and digits joined by single `-` and `.`."""
         if not _HOSTNAME.fullmatch(self.text):
             expected = "letters and digits, joined by single '-' or '.'"
             raise InvalidInput(text=f"{self.text!r} is not a name; expected {expected}")
 
     @property
     def key(self) -> str:
-        """Return what names are compared by."""
+        """Return the form by which names are compared."""
         return self.text.lower()
 
     def __eq__(self, other: object) -> bool:
@@ -53,43 +53,43 @@ class Name:
         return self.key < other.key
 
     def __str__(self) -> str:
-        """Return the name as it was given."""
+        """Return the name in its original spelling."""
         return self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """`[account/]dataset`, a dataset of this node."""
+    """`[account/]dataset`: a dataset of this node."""
 
     account: Name | None = None
     dataset: Name
 
     @property
     def key(self) -> str:
-        """Return the lower-case text under which the alias is kept."""
+        """Return the lower-case form by which the alias is looked up."""
         return str(self).lower()
 
     def __str__(self) -> str:
-        """Return the alias as it was given."""
+        """Return the alias in its original spelling."""
         return _joined(self.account, self.dataset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteAlias:
-    """`repository/[account/]dataset`, a dataset elsewhere."""
+    """`repository/[account/]dataset`: a dataset on another node."""
 
     repo: Name
     account: Name | None = None
     dataset: Name
 
     def __str__(self) -> str:
-        """Return the alias as it was given."""
+        """Return the alias in its original spelling."""
         return _joined(self.repo, self.account, self.dataset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmbiguousAlias:
-    """`a/b`: a dataset of account `a` here, or of repository `a` elsewhere."""
+    """`a/b`: either a local dataset of account `a`, or a dataset of repository `a`."""
 
     first: Name
     dataset: Name
@@ -101,13 +101,13 @@ class AmbiguousAlias:
         return Alias(account=self.first, dataset=self.dataset)
 
     def __str__(self) -> str:
-        """Return the alias as it was given."""
+        """Return the alias in its original spelling."""
         return _joined(self.first, self.dataset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteId:
-    """`[repository/]did:odf:…`, a dataset elsewhere by its identity."""
+    """`[repository/]did:odf:…`: a dataset on another node, by its id."""
 
     repo: Name | None = None
     id: DatasetId
@@ -119,12 +119,12 @@ class RemoteId:
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """Where a dataset is, whoever hosts it."""
+    """The location of a dataset, on any host."""
 
     text: str
 
     def __str__(self) -> str:
-        """Return the URL as it was given."""
+        """Return the URL in its original spelling."""
         return self.text
 
 
@@ -135,25 +135,25 @@ DatasetRefAny = DatasetId | RemoteId | Alias | AmbiguousAlias | RemoteAlias | Ur
 
 @dataclass(frozen=True, slots=True)
 class NamePattern:
-    """An alias whose dataset part may hold `%` for any run of characters."""
+    """An alias whose dataset part may contain `%`, which matches any characters."""
 
     account: Name | None
     dataset: str
 
     def matches(self, alias: Alias) -> bool:
-        """Tell whether the pattern covers `alias`, without regard to case."""
+        """Return whether `alias` matches the pattern, without regard to case."""
         if self.account is not None and self.account != alias.account:
             return False
         return _covers(self.dataset.lower().split(_WILD), alias.dataset.key)
 
 
 def is_pattern(text: str) -> bool:
-    """Tell whether a text is meant as a pattern of names: it has a `%`, and is no URL, in which that means a byte."""
+    """Return whether a text is a pattern of names: it has a `%` and is not a URL, where `%` escapes a byte."""
     return _WILD in text and not _URL.fullmatch(text)
 
 
 def matching_names(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-    """Return those names that patterns cover, in their order; raises `NothingCovered` for a pattern without any."""
+    """Return the names that match a pattern, in their order; raises `NothingCovered` for a pattern without matches."""
     found: set[str] = set()
     known = {name: parse_alias(name) for name in names}
     for text in patterns:
@@ -167,14 +167,14 @@ def matching_names(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, 
 
 @dataclass(eq=False, kw_only=True)
 class NothingCovered(NotFound):
-    """No dataset has a name like the pattern."""
+    """No dataset has a name that matches the pattern."""
 
     def __str__(self) -> str:
-        """Return the pattern."""
-        return f"no dataset has a name like {self.what}"
+        """Return the message with the pattern."""
+        return f"no dataset has a name that matches {self.what}"
 
     def advice(self) -> str:
-        """Return how to see what there is."""
+        """Return how to list the datasets."""
         return "`odf list` shows the datasets of this node; % matches anything"
 
 
@@ -206,7 +206,7 @@ def parse_ref(text: str) -> DatasetRef:
 
 
 def parse_ref_remote(text: str) -> DatasetRefRemote:
-    """Parse a reference to a dataset elsewhere: `[repository/]id`, else a remote alias, else a URL."""
+    """Parse a reference to a dataset on another node: `[repository/]id`, else a remote alias, else a URL."""
     remote_id = _remote_id(text)
     if remote_id is not None:
         return remote_id
@@ -216,7 +216,7 @@ def parse_ref_remote(text: str) -> DatasetRefRemote:
 
 
 def parse_ref_any(text: str) -> DatasetRefAny:
-    """Parse a reference to a dataset wherever it is; `a/b` comes back as `AmbiguousAlias`."""
+    """Parse a reference to any dataset; `a/b` is returned as `AmbiguousAlias`."""
     remote_id = _remote_id(text)
     if remote_id is not None:
         return remote_id if remote_id.repo is not None else remote_id.id
@@ -234,7 +234,7 @@ def parse_ref_any(text: str) -> DatasetRefAny:
 
 
 def parse_pattern(text: str) -> NamePattern:
-    """Parse `[account/]dataset` where the dataset part may hold `%`; refused are those that no name can be like."""
+    """Parse `[account/]dataset` where the dataset part may have `%`; refuses patterns that no name can match."""
     account, slash, dataset = text.rpartition("/")
     if not _WILD_NAME.fullmatch(dataset):
         raise _invalid(text, "a name in which % matches anything, such as flights.%")
@@ -242,7 +242,7 @@ def parse_pattern(text: str) -> NamePattern:
 
 
 def _covers(parts: list[str], name: str) -> bool:
-    """Tell whether `name` is the parts with anything between them; one pass, where a regex would go back and forth."""
+    """Return whether `name` is the parts with anything between them; linear, where a regex would backtrack."""
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return name == first
@@ -267,7 +267,7 @@ def _remote_id(text: str) -> RemoteId | None:
 
 
 def _names(text: str, *, most: int) -> list[Name]:
-    """Return the names between slashes, or nothing when there are too many or one is none."""
+    """Return the names between slashes, empty if there are too many or one is invalid."""
     parts = text.split("/")
     if len(parts) > most or not all(_HOSTNAME.fullmatch(part) for part in parts):
         return []

@@ -13,13 +13,13 @@ KEY_SIZE: Final = 32  # bytes
 
 @dataclass(frozen=True, slots=True, order=True)
 class DatasetId:
-    """A dataset's identity in binary: `ed 01` and the 32 bytes of its public key."""
+    """A dataset's id in binary form: `ed 01` and the 32 bytes of its public key."""
 
     raw: bytes
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Accept binary form; raises `InvalidInput` unless it is an ed25519 key."""
+        """Parse the binary form; raises `InvalidInput` unless it is an ed25519 key."""
         if len(raw) != len(ED25519_PUB) + KEY_SIZE or not raw.startswith(ED25519_PUB):
             raise InvalidInput(text=f"not an ed25519 dataset id: {raw.hex()!r}")
         return cls(bytes(raw))
@@ -31,7 +31,7 @@ class DatasetId:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Accept `did:odf:` and the key in any final multibase encoding."""
+        """Parse `did:odf:` and the key in any final multibase encoding."""
         if not text.startswith(PREFIX):
             raise InvalidInput(text=f"expected {PREFIX}…, got {text!r}")
         return cls.from_bytes(multibase.decode(text[len(PREFIX) :]))

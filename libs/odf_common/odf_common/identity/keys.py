@@ -1,4 +1,4 @@
-"""Key pairs behind dataset ids (spec: Unique Identifiers) and signers: ed25519, by the `cryptography` package."""
+"""Key pairs of datasets (spec: Unique Identifiers) and signers: ed25519, by the `cryptography` package."""
 
 from dataclasses import dataclass
 from typing import Final, Self
@@ -16,40 +16,40 @@ _NO_KEY: Final = "expected an ed25519 private key as `odf key export` writes it"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PrivateKey:
-    """The secret half of a dataset's or a node's identity: 32 bytes, never shown."""
+    """The private key of a dataset or a node: 32 bytes, never shown."""
 
     raw: bytes
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Accept the 32 bytes of `raw`; raises `InvalidInput` for any other length."""
+        """Return the key of 32 bytes; raises `InvalidInput` for any other length."""
         if len(raw) != KEY_SIZE:
             raise InvalidInput(text=f"expected an ed25519 private key of {KEY_SIZE} bytes, got {len(raw)}")
         return cls(bytes(raw))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the text that `text` makes, in any multibase; raises `InvalidInput`, which does not repeat it."""
+        """Parse the result of `text`, in any multibase. The error never contains the input, which may be a secret."""
         try:
             raw = multibase.decode(text)
         except InvalidInput:
-            raise InvalidInput(text=_NO_KEY) from None  # whose words may hold a secret
+            raise InvalidInput(text=_NO_KEY) from None  # the original error may quote the secret
         if not raw.startswith(_MULTICODEC) or len(raw) != len(_MULTICODEC) + KEY_SIZE:
             raise InvalidInput(text=_NO_KEY)
         return cls.from_bytes(raw.removeprefix(_MULTICODEC))
 
     def text(self) -> str:
-        """Return the secret as multibase text of multicodec `ed25519-priv`: for a file of its owner, nothing else."""
+        """Return the private key as multibase text of multicodec `ed25519-priv`: only for a file of its owner."""
         return multibase.encode(_MULTICODEC + self.raw)
 
     @property
     def dataset_id(self) -> DatasetId:
-        """Return the id that the public half makes."""
+        """Return the dataset id of the public key."""
         return DatasetId.of_key(self.public_key)
 
     @property
     def public_key(self) -> bytes:
-        """Return the 32 bytes of the public half."""
+        """Return the 32 bytes of the public key."""
         return Ed25519PrivateKey.from_private_bytes(self.raw).public_key().public_bytes_raw()
 
     def sign(self, message: bytes) -> bytes:
@@ -57,7 +57,7 @@ class PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(self.raw).sign(message)
 
     def __repr__(self) -> str:
-        """Return the id, not the secret."""
+        """Return the id, not the private key."""
         return f"PrivateKey(of {self.dataset_id})"
 
 

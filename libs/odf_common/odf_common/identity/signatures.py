@@ -1,8 +1,8 @@
-"""Signatures: a node's under the blocks it commits, a dataset's owner's under a challenge (docs/formats/signature.md).
+"""Signatures: of blocks by the committing node, of challenges by a dataset's owner (docs/formats/signature.md).
 
-What is signed begins with a text that names its purpose, so that no signature serves for another one. Blocks are
-signed by hash: the hash is that of the block's bytes, which hold the hash of the block before, down to the seed with
-the dataset's id; so the signature is bound to dataset, place and history, and the block's bytes stay as they are.
+The signed message begins with a string that names its purpose, so no signature can be used for another one. Blocks are
+signed by hash: a block's bytes contain the previous block's hash, down to the seed with the dataset's id, so a
+signature is bound to dataset, position and history, and the block's bytes stay unchanged.
 """
 
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ _BASE58: Final = "z"
 
 @dataclass(frozen=True, slots=True, order=True)
 class SignerId:
-    """Who signed: `did:key:` and an ed25519 public key, `ed 01` and 32 bytes."""
+    """A signer's id: `did:key:` and an ed25519 public key, `ed 01` and 32 bytes."""
 
     raw: bytes
 
     @classmethod
     def of_key(cls, key: PrivateKey) -> Self:
-        """Return the public half's name."""
+        """Return the id of a key's public half."""
         return cls(ED25519_PUB + key.public_key)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Accept `did:key:z6Mk…` in its one spelling; raises `InvalidInput` for anything else."""
+        """Parse `did:key:z6Mk…` in its only valid spelling; raises `InvalidInput` for anything else."""
         if not text.startswith(_DID_KEY + _BASE58):
             raise InvalidInput(text=f"expected {_DID_KEY}{_BASE58}…, got {text!r}")
         raw = multibase.decode(text[len(_DID_KEY) :])
@@ -54,27 +54,27 @@ class SignerId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSignature:
-    """A signer and 64 bytes; whether they hold for a block is asked of `is_valid_for`."""
+    """A signer and a signature of 64 bytes; `is_valid_for` checks it against a block."""
 
     signer: SignerId
     signature: bytes
 
     def __post_init__(self) -> None:
-        """Refuse any other length."""
+        """Raise `InvalidInput` for any other length."""
         if len(self.signature) != SIGNATURE_SIZE:
             raise InvalidInput(
                 text=f"expected a signature of {SIGNATURE_SIZE} bytes, got {len(self.signature)}"
             )
 
     def is_valid_for(self, block: Multihash) -> bool:
-        """Tell whether the signer signed the block of this hash."""
+        """Return whether the signer signed the block with this hash."""
         return verify_signature(
             self.signer.public_key, signature=self.signature, message=block_message(block)
         )
 
 
 def block_message(block: Multihash) -> bytes:
-    """Return what is signed of a block: the domain's text, then the binary multihash of the block's bytes."""
+    """Return the message that is signed for a block: the domain string, then the multihash of the block's bytes."""
     return BLOCK_DOMAIN + block.raw
 
 
@@ -84,17 +84,17 @@ def sign_block(key: PrivateKey, block: Multihash) -> BlockSignature:
 
 
 def ownership_message(dataset: DatasetId, challenge: bytes) -> bytes:
-    """Return what an owner signs: the domain's text, the 34 bytes of the dataset's id, then the challenge."""
+    """Return the message that an owner signs: the domain string, the 34 bytes of the dataset's id, the challenge."""
     return OWNERSHIP_DOMAIN + dataset.raw + challenge
 
 
 def prove_ownership(key: PrivateKey, challenge: bytes) -> bytes:
-    """Return the proof, 64 bytes, that whoever was given `challenge` holds the key of the dataset."""
+    """Return the proof, 64 bytes, that the holder of the dataset's key has received `challenge`."""
     return key.sign(ownership_message(key.dataset_id, challenge))
 
 
 def proves_ownership(dataset: DatasetId, *, challenge: bytes, signature: bytes) -> bool:
-    """Tell whether `signature` is the proof of `dataset`'s owner for this challenge."""
+    """Return whether `signature` is the proof of `dataset`'s owner for this challenge."""
     return verify_signature(
         dataset.public_key, signature=signature, message=ownership_message(dataset, challenge)
     )

@@ -25,21 +25,21 @@ class RawQueryResponseProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawQueryResponseSuccess:
-    """Done; so many records were written."""
+    """Done; `num_records` were written."""
 
     num_records: UInt64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawQueryResponseInvalidQuery:
-    """The user's fault."""
+    """The query is invalid."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawQueryResponseInternalError:
-    """The engine's fault."""
+    """The engine failed."""
 
     message: str
     backtrace: str | None = None
@@ -55,14 +55,14 @@ RawQueryResponse = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawQueryResponseRoot:
-    """A union cannot be a root."""
+    """The root table of a response, since a union cannot be a root."""
 
     value: RawQueryResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """The watermark a block set: the block's system time, and the watermark itself."""
+    """A watermark that a block set, and the block's system time."""
 
     system_time: Timestamp
     event_time: Timestamp
@@ -70,7 +70,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformRequestInput:
-    """New slices and watermarks of one input; `offset_interval` is closed, absent without new records."""
+    """New slices and watermarks of one input; `offset_interval` is closed, None without new records."""
 
     dataset_id: DatasetId
     dataset_alias: str
@@ -84,7 +84,7 @@ class TransformRequestInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformRequest:
-    """Perform the next step of a transformation."""
+    """Execute the next step of a transform."""
 
     dataset_id: DatasetId
     dataset_alias: str
@@ -105,7 +105,7 @@ class TransformResponseProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformResponseSuccess:
-    """Done; the interval is closed, absent without new records."""
+    """Done; the interval is closed, None without new records."""
 
     new_offset_interval: OffsetInterval | None = None
     new_watermark: Timestamp | None = None
@@ -113,14 +113,14 @@ class TransformResponseSuccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformResponseInvalidQuery:
-    """The user's fault."""
+    """The query is invalid."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformResponseInternalError:
-    """The engine's fault."""
+    """The engine failed."""
 
     message: str
     backtrace: str | None = None
@@ -136,6 +136,6 @@ TransformResponse = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformResponseRoot:
-    """A union cannot be a root."""
+    """The root table of a response, since a union cannot be a root."""
 
     value: TransformResponse

@@ -12,7 +12,7 @@ from odf_common.metadata.steps import MergeStrategy, ReadStep, Strings, Transfor
 
 
 class DatasetKind(IntEnum):
-    """Root datasets take data from outside, derivative ones from other datasets."""
+    """Root datasets ingest data from sources, derivative ones compute theirs from other datasets."""
 
     Root = 0
     Derivative = 1
@@ -38,7 +38,7 @@ class DataSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What an engine needs to go on; `size` in bytes."""
+    """The state that an engine needs to continue; `size` in bytes."""
 
     physical_hash: Multihash
     size: UInt64
@@ -68,7 +68,7 @@ class AddData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteTransformInput:
-    """Which part of one input a transform saw: half-open intervals of blocks and offsets (RFC-014)."""
+    """What a transform read of one input: half-open intervals of blocks and offsets (RFC-014)."""
 
     dataset_id: DatasetId
     prev_block_hash: Multihash | None = None
@@ -79,7 +79,7 @@ class ExecuteTransformInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteTransform:
-    """A derivative transformation was performed."""
+    """A step of a derivative's transform was executed."""
 
     query_inputs: tuple[ExecuteTransformInput, ...]
     prev_checkpoint: Multihash | None = None
@@ -99,7 +99,7 @@ class Seed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPollingSource:
-    """How data hosted elsewhere is ingested."""
+    """How data of an external source is fetched and ingested."""
 
     fetch: FetchStep
     prepare: tuple[PrepStep, ...] | None = None
@@ -118,7 +118,7 @@ class TransformInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTransform:
-    """The query that makes a derivative dataset."""
+    """The query that computes a derivative dataset."""
 
     inputs: tuple[TransformInput, ...]
     transform: Transform
@@ -136,7 +136,7 @@ class SetVocab:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentEmbedded:
-    """A file inside the chain."""
+    """A file stored in the chain."""
 
     path: str
     content: str
@@ -144,7 +144,7 @@ class AttachmentEmbedded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentsEmbedded:
-    """Files inside the chain."""
+    """Files stored in the chain."""
 
     items: tuple[AttachmentEmbedded, ...]
 
@@ -154,7 +154,7 @@ Attachments = AttachmentsEmbedded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAttachments:
-    """Files that go with the dataset."""
+    """Files attached to the dataset."""
 
     attachments: Attachments
 
@@ -169,7 +169,7 @@ class SetInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetLicense:
-    """Under which licence the data may be used."""
+    """The licence of the data."""
 
     short_name: str
     name: str
@@ -179,7 +179,7 @@ class SetLicense:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetDataSchema:
-    """Schema of the slices that follow: Arrow IPC bytes (0.34.1), or an ODF schema (0.37+)."""
+    """Schema of the following slices: Arrow IPC bytes (0.34.1), or an ODF schema (0.37+)."""
 
     raw_arrow_schema: bytes | None = None
     schema: DataSchema | None = None
@@ -197,14 +197,14 @@ class AddPushSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisablePushSource:
-    """A push source takes no more data."""
+    """A push source is disabled: it takes no more data."""
 
     source_name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisablePollingSource:
-    """The polling source takes no more data."""
+    """The polling source is disabled: it takes no more data."""
 
 
 KnownEvent = (
@@ -226,10 +226,10 @@ KnownEvent = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownEvent:
-    """An event this version cannot read: its discriminator and why, and the buffer that it was found in.
+    """An event that this version cannot read: its discriminator, the reason, and the buffer that contains it.
 
-    A table does not say where it ends, so its bytes are those of the whole `MetadataBlock`, or of the wrapper of an
-    event that came alone; with them it can be written again, but only where it was.
+    A table's end is not recorded, so its bytes are those of the whole `MetadataBlock`, or of the wrapper of a single
+    event. With them the event can be copied, but only in the same place.
     """
 
     discriminator: int

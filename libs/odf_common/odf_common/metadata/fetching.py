@@ -1,4 +1,4 @@
-"""Fragments of events that say how data is fetched, when it happened, and how it is unpacked (spec: Fragments).
+"""Fragments of events: how data is fetched, its event time, and how it is unpacked (spec: Fragments).
 
 Field order is slot order and union order is discriminator order (wire-facts §1.4–1.6).
 """
@@ -11,21 +11,21 @@ from odf_common.metadata.steps import Strings
 
 
 class SourceOrdering(IntEnum):
-    """In which order files of a glob are taken."""
+    """The order in which files of a glob are read."""
 
     ByEventTime = 0
     ByName = 1
 
 
 class CompressionFormat(IntEnum):
-    """How fetched data is packed."""
+    """How fetched data is compressed."""
 
     Gzip = 0
     Zip = 1
 
 
 class MqttQos(IntEnum):
-    """Delivery promise of an MQTT subscription."""
+    """Delivery guarantee of an MQTT subscription."""
 
     AtMostOnce = 0
     AtLeastOnce = 1
@@ -34,12 +34,12 @@ class MqttQos(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTimeSourceFromMetadata:
-    """Event time is what the source says of its last change."""
+    """Event time is the source's time of last modification."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTimeSourceFromPath:
-    """Event time stands in the file's path."""
+    """Event time is in the file's path."""
 
     pattern: str
     timestamp_format: str | None = None
@@ -99,7 +99,7 @@ class FetchStepFilesGlob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchStepContainer:
-    """Fetch what a container prints."""
+    """Fetch the output of a container."""
 
     image: str
     command: Strings | None = None
@@ -109,7 +109,7 @@ class FetchStepContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqttTopicSubscription:
-    """One topic of a broker."""
+    """A topic of a broker."""
 
     path: str
     qos: MqttQos | None = None
@@ -141,7 +141,7 @@ FetchStep = FetchStepUrl | FetchStepFilesGlob | FetchStepContainer | FetchStepMq
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepStepDecompress:
-    """Unpack, taking `sub_path` out of an archive."""
+    """Decompress, reading `sub_path` of an archive."""
 
     format: CompressionFormat
     sub_path: str | None = None
@@ -149,7 +149,7 @@ class PrepStepDecompress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepStepPipe:
-    """Pass through a command."""
+    """Pipe through a command."""
 
     command: Strings
 

@@ -1,7 +1,7 @@
-"""What a snapshot becomes before its events are committed (wire-facts §3.2, last paragraph).
+"""Normalization of a snapshot before its events are committed (wire-facts §3.2, last paragraph).
 
-Which events may define a dataset of which kind, one way to write queries, and names for inputs. Resolving the
-inputs' references to ids is left to the coordinator, which knows the datasets.
+It checks which events may define a dataset of a kind, puts queries into one form, and names inputs. The coordinator,
+which knows the datasets, resolves the inputs' references to ids.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ S = TypeVar("S", SetPollingSource, AddPushSource)
 
 
 def normalize(snapshot: DatasetSnapshot) -> DatasetSnapshot:
-    """Return the snapshot with queries and input names in their one form; raises `InvalidInput` with path."""
+    """Return the snapshot with normalized queries and input names; raises `InvalidInput` with the path."""
     try:
         parse_alias(snapshot.name)
     except InvalidInput as error:
@@ -62,15 +62,17 @@ def _normalized(event: KnownEvent, kind: DatasetKind, where: str) -> KnownEvent:
 def _check_allowed(event: KnownEvent, kind: DatasetKind, where: str) -> None:
     name = type(event).__name__
     if isinstance(event, Seed):
-        raise InvalidInput(
-            text="a snapshot does not hold Seed; it is made when the dataset is created", where=where
-        )
+        raise InvalidInput(text="a snapshot has no Seed; it is created with the dataset", where=where)
     if isinstance(event, _NEVER):
         raise InvalidInput(text=f"{name} cannot define a dataset", where=where)
     if isinstance(event, _ONLY_ROOT) and kind is not DatasetKind.Root:
-        raise InvalidInput(text=f"{name} is for root datasets, this one is {kind.name}", where=where)
+        raise InvalidInput(
+            text=f"{name} is only allowed in a root dataset, not in a {kind.name}", where=where
+        )
     if isinstance(event, SetTransform) and kind is not DatasetKind.Derivative:
-        raise InvalidInput(text=f"{name} is for derivative datasets, this one is {kind.name}", where=where)
+        raise InvalidInput(
+            text=f"{name} is only allowed in a derivative dataset, not in a {kind.name}", where=where
+        )
 
 
 def _with_preprocess(event: S, where: str) -> S:
@@ -80,7 +82,7 @@ def _with_preprocess(event: S, where: str) -> S:
 
 
 def normalize_transform(transform: Transform, where: str) -> Transform:
-    """Return the transform with `queries` only, of which the last, without alias, is the output."""
+    """Return the transform with `queries` only, the last of which, without alias, is the output."""
     if transform.query is not None and transform.queries is not None:
         raise InvalidInput(text="give either 'query' or 'queries', not both", where=where)
     if transform.query is not None:
@@ -89,7 +91,7 @@ def normalize_transform(transform: Transform, where: str) -> Transform:
         raise InvalidInput(text="a transform needs 'query' or 'queries'", where=where)
     *others, last = transform.queries
     if last.alias is not None or any(step.alias is None for step in others):
-        text = "the last query gives the output and has no alias; every query before it needs one"
+        text = "the last query is the output and has no alias; every query before it needs one"
         raise InvalidInput(text=text, where=f"{where}.queries")
     return transform
 

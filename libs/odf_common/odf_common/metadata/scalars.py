@@ -1,4 +1,4 @@
-"""Scalar types of the metadata model, named so that a codec can tell their width from the annotation."""
+"""Scalar types of the metadata model, named so that a codec can see their width in annotations."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from odf_common.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """How wide an integer is in FlatBuffers: bytes and sign."""
+    """The width and sign of an integer in FlatBuffers."""
 
     size: int  # bytes
     signed: bool
@@ -23,9 +23,11 @@ Int32 = Annotated[int, Width(4, signed=True)]
 
 NANOS: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)  # second that has a date
+_FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(
+    seconds=1
+)  # first second with a date
 _LAST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
-_CYCLE: Final = 146_097 * 86_400  # seconds of 400 years, after which the calendar repeats itself
+_CYCLE: Final = 146_097 * 86_400  # seconds in 400 years, after which the calendar repeats
 _LAST_YEAR: Final = 9999
 RFC3339: Final = re.compile(
     r"(\d{4,6})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
@@ -34,7 +36,7 @@ RFC3339: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class Timestamp:
-    """A moment in UTC with nanoseconds, as blocks carry it: nanoseconds since 1970-01-01T00:00:00Z."""
+    """A timestamp in UTC with nanoseconds: nanoseconds since 1970-01-01T00:00:00Z."""
 
     ns: int
 
@@ -76,18 +78,18 @@ class Timestamp:
         return self.ns // 1_000_000
 
     def whole_ms(self) -> Self:
-        """Return the moment rounded down to milliseconds."""
+        """Return the timestamp rounded down to milliseconds."""
         return self.from_ms(self.ms)
 
     def datetime(self) -> datetime:
-        """Return the moment rounded down to microseconds; raises `OverflowError` outside years 1–9999."""
+        """Return the timestamp rounded down to microseconds; raises `OverflowError` outside years 1–9999."""
         return _EPOCH + timedelta(microseconds=self.ns // 1000)
 
     def __str__(self) -> str:
         """Return RFC 3339 with `Z` and 0, 3, 6 or 9 fractional digits as needed (wire-facts §3.1).
 
-        Total, for whatever a chain or a column says is to be shown: years outside 0 to 9999 have a sign and at least
-        four digits, as ISO 8601 expands them. Such a text is not parsed.
+        Defined for all values, since any content of a chain or column has to be displayed: years outside 0 to 9999 have
+        a sign and at least four digits, as in ISO 8601's expanded form, which `parse` does not accept.
         """
         seconds, nanos = divmod(self.ns, NANOS)
         cycles, within = divmod(seconds - _FIRST, _CYCLE)

@@ -21,7 +21,7 @@ TimeUnit16 = Annotated[TimeUnit, Width(2, signed=True)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTypeBinary:
-    """Bytes, of a fixed length (bytes) where that is given."""
+    """Bytes, of a fixed length (bytes) if given."""
 
     fixed_length: UInt64 | None = None
 
@@ -38,7 +38,7 @@ class DataTypeDate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTypeDecimal:
-    """Exact number with `precision` digits, `scale` of them after the point."""
+    """Exact number with `precision` digits, `scale` of them after the decimal point."""
 
     precision: UInt32
     scale: Int32
@@ -46,7 +46,7 @@ class DataTypeDecimal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTypeDuration:
-    """Length of time; milliseconds unless told otherwise."""
+    """Length of time; milliseconds by default."""
 
     unit: TimeUnit16 | None = None
 
@@ -108,7 +108,7 @@ class DataTypeUInt64:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTypeList:
-    """Items of one type; `fixed_length` items where that is given."""
+    """Items of one type; `fixed_length` items if given."""
 
     item_type: "DataType"
     fixed_length: UInt64 | None = None
@@ -144,14 +144,14 @@ class DataTypeStruct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTypeTime:
-    """Time of day; milliseconds unless told otherwise."""
+    """Time of day; milliseconds by default."""
 
     unit: TimeUnit16 | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTypeTimestamp:
-    """Moment; milliseconds and UTC unless told otherwise."""
+    """Timestamp; milliseconds and UTC by default."""
 
     unit: TimeUnit16 | None = None
     timezone: str | None = None
@@ -159,7 +159,7 @@ class DataTypeTimestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTypeString:
-    """UTF-8 text."""
+    """UTF-8 string."""
 
 
 DataType = (

@@ -1,4 +1,4 @@
-"""What people write to define a dataset (spec: DatasetSnapshot)."""
+"""The content of a manifest that defines a dataset (spec: DatasetSnapshot)."""
 
 from dataclasses import dataclass
 

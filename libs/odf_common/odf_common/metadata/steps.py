@@ -1,4 +1,4 @@
-"""Fragments of events that say how data is read, merged and transformed (spec: Fragments).
+"""Fragments of events: how data is read, merged and transformed (spec: Fragments).
 
 Field order is slot order and union order is discriminator order (wire-facts §1.4–1.6).
 """
@@ -69,7 +69,7 @@ class ReadStepJson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStepNdJson:
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     ddl_schema: Strings | None = None
     date_format: str | None = None
@@ -80,7 +80,7 @@ class ReadStepNdJson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStepNdGeoJson:
-    """One GeoJSON Feature a line."""
+    """One GeoJSON Feature per line."""
 
     ddl_schema: Strings | None = None
     schema: DataSchema | None = None
@@ -109,7 +109,7 @@ class SqlQueryStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalTable:
-    """An input that a query sees as a table changing in time."""
+    """An input that a query can join as of a time."""
 
     name: str
     primary_key: Strings
@@ -117,7 +117,7 @@ class TemporalTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSql:
-    """SQL for one engine; normalized: `query` is absent and `queries` ends with the one without alias."""
+    """SQL for one engine; normalized, `query` is absent and the last of `queries` has no alias."""
 
     engine: str
     version: str | None = None

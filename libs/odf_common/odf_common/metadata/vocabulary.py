@@ -7,7 +7,7 @@ from odf_common.metadata.events import SetVocab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetVocabulary:
-    """The four names, defaults filled."""
+    """The four names, with defaults for missing ones."""
 
     offset_column: str = "offset"
     operation_type_column: str = "op"
@@ -16,7 +16,7 @@ class DatasetVocabulary:
 
 
 def vocabulary_of(event: SetVocab | None) -> DatasetVocabulary:
-    """Return the names that hold under `event`, defaults where it is silent."""
+    """Return the names that `event` sets, with defaults for missing ones."""
     if event is None:
         return DatasetVocabulary()
     given = {f.name: getattr(event, f.name) for f in fields(event)}

@@ -1,1 +1,1 @@
-"""What the node needs of the world, as Protocols; adapters implement them, tests state their contracts."""
+"""What the node needs from the outside, as Protocols; adapters implement them, tests state their contracts."""

@@ -1,6 +1,6 @@
-"""The bus: messages between services, each topic's partitions kept in order (design: contracts between the parts).
+"""The bus: messages between services, ordered within each partition of a topic.
 
-The chain is the truth and the bus is the doorbell: losing, repeating or reordering a message must be harmless.
+The chain is the truth and the bus is the doorbell: a lost, repeated or reordered message must be harmless.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ OnAssigned = Callable[[frozenset[int]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A message as it lay in its topic."""
+    """A message as it is stored in its topic."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A message that nobody can handle: where it lay, what it was, why."""
+    """A message that cannot be handled: its position, its content, the reason."""
 
     topic: str
     partition: int
@@ -53,7 +53,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLetter:
-    """A dead letter of a push source as it is in its topic; `ms` says since when, in ms since the epoch."""
+    """A dead letter of a push source as it is stored in its topic; `ms` is its timestamp in ms since the epoch."""
 
     topic: str
     topic_id: str
@@ -73,37 +73,37 @@ class StoredLetter:
 
 
 class DeadLetters(Protocol):
-    """Dead letters of push sources, read back."""
+    """Reads and resends dead letters of push sources."""
 
     def read(self, key: bytes) -> Iterator[StoredLetter]:
-        """Iterate over the letters with a key that are in the topic now, oldest first; raises `Unavailable`."""
+        """Yield the letters with a key that are in the topic now, oldest first; raises `Unavailable`."""
 
     def send_again(self, letters: Iterable[StoredLetter]) -> int:
-        """Publish the values to the topics and partitions they came from; returns how many when all are durable."""
+        """Publish the values to their original topics and partitions; return their number once all are durable."""
 
 
 class Inbox(Protocol):
-    """One reader of one topic; used by one thread."""
+    """A consumer of one topic; used by one thread."""
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether partitions have been given, be they none."""
+        """Return whether partitions have been assigned, even if none."""
 
     def poll(self, timeout: float) -> Received | None:
-        """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off for good."""
+        """Return the next message, or None after `timeout` seconds; raises `Unavailable` if the connection is lost."""
 
     def done(self, message: Received) -> None:
-        """Note that neither the message nor any before it in its partition needs more handling."""
+        """Commit the message's offset: neither it nor any earlier one in its partition needs more handling."""
 
     def close(self) -> None:
-        """Leave; partitions go to other readers at once."""
+        """Leave the group, so that partitions are reassigned at once."""
 
 
 class Bus(Protocol):
     """Sends messages, and opens inboxes."""
 
     def send(self, topic: str, envelope: Envelope) -> None:
-        """Queue a message under its dataset's key; `message_id` and `sent_at` are filled in when empty."""
+        """Queue a message under its dataset's key; `message_id` and `sent_at` are filled in if empty."""
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
         """Queue a dead letter."""
@@ -112,15 +112,15 @@ class Bus(Protocol):
         """Return when all that this thread has sent is durable; raises `Unavailable` if some of it is not."""
 
     def subscribe(self, topic: str, *, group: str | None, on_assigned: OnAssigned | None = None) -> Inbox:
-        """Open an inbox. With a group, members share the partitions; without, all is seen, from now on."""
+        """Open an inbox. With a group, its members share the partitions; without, all new messages are received."""
 
     def close(self) -> None:
-        """Send what is queued, and let go."""
+        """Send what is queued, and release the connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """A topic's id, and for each partition the offset of its first message and of the next one to come."""
+    """A topic's id and, per partition, the offsets of its first message and of the next one."""
 
     topic_id: str
     low: Mapping[int, int]
@@ -128,29 +128,29 @@ class TopicInfo:
 
 
 class Topics(Protocol):
-    """Makes and describes topics; `ensure_topics` adds the prefix, all other names are whole."""
+    """Creates and describes topics; only `ensure_topics` adds the prefix, other names are complete."""
 
     @property
     def prefix(self) -> str:
-        """Return what the names of this node's topics begin with."""
+        """Return the prefix of this node's topics."""
 
     def ensure_topics(self, names: Iterable[str], partitions: int = PARTITIONS) -> None:
-        """Make topics that are not there; when it returns they can be written."""
+        """Create the missing topics; on return they can be written to."""
 
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
-        """Make a topic that keeps every record until told otherwise; nothing happens when it is there."""
+        """Create a topic that keeps all records by default; nothing happens if it exists."""
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
-        """Return many topics at once; for each that cannot be described why: `NotFound` or `Unavailable`."""
+        """Describe many topics at once; those that cannot be described have the error: `NotFound` or `Unavailable`."""
 
     def topic_id(self, name: str) -> str:
-        """Return the id that tells a topic from a later one of the same name; raises `NotFound`."""
+        """Return the id that distinguishes a topic from a later one with the same name; raises `NotFound`."""
 
     def partitions(self, name: str) -> int:
-        """Return how many partitions a topic has; raises `NotFound`."""
+        """Return a topic's number of partitions; raises `NotFound`."""
 
     def watermarks(self, name: str, partition: int) -> tuple[int, int]:
-        """Return the offset of the first message and of the next one to come; raises `NotFound`."""
+        """Return the offsets of the first message and of the next one; raises `NotFound`."""
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; nothing happens when it is not there."""
+        """Delete a topic; nothing happens if it does not exist."""

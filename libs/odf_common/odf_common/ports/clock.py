@@ -1,29 +1,29 @@
-"""Time: the node's clock, so that nothing in the core reads it by itself, and pauses between tries."""
+"""The node's clock, so that the core never reads the time itself, and pauses between retries."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from odf_common.metadata.scalars import Timestamp
 
-MAX_INCREASES: Final = 32  # of a pause; what is retried forever must not overflow
+MAX_INCREASES: Final = 32  # of a pause: endless retries must not overflow
 
 
 class Clock(Protocol):
     """The node's clock."""
 
     def now(self) -> Timestamp:
-        """Return now, in whole milliseconds."""
+        """Return the current time in whole milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Pauses between tries, in seconds: `first`, then `factor` times the one before, up to `most`."""
+    """Pauses between retries, in seconds: `first`, then `factor` times the previous one, up to `most`."""
 
     first: float
     most: float
     factor: float = 2.0
 
     def pause(self, failures: int) -> float:
-        """Return how long to wait after the last of that many consecutive failures."""
+        """Return the pause after this number of consecutive failures."""
         increases = min(max(failures - 1, 0), MAX_INCREASES)
         return min(self.first * self.factor**increases, self.most)

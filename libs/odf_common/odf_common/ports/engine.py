@@ -67,9 +67,9 @@ class QueryTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedQuery:
-    """What the engine says of a transform: tables it names, and its output schema where inputs were given.
+    """The engine's description of a transform: the tables it reads, and its output schema if inputs were given.
 
-    `version` is the engine's own, of which a transform asks for exactly the same again; None where it has none.
+    `version` is the engine's own, for transforms that ask for exactly the same one again; None if it has none.
     """
 
     tables: Strings
@@ -80,9 +80,9 @@ class ValidatedQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProgress:
-    """How far a request is: `rows` of `total` in this stage; 0 where the engine does not count.
+    """How far a request is: `rows` of `total` in this stage; 0 if the engine does not count.
 
-    `late` rows of the whole request came too late for their windows, and were dropped.
+    `late` is the number of rows so far that were too late for their windows, and were dropped.
     """
 
     stage: str = ""
@@ -96,13 +96,13 @@ IsWanted = Callable[[], bool]
 
 
 def always() -> bool:
-    """Return that a result is wanted."""
+    """Return that a result is always wanted."""
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrateInput:
-    """An input as a query sees it: `name` in SQL, all columns, and what the system's are called."""
+    """An input as a query sees it: its `name` in SQL, all columns, and the names of the system columns."""
 
     name: str
     schema: pa.Schema
@@ -111,7 +111,7 @@ class MigrateInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrateRequest:
-    """Go from one version of a query to the next; `inputs` has every table that either of them names."""
+    """Migrate from one version of a query to the next; `inputs` has every table of either version."""
 
     old: SetTransform
     new: SetTransform
@@ -126,32 +126,32 @@ class MigrateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What a new query has to go on from: the columns of the dataset, and the query in force with the same inputs."""
+    """What a new query has to continue: the dataset's columns, and the current query over the same inputs."""
 
     schema: pa.Schema | None = None
     transform: Transform | None = None
 
 
 class Engine(Protocol):
-    """Runs SQL. Every call raises `InvalidQuery` (the user's fault, with position) or `Unavailable`.
+    """Runs SQL. Every call raises `InvalidQuery` (the query's error, with position) or `Unavailable`.
 
-    Those that are given a transform raise `EngineNotAvailable` where it asks for another engine or version.
+    Calls with a transform raise `EngineNotAvailable` if it names another engine or version.
     """
 
     def execute_transform(
         self, request: TransformRequest, on_progress: OnProgress | None = None
     ) -> TransformResponseSuccess:
-        """Perform one step of a transformation; its files are written when this returns.
+        """Execute one step of a transform; its files are written on return.
 
-        `on_progress` hears from time to time how far it is, and at the end once more.
+        `on_progress` is called from time to time, and once at the end.
         """
 
     def execute_raw_query(
         self, request: RawQueryRequest, is_wanted: IsWanted = always
     ) -> RawQueryResponseSuccess:
-        """Preprocess one batch; its file is written when this returns.
+        """Preprocess one batch; its file is written on return.
 
-        Raises `QueryTooSlow`, and `QueryNotWanted` soon after `is_wanted` has ceased to hold.
+        Raises `QueryTooSlow`, and `QueryNotWanted` soon after `is_wanted` returns False.
         """
 
     def validate(
@@ -162,16 +162,16 @@ class Engine(Protocol):
         output_vocab: DatasetVocabulary,
         past: Past | None = None,
     ) -> ValidatedQuery:
-        """Check a transform; with no inputs only its syntax, with a past also whether it can follow that."""
+        """Check a transform: without inputs its syntax only, with a `past` also whether it can continue from that."""
 
     def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
-        """Write the checkpoint from which the new version goes on, and the records that bring the output to it.
+        """Write the checkpoint from which the new version continues, and the records that correct the output.
 
-        Mostly there are none. `InvalidQuery` when the old version's state cannot be migrated.
+        Usually there are no records. Raises `InvalidQuery` if the old version's state cannot be migrated.
         """
 
     def tables_of(self, sql: str) -> Strings:
-        """Return the names of tables that an ad-hoc query reads."""
+        """Return the names of the tables that an ad-hoc query reads."""
 
     def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
-        """Answer an ad-hoc query over whole datasets."""
+        """Run an ad-hoc query over whole datasets."""

@@ -1,4 +1,4 @@
-"""Where datasets live: objects by hash, heads by compare-and-set, names by put-if-absent (design: store layout)."""
+"""Where datasets are stored: objects by hash, heads by compare-and-set, names by put-if-absent."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -14,15 +14,15 @@ from odf_common.identity.did import DatasetId
 
 
 class ObjectKind(StrEnum):
-    """The folder an object lies in (wire-facts §6.1)."""
+    """The folder of an object (wire-facts §6.1)."""
 
     BLOCK = "blocks"
     DATA = "data"
     CHECKPOINT = "checkpoints"
-    SIGNATURE = "signatures"  # beside a block, by the block's name: not the hash of its own bytes
+    SIGNATURE = "signatures"  # named like its block, not by the hash of its own bytes
 
 
-# What others fetch, and what can be checked by its name alone.
+# What other nodes fetch, and what can be checked by its name alone.
 NAMED_BY_CONTENT: Final = (ObjectKind.BLOCK, ObjectKind.DATA, ObjectKind.CHECKPOINT)
 
 
@@ -30,13 +30,13 @@ class BlobReader(Protocol):
     """Immutable objects, named by the SHA3-256 multihash of their bytes; a signature, by that of its block."""
 
     def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
-        """Tell whether the object is there."""
+        """Return whether the object exists."""
 
     def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
         """Return its size in bytes; raises `NotFound`."""
 
     def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
-        """Return its bytes as they are stored, unchecked; raises `NotFound`."""
+        """Return its bytes as stored, unchecked; raises `NotFound`."""
 
     def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
         """Open it for reading; raises `NotFound`."""
@@ -45,54 +45,54 @@ class BlobReader(Protocol):
         """Return a local path to read it from; raises `NotFound`."""
 
     def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
-        """Iterate over all objects of a kind, in no order."""
+        """Yield the names of all objects of a kind, in no particular order."""
 
 
 class BlobStore(BlobReader, Protocol):
     """A blob store of this node."""
 
     def put(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
-        """Store bytes; when it returns they are durable. An object that is already there is left alone."""
+        """Store bytes; on return they are durable. An existing object is left unchanged."""
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
-        """Store a local file by moving it in; when it returns the object is durable and `file` is gone."""
+        """Store a local file by moving it; on return the object is durable and `file` is gone."""
 
     def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
-        """Remove objects; when it returns they are gone for good. Nothing happens for those that are not there."""
+        """Remove objects; on return they are gone durably. Missing ones are ignored."""
 
     def note(self, dataset: DatasetId, name: str) -> str | None:
-        """Return what this node noted of a dataset under this name, None where it noted nothing."""
+        """Return this node's note about a dataset under this name, None if there is none."""
 
     def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
-        """Note something, durably, or with None take it away; it is no part of the dataset, and goes with it."""
+        """Store a note durably, or remove it (None); it is not part of the dataset, but is deleted with it."""
 
     def noting(self, dataset: DatasetId) -> AbstractContextManager[object]:
-        """Exclude other threads and processes that change notes of the dataset so, each from reading them to writing.
+        """Lock out other threads and processes that change the dataset's notes, from reading them to writing.
 
-        It must not be entered again inside. Raises `Unavailable` when it takes too long.
+        Not reentrant. Raises `Unavailable` if the lock is not free in time.
         """
 
     def scratch(self) -> Path:
-        """Return a new empty folder from which `put_file` is a rename; the caller removes it."""
+        """Return a new empty folder from which `put_file` can rename; the caller removes it."""
 
     def datasets(self) -> Iterator[DatasetId]:
-        """Iterate over datasets that have a folder here, committed or not."""
+        """Yield the datasets that have a local folder, committed or not."""
 
     def delete_dataset(self, dataset: DatasetId) -> None:
-        """Remove a dataset with all it holds, its head first; nothing happens when it is not there."""
+        """Remove a dataset and everything in it, its head first; nothing happens if it does not exist."""
 
     def sweep(self, untouched_since: float) -> None:
-        """Remove what killed processes have left of unfinished writes, last touched before (epoch seconds)."""
+        """Remove unfinished writes of killed processes that were last touched before a time (epoch seconds)."""
 
     def finish_deletions(self) -> None:
-        """Remove what killed deletions have left; it belongs to no dataset any more."""
+        """Finish deletions of killed processes; their remains belong to no dataset any more."""
 
 
 class RefReader(Protocol):
     """Heads, and other named references."""
 
     def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
-        """Return the hash the reference points to, None while there is none."""
+        """Return the hash that the reference points to, None if it does not exist."""
 
 
 class RefStore(RefReader, Protocol):
@@ -101,10 +101,13 @@ class RefStore(RefReader, Protocol):
     def compare_and_set(
         self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD
     ) -> None:
-        """Move the reference, durably. Raises `HeadMoved` if it is not `expected`; then nothing has changed."""
+        """Move the reference, durably; None as `expected` means that it must not exist.
+
+        Raises `HeadMoved` if it is not `expected`; then nothing has changed.
+        """
 
     def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
-        """Remove a reference, durably; with None whatever it holds, also what is no hash.
+        """Remove a reference, durably; with None unconditionally, even if it is not a valid hash.
 
         Raises `HeadMoved` if it is not `expected`; then nothing has changed.
         """
@@ -116,7 +119,7 @@ class RefStore(RefReader, Protocol):
 def require_unmoved(
     dataset: DatasetId, ref: str, expected: Multihash | None, actual: Multihash | None
 ) -> None:
-    """Return if a reference is where its mover saw it; raises `HeadMoved`."""
+    """Raise `HeadMoved` unless a reference is where its mover saw it."""
     if actual != expected:
         was, is_now = (None if one is None else str(one) for one in (expected, actual))
         raise HeadMoved(dataset=str(dataset), ref=None if ref == HEAD else ref, expected=was, actual=is_now)
@@ -124,7 +127,7 @@ def require_unmoved(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogEntry:
-    """A dataset's name here: alias in its original spelling, id, and the topic of each push source."""
+    """A dataset's local name: alias in its original spelling, id, and the topic of each push source."""
 
     alias: str
     dataset_id: DatasetId
@@ -141,39 +144,39 @@ class Claim(Protocol):
 
     @property
     def entry(self) -> CatalogEntry:
-        """Return the dataset, its alias as recorded last, and all topics that were ever recorded."""
+        """Return the dataset, with the alias recorded last and all topics that were ever recorded."""
 
     def write(self, entry: CatalogEntry) -> None:
-        """Add to the record, durably; hold the catalog's lock, so that two claims never record one topic."""
+        """Add to the record, durably; hold the catalog's lock, so that no topic is recorded by two claims."""
 
     def settle(self) -> None:
         """Remove the record, durably, and release the claim: nothing is left behind."""
 
     def release(self) -> None:
-        """Release the claim; what it has recorded remains for the next one to take it."""
+        """Release the claim; its record stays for the next one that takes it."""
 
 
 class Catalog(Protocol):
     """Names of this node's datasets; matched without regard to ASCII case.
 
-    The name makes the dataset: what has none is still being created, or already removed. Whoever changes a name holds
-    `locked` around reading and changing it.
+    The name makes the dataset: one without a name is still being created, or already removed. A caller that changes a
+    name holds `locked` from reading to writing it.
     """
 
     def entries(self) -> Iterator[CatalogEntry]:
-        """Iterate over all, by lower-case alias."""
+        """Yield all entries, by lower-case alias."""
 
     def by_alias(self, alias: str) -> CatalogEntry | None:
-        """Look a name up."""
+        """Return the entry of a name, None if there is none."""
 
     def by_id(self, dataset: DatasetId) -> CatalogEntry | None:
-        """Look an id up."""
+        """Return the entry of an id, None if there is none."""
 
     def add(self, entry: CatalogEntry) -> None:
         """Take the name, durably; raises `AlreadyExists` if it is taken."""
 
     def replace(self, entry: CatalogEntry) -> None:
-        """Rewrite the entry of an alias that is there, durably; raises `NotFound`."""
+        """Rewrite the entry of an existing alias, durably; raises `NotFound`."""
 
     def rename(self, alias: str, entry: CatalogEntry) -> None:
         """Move the entry of `alias` to another name, in one step and durably.
@@ -182,25 +185,25 @@ class Catalog(Protocol):
         """
 
     def remove(self, alias: str) -> None:
-        """Free the name; nothing happens when it is free."""
+        """Free the name; nothing happens if it is free."""
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the one lock that excludes all other threads and processes that hold it; it never expires."""
+        """Hold the lock that excludes all other threads and processes that take it; it never expires."""
 
     def claim(self, dataset: DatasetId) -> Claim | None:
-        """Claim a dataset, with the record that a killed process left of it; None while another claim is held."""
+        """Claim a dataset, with the record that a killed process may have left; None while another claim is held."""
 
     def claims(self) -> tuple[CatalogEntry, ...]:
-        """Return what is recorded of datasets that are being created or removed, held or abandoned."""
+        """Return the records of datasets that are being created or removed, held or abandoned."""
 
     def unreadable(self) -> tuple[str, ...]:
-        """Return the names that are taken by what cannot be read: which dataset they name is unknown."""
+        """Return the names of unreadable entries, whose datasets are unknown."""
 
     def strays(self, untouched_since: float, among: Iterable[DatasetId] | None = None) -> Iterator[DatasetId]:
-        """Iterate over datasets that hold objects, never had a name, and were last written before (epoch seconds).
+        """Yield datasets that have objects, never had a name, and were last written before a time (epoch seconds).
 
-        Of all datasets, or only of those `among`.
+        Considers all datasets, or only those `among`.
         """
 
     def mend(self) -> None:
-        """Repair what damage, or a process killed by an earlier release, left of names."""
+        """Repair names after damage, or after a process of an earlier release was killed."""

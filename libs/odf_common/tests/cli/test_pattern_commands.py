@@ -149,7 +149,7 @@ def test_a_pattern_that_no_name_is_like_is_refused(
     assert cli.main(["delete", "a..%", "--yes"]) == 1
     assert "which % matches anything" in capsys.readouterr().err
     assert cli.main(["delete", "trains.%", "--yes"]) == 1
-    assert "no dataset has a name like trains.%" in capsys.readouterr().err
+    assert "no dataset has a name that matches trains.%" in capsys.readouterr().err
     assert deleted == []
 
 

@@ -206,7 +206,7 @@ def test_patterns_are_told_from_urls() -> None:
 def test_what_patterns_cover_comes_once_and_in_order() -> None:
     names = ("flights", "Flights.Late", "weather", "me/flights.hourly")
     assert matching_names(["flights.%", "%late"], names) == ("Flights.Late", "me/flights.hourly")
-    with pytest.raises(NothingCovered, match=r"no dataset has a name like trains\.%"):
+    with pytest.raises(NothingCovered, match=r"no dataset has a name that matches trains\.%"):
         matching_names(["flights.%", "trains.%"], names)
 
 

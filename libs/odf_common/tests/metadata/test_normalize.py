@@ -87,8 +87,11 @@ def test_only_the_last_query_has_no_alias(queries: tuple[st.SqlQueryStep, ...]) 
         (derivative(ev.ExecuteTransform(query_inputs=())), "ExecuteTransform cannot define"),
         (root(ev.DisablePollingSource()), "DisablePollingSource cannot define"),
         (root(ev.DisablePushSource(source_name="a")), "DisablePushSource cannot define"),
-        (derivative(push()), "AddPushSource is for root datasets"),
-        (root(transform(ev.TransformInput(dataset_ref="a"))), "SetTransform is for derivative datasets"),
+        (derivative(push()), "AddPushSource is only allowed in a root dataset"),
+        (
+            root(transform(ev.TransformInput(dataset_ref="a"))),
+            "SetTransform is only allowed in a derivative dataset",
+        ),
         (root(push(sql(query="a", queries=()))), "either 'query' or 'queries'"),
         (root(push(sql())), "needs 'query' or 'queries'"),
         (derivative(transform(ev.TransformInput(dataset_ref="a b"))), "inputs[0].datasetRef"),
