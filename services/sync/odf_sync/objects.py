@@ -16,7 +16,7 @@ from odf_common.errors import OdfError, VerificationFailed
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddData, DataSlice, ExecuteTransform, SetDataSchema
+from odf_common.metadata.events import DataEvent, DataSlice, SetDataSchema
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.compare import RemoteBlock
@@ -69,7 +69,7 @@ def declared_objects(past: ChainState | None, blocks: Sequence[RemoteBlock]) -> 
         event = block.decoded.block.event
         if isinstance(event, SetDataSchema):
             schema = event
-        if not isinstance(event, AddData | ExecuteTransform):
+        if not isinstance(event, DataEvent):
             continue
         data, checkpoint = event.new_data, event.new_checkpoint
         if data is not None:

@@ -4,7 +4,6 @@ Objects are written before blocks, and blocks before the head (spec: Dataset Sha
 only objects, which the next attempt finds and reuses.
 """
 
-import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from odf_common.identity.branch_names import HEAD, split_ref
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_COMMANDS
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import ObjectKind, scratch_folder
 from odf_common.proto.odf.bus.v1 import bus_pb2
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
@@ -192,18 +191,17 @@ def _objects(
 ) -> Iterator[Step]:
     """Fetch missing objects and check all of them; stops at the first that does not match its declaration."""
     wanted = by_object(declared)
-    scratch = env.blobs.scratch()
-    try:
-        with ThreadPoolExecutor(downloads, thread_name_prefix="download") as pool:
-            fetched = [pool.submit(fetch, env, there, dataset, one, scratch) for one in wanted]
-            try:
-                for done, one in enumerate(as_completed(fetched), 1):
-                    one.result()
-                    yield Step(alias=alias, state="objects", done=done, total=len(wanted))
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with (
+        scratch_folder(env.blobs) as scratch,
+        ThreadPoolExecutor(downloads, thread_name_prefix="download") as pool,
+    ):
+        fetched = [pool.submit(fetch, env, there, dataset, one, scratch) for one in wanted]
+        try:
+            for done, one in enumerate(as_completed(fetched), 1):
+                one.result()
+                yield Step(alias=alias, state="objects", done=done, total=len(wanted))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _commit(env: Environment, replies: Replies, state: ChainState, place: Place) -> None:

@@ -25,7 +25,12 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.events import AddData, Checkpoint, DataSlice, ExecuteTransform, SetDataSchema
+from odf_common.metadata.events import (
+    Checkpoint,
+    DataEvent,
+    DataSlice,
+    SetDataSchema,
+)
 from odf_common.ports.store import ObjectKind
 from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.targets import Target
@@ -153,7 +158,7 @@ class _Job:
     """A block with objects, and the schema that its slice needs to have; None if that is unknown."""
 
     link: Link
-    event: AddData | ExecuteTransform
+    event: DataEvent
     schema: pa.Schema | None
 
 
@@ -174,8 +179,8 @@ def _schema(event: SetDataSchema | None) -> pa.Schema | None:
         return None
 
 
-def _with_objects(event: object) -> AddData | ExecuteTransform | None:
-    if isinstance(event, AddData | ExecuteTransform) and (event.new_data or event.new_checkpoint):
+def _with_objects(event: object) -> DataEvent | None:
+    if isinstance(event, DataEvent) and (event.new_data or event.new_checkpoint):
         return event
     return None
 

@@ -4,7 +4,6 @@ How a stored transform is run again is in `odf_common.dataset.replay`, which als
 records (logical hash), offsets, watermark and checkpoint; a different encoding of the same records is no difference.
 """
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from odf_common.hashing.physical import physical_hash
 from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.engine import EngineNotAvailable
+from odf_common.ports.store import scratch_folder
 from odf_common.service.environment import Environment
 from odf_verifier.dropped import dropped_input
 from odf_verifier.integrity import Link
@@ -79,27 +79,27 @@ class Replay:
                 kind=kind, block=stored.block_hash, sequence_number=number, object=damaged, text=text
             )
 
-        scratch = self._env.blobs.scratch()
-        try:
-            response = self._replaying.run(stored, alias=self._target.name, scratch=scratch)
-        except EngineNotAvailable as error:
-            return problem(Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}")
-        except InvalidQuery as error:
-            return problem(Damage.REPLAY_REFUSED, str(error))
-        except (NotFound, InputMismatch, ChainBroken) as error:
-            name = dropped_input(self._env, stored.event) if isinstance(error, NotFound) else None
-            if name is not None:
-                text = f"cannot be replayed: the data of {name} was dropped; `odf pull {name}` recomputes it"
-                return problem(Damage.INPUT_DROPPED, text)
-            return problem(
-                Damage.INPUT_MISSING, f"an input is not available as the transform saw it: {error}"
-            )
-        else:
-            for damaged, text in _differences(stored.event, stored.state, response, scratch):
-                return problem(Damage.REPLAY_MISMATCH, text, damaged)
-            return None
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with scratch_folder(self._env.blobs) as scratch:
+            try:
+                response = self._replaying.run(stored, alias=self._target.name, scratch=scratch)
+            except EngineNotAvailable as error:
+                return problem(Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}")
+            except InvalidQuery as error:
+                return problem(Damage.REPLAY_REFUSED, str(error))
+            except (NotFound, InputMismatch, ChainBroken) as error:
+                name = dropped_input(self._env, stored.event) if isinstance(error, NotFound) else None
+                if name is not None:
+                    text = (
+                        f"cannot be replayed: the data of {name} was dropped; `odf pull {name}` recomputes it"
+                    )
+                    return problem(Damage.INPUT_DROPPED, text)
+                return problem(
+                    Damage.INPUT_MISSING, f"an input is not available as the transform saw it: {error}"
+                )
+            else:
+                for damaged, text in _differences(stored.event, stored.state, response, scratch):
+                    return problem(Damage.REPLAY_MISMATCH, text, damaged)
+                return None
 
 
 def _differences(

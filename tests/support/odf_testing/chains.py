@@ -17,7 +17,7 @@ from odf_common.chain.walk import fold, iterate
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.events import AddData, ExecuteTransform
+from odf_common.metadata.events import DataEvent, ExecuteTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind
 
@@ -47,7 +47,7 @@ class StoredChain:
     def data_blocks(self) -> int:
         """Return how many blocks brought records."""
         return sum(
-            isinstance(block.event, AddData | ExecuteTransform) and block.event.new_data is not None
+            isinstance(block.event, DataEvent) and block.event.new_data is not None
             for _, block in self.blocks
         )
 
@@ -84,7 +84,7 @@ def read_chain(folder: Path) -> StoredChain:
     blocks = tuple((name, decoded.block) for name, decoded, _ in iterate(read, head))[::-1]
     for (_, before), (_, after) in pairwise(blocks):
         assert before.system_time.ns <= after.system_time.ns, "system time fell"
-    events = [block.event for _, block in blocks if isinstance(block.event, AddData | ExecuteTransform)]
+    events = [block.event for _, block in blocks if isinstance(block.event, DataEvent)]
     tables = [_slice(folder, event) for event in events if event.new_data is not None]
     for event in events:
         if event.new_checkpoint is not None:
@@ -106,7 +106,7 @@ def assert_objects_are_whole(folder: Path) -> None:
             _require(file)
 
 
-def _slice(folder: Path, event: AddData | ExecuteTransform) -> pa.Table:
+def _slice(folder: Path, event: DataEvent) -> pa.Table:
     declared = event.new_data
     assert declared is not None
     file = folder / "data" / str(declared.physical_hash)

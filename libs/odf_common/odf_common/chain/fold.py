@@ -10,8 +10,8 @@ from odf_common.chain.state import DEFAULT_SOURCE, ChainState, Definitions, Inpu
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import (
-    AddData,
     AddPushSource,
+    DataEvent,
     DisablePollingSource,
     DisablePushSource,
     ExecuteTransform,
@@ -60,7 +60,7 @@ def after(past: ChainState, block: MetadataBlock, *, head: Multihash) -> ChainSt
     input_progress = past.input_progress
     definitions = past.definitions
     event = block.event
-    if isinstance(event, (AddData, ExecuteTransform)):
+    if isinstance(event, DataEvent):
         if event.new_data is not None:
             last_offset = event.new_data.offset_interval.end
         watermark = event.new_watermark

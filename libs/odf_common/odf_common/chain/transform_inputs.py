@@ -15,9 +15,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.engine import Watermark
 from odf_common.metadata.events import (
-    AddData,
+    DataEvent,
     DataSlice,
-    ExecuteTransform,
     ExecuteTransformInput,
     OffsetInterval,
     SetDataSchema,
@@ -133,7 +132,7 @@ class _Seen:
         """Add the next block."""
         event = block.event
         self.is_redefined = self.is_redefined or _redefines(block)
-        if not isinstance(event, (AddData, ExecuteTransform)):
+        if not isinstance(event, DataEvent):
             return
         if event.new_data is not None:
             self.slices.append(event.new_data)

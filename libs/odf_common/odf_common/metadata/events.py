@@ -238,3 +238,4 @@ class UnknownEvent:
 
 
 MetadataEvent = KnownEvent | UnknownEvent
+DataEvent = AddData | ExecuteTransform  # what brings records, checkpoints and watermarks

@@ -1,7 +1,8 @@
 """Where datasets are stored: objects by hash, heads by compare-and-set, names by put-if-absent."""
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -86,6 +87,16 @@ class BlobStore(BlobReader, Protocol):
 
     def finish_deletions(self) -> None:
         """Finish deletions of killed processes; their remains belong to no dataset any more."""
+
+
+@contextmanager
+def scratch_folder(blobs: BlobStore) -> Iterator[Path]:
+    """Yield a new empty folder from which `put_file` is a rename; it is removed afterwards."""
+    folder = blobs.scratch()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class RefReader(Protocol):

@@ -18,6 +18,7 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.metadata.events import (
     AddData,
+    DataEvent,
     DisablePollingSource,
     DisablePushSource,
     ExecuteTransform,
@@ -131,7 +132,7 @@ class DatasetEditor:
 
         Raises `Refused` for an event that only the node writes, and for a copy.
         """
-        if isinstance(event, AddData | ExecuteTransform | Seed):
+        if isinstance(event, DataEvent | Seed):
             kind = type(event).__name__
             text = f"only the node writes {kind}: {_WRITTEN_WHEN[type(event)]}"
             raise Refused(reason="EventReserved", text=text)

@@ -4,7 +4,6 @@ The result is compared with the block: records, offsets, watermark, checkpoint, 
 store finds it by their hash. Nothing is committed.
 """
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from odf_common.dataset.replay import Replaying, Stored
 from odf_common.errors import NotFound, VerificationFailed
 from odf_common.metadata.events import DataSlice, ExecuteTransform, SetTransform
 from odf_common.ports.engine import Engine, EngineNotAvailable
+from odf_common.ports.store import scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.storage.availability import DataDropped, has_all, is_dropped, why_missing
@@ -108,32 +108,30 @@ class DataRebuilder:
         log.info("data rebuilt", dataset=known.alias, transforms=done)
 
     def _one(self, known: DatasetHandle, replaying: Replaying, stored: Stored) -> None:
-        scratch = self.datasets.blobs.scratch()
-        try:
-            response = replaying.run(stored, alias=known.alias, scratch=scratch)
-            written = validate(stored.state, response, scratch)
-            event = stored.event
-            facts = (
-                ("watermark", event.new_watermark, later(stored.state.watermark, response.new_watermark)),
-                *_of_slices(event.new_data, written.data),
-                ("checkpoint", event.new_checkpoint, event.new_checkpoint and written.checkpoint),
-            )
-            for what, declared, actual in facts:
-                if declared != actual:
-                    raise RebuildDiffers(
-                        dataset=known.alias,
-                        block=str(stored.block_hash),
-                        sequence_number=stored.block.sequence_number,
-                        text=f"{what}: declared {declared}, replay gives {actual}",
-                    )
-            self._store(known, event, written, scratch)
-        except EngineNotAvailable as error:
-            raise self._engine_gone(known, stored) from error
-        except NotFound as error:
-            inputs = (self.datasets.by_id(step.dataset_id) for step in stored.event.query_inputs)
-            raise why_missing(self.datasets, (one for one in inputs if one is not None), error) from error
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with scratch_folder(self.datasets.blobs) as scratch:
+            try:
+                response = replaying.run(stored, alias=known.alias, scratch=scratch)
+                written = validate(stored.state, response, scratch)
+                event = stored.event
+                facts = (
+                    ("watermark", event.new_watermark, later(stored.state.watermark, response.new_watermark)),
+                    *_of_slices(event.new_data, written.data),
+                    ("checkpoint", event.new_checkpoint, event.new_checkpoint and written.checkpoint),
+                )
+                for what, declared, actual in facts:
+                    if declared != actual:
+                        raise RebuildDiffers(
+                            dataset=known.alias,
+                            block=str(stored.block_hash),
+                            sequence_number=stored.block.sequence_number,
+                            text=f"{what}: declared {declared}, replay gives {actual}",
+                        )
+                self._store(known, event, written, scratch)
+            except EngineNotAvailable as error:
+                raise self._engine_gone(known, stored) from error
+            except NotFound as error:
+                inputs = (self.datasets.by_id(step.dataset_id) for step in stored.event.query_inputs)
+                raise why_missing(self.datasets, (one for one in inputs if one is not None), error) from error
 
     def _engine_gone(self, known: DatasetHandle, stored: Stored) -> EngineGone:
         """Build the error naming the missing engine and the block to reset to, before the first SetTransform."""

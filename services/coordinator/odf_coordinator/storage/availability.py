@@ -10,7 +10,7 @@ from odf_common.chain.walk import iterate
 from odf_common.dataset.drop_marker import dropped_blocks
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, ExecuteTransform
+from odf_common.metadata.events import DataEvent
 from odf_common.ports.store import BlobReader, ObjectKind
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
@@ -81,5 +81,5 @@ def objects_by_block(
 ) -> Iterator[tuple[Multihash, tuple[ObjectRef, ...]]]:
     """Yield the objects of each transform with its block, newest first."""
     for name, decoded, _ in iterate(datasets.reader(known.id), known.state.head):
-        if isinstance(decoded.block.event, AddData | ExecuteTransform):
+        if isinstance(decoded.block.event, DataEvent):
             yield name, tuple(objects_of(decoded.block.event))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddData, ExecuteTransform, MetadataEvent
+from odf_common.metadata.events import DataEvent, ExecuteTransform, MetadataEvent
 from odf_common.ports.store import BlobStore, ObjectKind
 
 
@@ -31,7 +31,7 @@ class ObjectMissing(InvalidInput):
 
 def objects_of(event: MetadataEvent) -> Iterator[ObjectRef]:
     """Iterate over the objects that an event refers to."""
-    if isinstance(event, AddData | ExecuteTransform):
+    if isinstance(event, DataEvent):
         if event.new_data is not None:
             yield ObjectRef(kind=ObjectKind.DATA, name=event.new_data.physical_hash, size=event.new_data.size)
         if event.new_checkpoint is not None:

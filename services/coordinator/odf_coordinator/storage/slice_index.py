@@ -13,7 +13,7 @@ from odf_common.data.slices import read_slice
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddData, DataSlice, ExecuteTransform
+from odf_common.metadata.events import DataEvent, DataSlice
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.storage.availability import why_missing
@@ -91,4 +91,4 @@ class Slices:
         """Iterate over blocks, newest first, each with its slice, if any."""
         for name, decoded, _ in iterate(self._datasets.reader(known.id), known.state.head):
             event = decoded.block.event
-            yield name, event.new_data if isinstance(event, AddData | ExecuteTransform) else None
+            yield name, event.new_data if isinstance(event, DataEvent) else None

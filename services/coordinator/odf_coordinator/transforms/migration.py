@@ -4,7 +4,6 @@ The migration's block directly follows that of the SetTransform, in the same com
 another query's state. The block reads nothing new from any input, which is how a replay recognizes it.
 """
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform, KnownEvent, SetDataSchema, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
+from odf_common.ports.store import scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.storage.availability import why_missing
 from odf_coordinator.transforms.engine_output import store, validate
@@ -49,13 +49,11 @@ class QueryMigrator:
         old = known.state.transform
         if new is None or old is None or known.state.checkpoint is None:
             return tuple(events)
-        scratch = self.datasets.blobs.scratch()
-        try:
-            made = self._migrated(known.state, old, new, system_time, scratch)
-        except NotFound as error:
-            raise why_missing(self.datasets, (known,), error) from error
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with scratch_folder(self.datasets.blobs) as scratch:
+            try:
+                made = self._migrated(known.state, old, new, system_time, scratch)
+            except NotFound as error:
+                raise why_missing(self.datasets, (known,), error) from error
         if made is None:
             return tuple(events)
         schemas, executed = made

@@ -4,7 +4,6 @@ A plan uses the current heads, so everything since the last step is one step, un
 changes in between. The chain is the only state between steps; a repeated step produces the same records.
 """
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from odf_common.metadata.events import (
 )
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
-from odf_common.ports.store import BlobStore
+from odf_common.ports.store import BlobStore, scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed
@@ -119,13 +118,11 @@ class Transformer:
         derivative received a commit or an input was reset in the meantime, `Refused` if the result breaks a rule,
         `DataDropped` if needed data was dropped.
         """
-        scratch = self.blobs.scratch()
-        try:
-            return self._perform(known, plan, scratch)
-        except NotFound as error:
-            raise why_missing(self.datasets, (known, *plan.sources.values()), error) from error
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with scratch_folder(self.blobs) as scratch:
+            try:
+                return self._perform(known, plan, scratch)
+            except NotFound as error:
+                raise why_missing(self.datasets, (known, *plan.sources.values()), error) from error
 
     def _perform(self, known: DatasetHandle, plan: Plan, scratch: Path) -> Step | None:
         state = known.state

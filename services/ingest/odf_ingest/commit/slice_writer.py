@@ -1,6 +1,5 @@
 """From prepared records to the events of one proposal, and their slice (wire-facts §5.1, §5.4)."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -27,7 +26,7 @@ from odf_common.metadata.events import (
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.clock import Clock
-from odf_common.ports.store import BlobStore, ObjectKind
+from odf_common.ports.store import BlobStore, ObjectKind, scratch_folder
 from odf_ingest.commit.position import KIND, SourcePosition
 from odf_ingest.history.align_columns import align_columns, data_columns, without_dictionaries
 from odf_ingest.history.history import SliceRecords
@@ -125,15 +124,12 @@ class Drafter:
         if not len(merged.records):
             return self._proposal(state, (added,), system_time)
         table = self._table(state, merged, system_time)
-        folder = self._blobs.scratch()
-        try:
+        with scratch_folder(self._blobs) as folder:
             file = folder / "slice.parquet"
             data = _slice_of(state, table, write_slice(table, file))
             events: list[KnownEvent] = [*_schema_change(state, table), replace(added, new_data=data)]
             draft = self._proposal(state, events, system_time)
             self._blobs.put_file(state.dataset_id, ObjectKind.DATA, data.physical_hash, file)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         return replace(draft, slice=(data.physical_hash, SliceRecords(records=table, keys=merged.keys)))
 
     def _proposal(self, state: ChainState, events: Sequence[KnownEvent], system_time: Timestamp) -> Draft:

@@ -18,7 +18,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
 from odf_common.data.slices import read_slice
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, ExecuteTransform
+from odf_common.metadata.events import DataEvent
 from odf_common.metadata.steps import Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.history.align_columns import without_dictionaries
@@ -145,7 +145,7 @@ class DatasetHistory:
             if name == since:
                 return True, found[::-1]
             event = decoded.block.event
-            if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
+            if isinstance(event, DataEvent) and event.new_data is not None:
                 found.append(event.new_data.physical_hash)
         return False, found[::-1]
 

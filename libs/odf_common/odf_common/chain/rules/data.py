@@ -2,13 +2,13 @@
 
 from odf_common.chain.state import ChainState
 from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.events import AddData, ExecuteTransform
+from odf_common.metadata.events import AddData, DataEvent
 
 
 def watermark_is_kept(past: ChainState, block: MetadataBlock) -> str | None:
     """Once a dataset has a watermark, every event with data states it (spec: Watermark; §5.5, 5)."""
     event = block.event
-    if not isinstance(event, (AddData, ExecuteTransform)) or past.watermark is None:
+    if not isinstance(event, DataEvent) or past.watermark is None:
         return None
     return f"watermark {past.watermark} is lost" if event.new_watermark is None else None
 
@@ -16,7 +16,7 @@ def watermark_is_kept(past: ChainState, block: MetadataBlock) -> str | None:
 def watermark_never_decreases(past: ChainState, block: MetadataBlock) -> str | None:
     """A block keeps or raises the watermark, never lowers it (spec: Watermark; §5.5, 5)."""
     event = block.event
-    if not isinstance(event, (AddData, ExecuteTransform)):
+    if not isinstance(event, DataEvent):
         return None
     if past.watermark is None or event.new_watermark is None:
         return None
@@ -28,7 +28,7 @@ def watermark_never_decreases(past: ChainState, block: MetadataBlock) -> str | N
 def event_with_data_is_not_empty(past: ChainState, block: MetadataBlock) -> str | None:
     """An event with data has data, a checkpoint, a watermark or a source state (spec: AddData; §5.5, 6)."""
     event = block.event
-    if not isinstance(event, (AddData, ExecuteTransform)):
+    if not isinstance(event, DataEvent):
         return None
     if event.new_data is not None or event.new_checkpoint is not None or event.new_watermark is not None:
         return None
@@ -40,7 +40,7 @@ def event_with_data_is_not_empty(past: ChainState, block: MetadataBlock) -> str 
 def offset_interval_is_closed(past: ChainState, block: MetadataBlock) -> str | None:
     """A slice has at least one record, so its interval ends where it starts or later (spec: DataSlice; §5.5, 7)."""
     event = block.event
-    if not isinstance(event, (AddData, ExecuteTransform)) or event.new_data is None:
+    if not isinstance(event, DataEvent) or event.new_data is None:
         return None
     interval = event.new_data.offset_interval
     if interval.end < interval.start:
@@ -51,7 +51,7 @@ def offset_interval_is_closed(past: ChainState, block: MetadataBlock) -> str | N
 def offsets_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None:
     """A slice starts at the offset after `prevOffset`, the first at 0 (spec: DataSlice; §5.5, 7)."""
     event = block.event
-    if not isinstance(event, (AddData, ExecuteTransform)) or event.new_data is None:
+    if not isinstance(event, DataEvent) or event.new_data is None:
         return None
     expected = 0 if event.prev_offset is None else event.prev_offset + 1
     if event.new_data.offset_interval.start != expected:
@@ -62,7 +62,7 @@ def offsets_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None
 def previous_offset_is_carried(past: ChainState, block: MetadataBlock) -> str | None:
     """`prevOffset` is the offset of the last record so far, absent while there is none (RFC-014; §5.5, 8)."""
     event = block.event
-    if isinstance(event, (AddData, ExecuteTransform)) and event.prev_offset != past.last_offset:
+    if isinstance(event, DataEvent) and event.prev_offset != past.last_offset:
         return f"prevOffset should be {_or_none(past.last_offset)}, is {_or_none(event.prev_offset)}"
     return None
 
@@ -70,7 +70,7 @@ def previous_offset_is_carried(past: ChainState, block: MetadataBlock) -> str | 
 def data_has_a_schema(past: ChainState, block: MetadataBlock) -> str | None:
     """Data comes after the SetDataSchema that describes it (spec: SetDataSchema; §5.5, 9 and 12)."""
     event = block.event
-    if not isinstance(event, (AddData, ExecuteTransform)) or event.new_data is None:
+    if not isinstance(event, DataEvent) or event.new_data is None:
         return None
     return "data was added before any SetDataSchema" if past.definitions.schema is None else None
 
@@ -78,7 +78,7 @@ def data_has_a_schema(past: ChainState, block: MetadataBlock) -> str | None:
 def checkpoint_is_linked(past: ChainState, block: MetadataBlock) -> str | None:
     """`prevCheckpoint` is the checkpoint of the event with data before, if that had one (§5.5, 10 and 15)."""
     event = block.event
-    if not isinstance(event, (AddData, ExecuteTransform)):
+    if not isinstance(event, DataEvent):
         return None
     expected = None if past.checkpoint is None else past.checkpoint.physical_hash
     if event.prev_checkpoint != expected:

@@ -13,7 +13,7 @@ from odf_common.codec.model_schema import EVENTS
 from odf_common.dataset.signature_check import judge
 from odf_common.errors import nearest
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, ExecuteTransform, UnknownEvent
+from odf_common.metadata.events import DataEvent, UnknownEvent
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
 
 SIGNED = ("signature", "signer")
@@ -113,7 +113,7 @@ def _table_row(item: BlockItem) -> dict[str, object]:
         "event": type(event).__name__,
         "hash": item.hash,
     }
-    if isinstance(event, AddData | ExecuteTransform):
+    if isinstance(event, DataEvent):
         if event.new_data is not None:
             interval = event.new_data.offset_interval
             row["offsets"] = f"{interval.start}–{interval.end}"
