@@ -17,10 +17,11 @@ from odf_common.dataset.rejects import (
     passed_of,
     save_handled,
 )
-from odf_common.errors import Unavailable
+from odf_common.errors import Refused, Unavailable
 from odf_common.metadata.events import SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.errors import PositionMoved, RecordRejected, TooManyRejected, TopicReplaced
 from odf_ingest.prepare.batch import MessageBatch, Part
@@ -155,6 +156,23 @@ def test_a_batch_whose_dead_letters_are_lost_is_not_committed_and_may_be_repeate
     assert [letter.offset for letter in bench.coordinator.letters] == [0]
     assert bench.values("id") == [(1,)]
     assert position_of(bench.state, "default").rejected == 1
+
+
+def test_a_batch_that_the_coordinator_refuses_is_not_committed(make_bench: Any) -> None:
+    bench = make_bench()
+    head = bench.state.head
+
+    def lose_the_slice() -> None:
+        names = list(bench.blobs.names(bench.dataset, ObjectKind.DATA))
+        bench.blobs.remove(bench.dataset, ObjectKind.DATA, names)
+
+    bench.coordinator.before = [lose_the_slice]
+    with pytest.raises(Refused) as refused:
+        commit(bench, a_batch({0: [message(1)]}))
+    assert refused.value.reason == "ObjectMissing"
+    assert bench.state.head == head
+
+    assert commit(bench, a_batch({0: [message(1)]})).is_new
 
 
 def test_bad_messages_are_dead_letters_and_their_neighbours_go_on(make_bench: Any) -> None:

@@ -1,0 +1,93 @@
+"""Where a source begins: where the chain stands, if that is still in the topic, and never past what nobody has read."""
+
+from collections.abc import Mapping
+
+import pytest
+from odf_testing.builders import a_chain, a_dataset, a_push_source, a_schema, a_seed, a_source_state
+
+from odf_common.chain.state import DEFAULT_SOURCE, ChainState
+from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.metadata.events import AddData
+from odf_common.ports.bus import TopicInfo
+from odf_common.ports.store import CatalogEntry
+from odf_ingest.commit.position import SourcePosition, TopicPosition
+from odf_ingest.errors import PositionBeyondEnd, RecordsLost, TopicGone, TopicReplaced
+from odf_ingest.push.source import Limits, PushSource
+from odf_ingest.push.source_record import SourceRecord
+from odf_ingest.push.start_position import open_source
+
+TOPIC = "topic"
+Offsets = Mapping[int, int]
+
+
+def state_at(next_: Offsets | None, topic_id: str = "one") -> ChainState:
+    """Return the state of a dataset whose source was read up to `next_`; None for one that was never read."""
+    chain = a_chain(a_seed(), a_push_source(), a_schema())
+    if next_ is not None:
+        read = SourcePosition(topics={TOPIC: TopicPosition(topic_id=topic_id, next=next_)})
+        chain.add(AddData(new_source_state=a_source_state(read.text())))
+    return chain.state
+
+
+def topic(low: Offsets, high: Offsets) -> TopicInfo:
+    return TopicInfo(topic_id="one", low=low, high=high)
+
+
+def opened(state: ChainState, described: TopicInfo | OdfError) -> PushSource:
+    entry = CatalogEntry(alias="a", dataset_id=a_dataset(), push_topics={DEFAULT_SOURCE: TOPIC})
+    return open_source(
+        entry,
+        state,
+        state.push_sources[DEFAULT_SOURCE],
+        described,
+        limits=Limits(size=1, delay=0.0),
+        record=SourceRecord(key=(a_dataset(), DEFAULT_SOURCE), alias="a"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "low", "high", "begins"),
+    [
+        (None, {0: 0}, {0: 0}, {0: 0}),
+        (None, {0: 3, 1: 5}, {0: 9, 1: 5}, {0: 3, 1: 5}),
+        ({0: 4}, {0: 0}, {0: 9}, {0: 4}),
+        ({0: 4}, {0: 4}, {0: 4}, {0: 4}),
+        ({0: 4}, {0: 0, 1: 2}, {0: 9, 1: 7}, {0: 4, 1: 2}),  # a partition that was added
+    ],
+)
+def test_each_partition_begins_where_the_chain_stands_or_at_its_first_message(
+    read: Offsets | None, low: Offsets, high: Offsets, begins: Offsets
+) -> None:
+    source = opened(state_at(read), topic(low, high))
+    assert (source.next, source.beginning) == (begins, low)
+    assert source.partitions == tuple((TOPIC, number) for number in low)
+
+
+@pytest.mark.parametrize(
+    ("read", "low", "high", "error"),
+    [
+        ({0: 4}, {0: 5}, {0: 9}, RecordsLost),
+        ({0: 4, 1: 4}, {0: 0, 1: 5}, {0: 9, 1: 9}, RecordsLost),
+        ({0: 4}, {0: 0}, {0: 3}, PositionBeyondEnd),
+    ],
+)
+def test_a_position_that_the_topic_has_no_more_stops_the_source(
+    read: Offsets, low: Offsets, high: Offsets, error: type[OdfError]
+) -> None:
+    with pytest.raises(error):
+        opened(state_at(read), topic(low, high))
+
+
+def test_a_topic_that_was_made_again_or_is_gone_stops_the_source() -> None:
+    described = topic({0: 0}, {0: 9})
+    with pytest.raises(TopicReplaced) as replaced:
+        opened(state_at({0: 4}, "another"), described)
+    assert (replaced.value.expected, replaced.value.actual) == ("another", "one")
+    with pytest.raises(TopicGone):
+        opened(state_at({0: 4}), NotFound(what=TOPIC))
+
+
+@pytest.mark.parametrize("error", [NotFound(what=TOPIC), Unavailable(what="Kafka")])
+def test_a_topic_that_cannot_be_described_yet_is_tried_again(error: OdfError) -> None:
+    with pytest.raises(type(error)):
+        opened(state_at(None), error)
