@@ -1,5 +1,5 @@
 # `make` alone lists the targets. Everything is installed into .venv; nothing outside the checkout changes,
-# except that missing system packages (Java, Maven) are installed where we may: root on a machine with apt.
+# except that missing system packages (Java, Maven) are installed if possible: as root, on a machine with apt.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,7 +20,7 @@ comma := ,
 MVN := mvn --batch-mode --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-# $(call need,check,what,Debian package): the check succeeds afterwards, or a clear error is shown.
+# $(call need,check,what,Debian package): afterwards the check succeeds, or make stops with a clear error.
 need = $(1) >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(3) >/dev/null; }; } || \
 	{ echo "error: $(2) was not found; install it (Debian: apt-get install $(3)) and run make again" >&2; exit 1; }
@@ -30,14 +30,14 @@ help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: setup
-setup: $(STAMPS)/projects $(STAMPS)/kafka $(PROTO_OUT)/.stamp $(STAMPS)/archive $(STAMPS)/spark ## install everything into .venv; quick when nothing has changed
+setup: $(STAMPS)/projects $(STAMPS)/kafka $(PROTO_OUT)/.stamp $(STAMPS)/archive $(STAMPS)/spark ## install everything into .venv; fast if nothing has changed
 
 .PHONY: demo
-demo: setup ## run the main job on real data, from events to a verified derivative
+demo: setup ## run the demo on real data: from messages to verified derivatives
 	@python examples/demo.py
 
 .PHONY: test
-test: setup lint ## lint, then all tests, in two processes; the tests of a file share its fixtures
+test: setup lint ## lint, then all tests, in two processes; tests of one file share its fixtures
 	@python -m pytest -n 2 --dist loadfile
 
 .PHONY: unit
@@ -49,11 +49,11 @@ integration: setup ## tests over the real broker, Redis, S3 and Spark
 	@python -m pytest tests/integration
 
 .PHONY: explore
-explore: setup ## tests of laws and models, with other examples each time, and many more; half an hour or longer
+explore: setup ## property-based and model tests with random examples, and many more; half an hour or longer
 	@HYPOTHESIS_PROFILE=explore python -m pytest -n 2 --dist loadfile --timeout 0 -m hypothesis
 
 .PHONY: bench
-bench: setup ## measure, and print the numbers
+bench: setup ## run the benchmarks, and print the numbers
 	@python benchmarks/run.py
 
 .PHONY: lint
@@ -61,7 +61,7 @@ lint: setup ## ruff, mypy, import-linter and the documents' links; changes nothi
 	@ruff check
 	@ruff format --check
 	@mypy $(CHECKED)
-	@for tests in $(wildcard services/*/tests); do mypy $$tests; done # apart: each may have a conftest of its own
+	@for tests in $(wildcard services/*/tests); do mypy $$tests; done # separately: several have a conftest
 	@lint-imports
 	@mkdocs build --strict --quiet
 
@@ -86,7 +86,7 @@ up: setup ## start the embedded node in the background
 	@odf up --detach
 
 .PHONY: down
-down: setup ## stop it
+down: setup ## stop the embedded node
 	@odf down
 
 .PHONY: run
@@ -94,7 +94,7 @@ run: setup ## run one service of a running node in this terminal: make run SERVI
 	@python -m odf_common.embedded.foreground $(SERVICE) $(if $(DEBUG),--debug)
 
 .PHONY: lock
-lock: $(STAMPS)/requirements ## write requirements.txt from requirements.in; UPGRADE=--upgrade takes new releases
+lock: $(STAMPS)/requirements ## write requirements.txt from requirements.in; UPGRADE=--upgrade upgrades the packages
 	@python -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet uv
 	@$(VENV)/lock/bin/uv pip compile --quiet $(UPGRADE) --generate-hashes --no-emit-index-url --no-header \
 		--python-version 3.11 --python-platform x86_64-unknown-linux-gnu requirements.in --output-file requirements.txt
@@ -122,19 +122,19 @@ $(STAMPS)/kafka: deploy/embedded/pom.xml | $(BIN)/python
 	@$(MVN) -f deploy/embedded/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS)
 	@mkdir -p $(STAMPS) && touch $@
 
-# Only speed: without the archive the node starts all the same.
+# Only for speed: the node also starts without the archive.
 $(STAMPS)/archive: $(STAMPS)/kafka | $(STAMPS)/projects $(PROTO_OUT)/.stamp
-	@echo "teaching Java to start Kafka quickly"
-	@$(BIN)/python -m odf_common.embedded.kafka_cds || echo "warning: that failed; Kafka starts slower" >&2
+	@echo "preparing a class archive, so that Kafka starts faster"
+	@$(BIN)/python -m odf_common.embedded.kafka_cds || echo "warning: that failed; Kafka will start more slowly" >&2
 	@touch $@
 
 $(STAMPS)/spark: $(STAMPS)/requirements services/engine-spark/odf_engine_spark/spark/session.py | $(STAMPS)/projects $(PROTO_OUT)/.stamp
 	@$(call need,java -version,Java 17,default-jre-headless)
-	@echo "teaching Java to start Spark quickly"
-	@$(BIN)/python -m odf_engine_spark.spark.class_archive 2>/dev/null || echo "warning: that failed; Spark starts slower" >&2
+	@echo "preparing a class archive, so that Spark starts faster"
+	@$(BIN)/python -m odf_engine_spark.spark.class_archive 2>/dev/null || echo "warning: that failed; Spark will start more slowly" >&2
 	@touch $@
 
-# protoc names modules by their place under proto/; here they live under odf_common.proto, so imports are rewritten.
+# protoc derives module names from paths under proto/; here the modules are under odf_common.proto, so rewrite imports.
 $(PROTO_OUT)/.stamp: $(PROTO_FILES) $(STAMPS)/requirements
 	@echo "generating $(PROTO_OUT)"
 	@rm -rf $(PROTO_OUT) && mkdir -p $(PROTO_OUT)

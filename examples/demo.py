@@ -1,7 +1,7 @@
-"""The main job on real data: messages on a Kafka topic become datasets, derived datasets, and verified ones.
+"""The demo on real data: messages on a Kafka topic become datasets, derived datasets, and verified ones.
 
-Every number printed was compared with what pandas computes over the same files; exit status 1 says one differed.
-`DEMO_DAYS` (30) says how many days of 2013 are published, one round a day.
+Every number printed is compared with what pandas computes from the same files; exit status 1 means that one differs.
+`DEMO_DAYS` (30) is the number of days of 2013 that are published, one round per day.
 """
 
 import os
@@ -23,12 +23,12 @@ from rich.table import Table
 MANIFESTS = Path(__file__).parent / "nycflights"
 ROOTS = {"flights": data.flights, "weather": data.weather}
 NEXT = """
-[bold]Next[/]: the demo's node is gone; start one of your own, whose data stays in ./.odf
+[bold]Next[/]: the demo's node is removed; start your own, whose data is stored in ./.odf
 
   . .venv/bin/activate
   odf up --detach
-  odf add examples/nycflights      # what the demo had; or examples/trading, …
-  odf status                       # how the node and its datasets are
+  odf add examples/nycflights      # the demo's datasets; or examples/trading, …
+  odf status                       # state of the node and its datasets
   odf ingest flights FILE.ndjson   # then: odf pull --all, odf tail flights.late
   odf --help                       # docs/guide/getting-started.md has more
 """
@@ -37,7 +37,7 @@ ERR = Console(stderr=True)
 
 
 def main() -> int:
-    """Run the story in a node of its own; leave nothing behind."""
+    """Run the demo in a temporary node, and remove the node afterwards."""
     wanted = data.days(int(os.environ.get("DEMO_DAYS", "30")))
     home = Path(tempfile.mkdtemp(prefix="odf-demo-"))
     node = DemoNode(home)
@@ -80,7 +80,7 @@ def story(node: DemoNode, wanted: list[int], checks: "expected.Checks") -> None:
 
 
 def publish(node: DemoNode, topics: dict[str, str], wanted: list[int]) -> int:
-    """Publish one round a day with a plain Kafka producer, one message a record; return their number."""
+    """Publish one round per day with a plain Kafka producer, one message per record; return their number."""
     producer = Producer({"bootstrap.servers": node.status()["kafka"], "linger.ms": 5})
     total = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -101,7 +101,7 @@ def publish(node: DemoNode, topics: dict[str, str], wanted: list[int]) -> int:
 
 
 def compare(node: DemoNode, wanted: list[int], checks: "expected.Checks") -> None:
-    """Compare counts of the roots and every record of the derivatives with pandas over the same files."""
+    """Compare the roots' counts and every record of the derivatives with pandas over the same files."""
     flights = data.of_days(data.flights(), wanted)
     weather = data.of_days(data.weather(), wanted)
     counts = {entry["alias"]: entry["records"] for entry in node.json("list")}
@@ -127,7 +127,7 @@ def compare(node: DemoNode, wanted: list[int], checks: "expected.Checks") -> Non
 
 
 def show(node: DemoNode) -> None:
-    """Print a piece of the result and the newest blocks of each chain, as a user sees them."""
+    """Print some of the result and the newest blocks of each chain, as users see them."""
     OUT.rule("flights.delays.hourly, last records")
     node.show("tail", "flights.delays.hourly", "-n", "5")
     for name in ("flights", "weather", "flights.late", "flights.delays.hourly"):
@@ -146,7 +146,7 @@ def verdicts(node: DemoNode, checks: "expected.Checks") -> None:
 
 
 def damage(node: DemoNode, checks: "expected.Checks") -> None:
-    """Flip one byte of one slice in a copy of a dataset; verification has to name dataset, block and damage."""
+    """Flip one byte of a slice in a copy of a dataset; verification has to name dataset, block and damage."""
     copy, slice_name = node.damaged_copy("flights.late")
     OUT.rule("one byte flipped in a copy of flights.late")
     report = node.json("verify", copy.as_uri(), code=3)
@@ -158,7 +158,7 @@ def damage(node: DemoNode, checks: "expected.Checks") -> None:
 
 
 class Laps:
-    """How long each part took, seconds."""
+    """The duration of each part, in seconds."""
 
     def __init__(self) -> None:
         """Start the clock."""
@@ -166,17 +166,17 @@ class Laps:
         self.laps: list[tuple[str, float]] = []
 
     def lap(self, what: str) -> None:
-        """Note that `what` has just ended."""
+        """Record that `what` has just ended."""
         now = time.monotonic()
         self.laps.append((what, now - self.last))
         self.last = now
 
     def table(self) -> Table:
-        """Return all laps and their sum."""
+        """Return all durations and their sum."""
         table = Table("what", "seconds", title="times", title_justify="left")
         for what, seconds in self.laps:
             table.add_row(what, f"{seconds:.1f}")
-        table.add_row("together", f"{sum(s for _, s in self.laps):.1f}")
+        table.add_row("total", f"{sum(s for _, s in self.laps):.1f}")
         return table
 
 

@@ -1,1 +1,1 @@
-"""What tests, benchmarks and examples share: builders, fakes, embedded nodes, stories. No product imports it."""
+"""Shared by tests, benchmarks and examples: builders, fakes, embedded nodes, stories. Never imported by the product."""

@@ -1,6 +1,6 @@
-"""Processes in one process: one runs at a time, and each is killed or stopped before any of its writes.
+"""Simulated processes in one process: one runs at a time, and each can be killed or paused before any of its writes.
 
-Every run is a function of what it is told, so what once failed fails again. Time passes only when someone waits.
+Every run is determined by its inputs, so a failure can be repeated. Time passes only when an actor waits.
 """
 
 import threading
@@ -13,14 +13,16 @@ import pytest
 from odf_testing.killer import Killed, Killer
 
 _HERE: Final = threading.local()
-STUCK_SECONDS: Final = 60.0  # real ones; an actor that computes for longer waits for what never comes
+STUCK_SECONDS: Final = (
+    60.0  # of real time; an actor that runs for longer waits for something that never happens
+)
 
 
 class Actor:
     """A thread that runs when `go` is called, until it pauses, ends, or is killed."""
 
     def __init__(self, body: Callable[[], object]) -> None:
-        """Begin with the first `go`."""
+        """Create the thread; it starts with the first `go`."""
         self.kill_after: int | None = None
         self.pause_after: int | None = None
         self.is_dead = False
@@ -35,7 +37,7 @@ class Actor:
         self._thread.start()
 
     def go(self) -> None:
-        """Run until the next pause, or the end."""
+        """Run until the next pause or the end."""
         assert not self.is_over
         self._mine.release()
         assert self._theirs.acquire(timeout=STUCK_SECONDS), "an actor waits for what never comes"
@@ -43,13 +45,13 @@ class Actor:
             self._thread.join()
 
     def kill(self) -> None:
-        """End it where it stands: it writes nothing more."""
+        """Kill it where it is: it writes nothing more."""
         self.is_dead = self.is_ending = True
         if not self.is_over:
             self.go()
 
     def pause(self) -> None:
-        """Let others run; called by the actor."""
+        """Let other actors run; called by the actor."""
         if self.is_dead:  # although something caught that
             raise Killed
         self._theirs.release()
@@ -58,7 +60,7 @@ class Actor:
             raise Killed
 
     def step(self) -> None:
-        """Count one write; die or pause before it."""
+        """Count a write; die or pause before it."""
         if self.is_dead:
             raise Killed
         if self.kill_after is not None:
@@ -87,25 +89,25 @@ class Actor:
 
 
 def current_actor() -> Actor | None:
-    """Return the actor that runs."""
+    """Return the running actor."""
     return getattr(_HERE, "actor", None)
 
 
 class ActorKiller(Killer):
-    """Has the running actor count its writes."""
+    """Makes the running actor count its writes."""
 
     def step(self) -> None:
-        """Count one write."""
+        """Count a write."""
         actor = current_actor()
         if actor is not None:
             actor.step()
 
 
 class VirtualTime:
-    """Time that passes by waiting only."""
+    """A clock that only advances by waiting."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Replace the clocks that waits are measured with, and waiting."""
+        """Replace the clocks and sleeps of the code under test."""
         self.now = 1000.0
         began = time.time() - self.now
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
@@ -113,5 +115,5 @@ class VirtualTime:
         monkeypatch.setattr(time, "sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.now += seconds

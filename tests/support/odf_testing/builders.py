@@ -1,4 +1,4 @@
-"""Values for tests: each is valid as it stands, and a test names only what it is about."""
+"""Values for tests: each is valid by default, and a test states only what it is about."""
 
 import hashlib
 from collections.abc import Iterable
@@ -52,17 +52,17 @@ _SYSTEM_COLUMNS: Final[dict[str, DataType]] = {
 
 
 def a_hash(name: object) -> Multihash:
-    """Return a physical hash, the same for the same name."""
+    """Return a physical hash, equal for equal names."""
     return Multihash.sha3(hashlib.sha3_256(str(name).encode()).digest())
 
 
 def a_dataset(name: object = "dataset") -> DatasetId:
-    """Return a dataset id, the same for the same name."""
+    """Return a dataset id, equal for equal names."""
     return DatasetId.of_key(hashlib.sha3_256(str(name).encode()).digest())
 
 
 def a_time(seconds: int = 0) -> Timestamp:
-    """Return so many seconds after the start of 2026."""
+    """Return a time that many seconds after the start of 2026."""
     return Timestamp.from_ms(1_767_225_600_000 + seconds * 1000)
 
 
@@ -72,7 +72,7 @@ def a_seed(kind: DatasetKind = DatasetKind.Root, dataset: DatasetId | None = Non
 
 
 def a_schema(**columns: DataType) -> SetDataSchema:
-    """Return a schema with the system columns, and `columns` or else an optional `city`."""
+    """Return a schema with the system columns, and `columns` or by default an optional `city`."""
     data = columns or {"city": DataTypeOption(inner=DataTypeString())}
     fields = tuple(DataField(name=name, type=kind) for name, kind in {**_SYSTEM_COLUMNS, **data}.items())
     return SetDataSchema(schema=DataSchema(fields=fields))
@@ -91,12 +91,12 @@ def a_polling_source(url: str = "https://example.com/data.json") -> SetPollingSo
 
 
 def a_query(*queries: SqlQueryStep) -> TransformSql:
-    """Return normalized SQL: the steps given, or one that selects all."""
+    """Return normalized SQL: the given steps, by default one that selects everything."""
     return TransformSql(engine="spark", queries=queries or (SqlQueryStep(query="SELECT * FROM input_0"),))
 
 
 def a_transform(*inputs: DatasetId) -> SetTransform:
-    """Return a transform of these inputs, called `input_0` and so on, or else of one."""
+    """Return a transform of these inputs, named `input_0` and so on; by default of one."""
     known = inputs or (a_dataset("input"),)
     return SetTransform(
         inputs=tuple(
@@ -107,7 +107,7 @@ def a_transform(*inputs: DatasetId) -> SetTransform:
 
 
 def a_slice(start: int = 0, end: int | None = None) -> DataSlice:
-    """Return a slice with the records from `start` to `end`, or else ten."""
+    """Return a slice with the records from `start` to `end`, by default ten."""
     last = start + 9 if end is None else end
     return DataSlice(
         logical_hash=Multihash.arrow0(a_hash(("logical", start, last)).digest),
@@ -118,17 +118,17 @@ def a_slice(start: int = 0, end: int | None = None) -> DataSlice:
 
 
 def a_checkpoint(name: object = "checkpoint") -> Checkpoint:
-    """Return a checkpoint, the same for the same name."""
+    """Return a checkpoint, equal for equal names."""
     return Checkpoint(physical_hash=a_hash(("checkpoint", name)), size=100)
 
 
 def a_source_state(value: str, source: str = DEFAULT_SOURCE) -> SourceState:
-    """Return how far a source was read, `value` being anything."""
+    """Return the position of a source; `value` may be anything."""
     return SourceState(source_name=source, kind="odf/kafka", value=value)
 
 
 def some_data(past: ChainState, records: int = 10) -> AddData:
-    """Return an event with so many new records on top of `past`; all else is carried."""
+    """Return an event with that many new records on top of `past`; everything else is carried over."""
     start = past.next_offset
     return AddData(
         prev_checkpoint=None if past.checkpoint is None else past.checkpoint.physical_hash,
@@ -139,7 +139,7 @@ def some_data(past: ChainState, records: int = 10) -> AddData:
 
 
 def a_step(past: ChainState, dataset: DatasetId, block: object, offset: int | None) -> ExecuteTransformInput:
-    """Return what a transform on top of `past` sees of an input that is now at `block` and `offset`."""
+    """Return what a transform on top of `past` reads of an input that is now at `block` and `offset`."""
     done = past.progress_of(dataset)
     return ExecuteTransformInput(
         dataset_id=dataset,
@@ -151,7 +151,7 @@ def a_step(past: ChainState, dataset: DatasetId, block: object, offset: int | No
 
 
 def some_result(past: ChainState, *steps: ExecuteTransformInput, records: int = 10) -> ExecuteTransform:
-    """Return an event with so many derived records on top of `past`; all else is carried."""
+    """Return an event with that many derived records on top of `past`; everything else is carried over."""
     data = some_data(past, records)
     return ExecuteTransform(
         query_inputs=steps,
@@ -163,7 +163,7 @@ def some_result(past: ChainState, *steps: ExecuteTransformInput, records: int = 
 
 
 def a_block(past: ChainState | None, event: MetadataEvent, **changes: object) -> MetadataBlock:
-    """Return the block with `event` on top of `past`, one second later, with fields changed as told."""
+    """Return the block with `event` on top of `past`, one second later, with the given fields changed."""
     block = MetadataBlock(
         system_time=a_time() if past is None else Timestamp(past.system_time.ns + 1_000_000_000),
         prev_block_hash=None if past is None else past.head,
@@ -175,7 +175,7 @@ def a_block(past: ChainState | None, event: MetadataEvent, **changes: object) ->
 
 @dataclass(slots=True, kw_only=True)
 class AChain:
-    """A chain under construction, its blocks in a store of its own."""
+    """A chain under construction, with its own store of blocks."""
 
     blocks: list[EncodedBlock] = field(default_factory=list)
     store: dict[Multihash, bytes] = field(default_factory=dict)
@@ -183,12 +183,12 @@ class AChain:
 
     @property
     def state(self) -> ChainState:
-        """Return the state of a chain that has begun."""
+        """Return the state of a chain that has at least one block."""
         assert self.last is not None
         return self.last
 
     def add(self, *events: KnownEvent, version: int = BLOCK_VERSION) -> "AChain":
-        """Add a block for each event, a second apart; raises `ChainRuleViolated`."""
+        """Add a block per event, a second apart; raises `ChainRuleViolated`."""
         for event in events:
             moment = a_block(self.last, event).system_time
             blocks, self.last = build_blocks(self.last, [event], system_time=moment, version=version)
@@ -197,7 +197,7 @@ class AChain:
         return self
 
     def add_data(self, times: int = 1, records: int = 10) -> "AChain":
-        """Add so many blocks with data."""
+        """Add that many blocks with data."""
         for _ in range(times):
             self.add(some_data(self.state, records))
         return self
@@ -208,7 +208,7 @@ class AChain:
 
 
 def a_chain(*events: KnownEvent) -> AChain:
-    """Return a chain of these events; of a root dataset with a push source and a schema when there are none."""
+    """Return a chain of these events; by default of a root dataset with a push source and a schema."""
     return AChain().add(*(events or (a_seed(), a_push_source(), a_schema())))
 
 

@@ -1,4 +1,4 @@
-"""A bus in memory: topics are lists; what was read but not done comes again, as Kafka has it."""
+"""A bus in memory: topics are lists; messages that were read but not committed are redelivered, as in Kafka."""
 
 import time
 from collections import defaultdict
@@ -11,10 +11,10 @@ from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, DeadLetter, Inbox, On
 
 
 class MemoryBus:
-    """Port `Bus` for one process; `losses` says how many of the next calls of `flush` fail."""
+    """Port `Bus` for one process; the next `losses` calls of `flush` fail."""
 
     def __init__(self) -> None:
-        """Nothing has been sent."""
+        """Start with no messages."""
         self.topics: defaultdict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
         self.letters: list[DeadLetter] = []
         self.positions: dict[tuple[str, str], int] = {}
@@ -26,16 +26,16 @@ class MemoryBus:
         self.topics[topic].append(encode(stamped(envelope, message_id=f"{number:032x}", sent_at=number)))
 
     def send_raw(self, topic: str, key: bytes, value: bytes) -> None:
-        """Append what need not be a message."""
+        """Append raw bytes, which need not be a message."""
         self.topics[topic].append((key, value))
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
-        """Keep the letter."""
+        """Store the letter."""
         self.letters.append(letter)
         self.topics[DEAD_LETTERS].append((letter.key, letter.value))
 
     def flush(self, timeout: float = 10.0) -> None:
-        """Return, or fail while `losses` are left."""
+        """Return, or fail while `losses` remain."""
         if self.losses > 0:
             self.losses -= 1
             raise Unavailable(what="Kafka", why="lost on purpose")
@@ -54,7 +54,7 @@ class MemoryInbox:
     """Port `Inbox` over a list."""
 
     def __init__(self, bus: MemoryBus, topic: str, group: str | None) -> None:
-        """Begin at the group's position, without a group at the end."""
+        """Start at the group's position, without a group at the end."""
         self._bus = bus
         self._topic = topic
         self._group = group
@@ -94,16 +94,16 @@ class MemoryTopics:
     prefix = ""
 
     def __init__(self) -> None:
-        """There are none."""
+        """Start with no topics."""
         self.names: dict[str, int] = {}
 
     def ensure_topics(self, names: Iterable[str], partitions: int = PARTITIONS) -> None:
-        """Note the names."""
+        """Store the names."""
         for name in names:
             self.names.setdefault(name, partitions)
 
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
-        """Note the name."""
+        """Store the name."""
         self.names.setdefault(name, partitions)
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
@@ -111,17 +111,17 @@ class MemoryTopics:
         return {name: self._described(name) for name in names}
 
     def topic_id(self, name: str) -> str:
-        """Return an id made of the name."""
+        """Return an id derived from the name."""
         return f"id-of-{name}-{self.partitions(name)}"
 
     def partitions(self, name: str) -> int:
-        """Return how many there are."""
+        """Return the number of partitions."""
         if name not in self.names:
             raise NotFound(what=f"topic {name}")
         return self.names[name]
 
     def watermarks(self, name: str, partition: int) -> tuple[int, int]:
-        """Return 0 and 0: records are not kept here."""
+        """Return 0 and 0: this fake stores no records."""
         if partition >= self.partitions(name):
             raise NotFound(what=f"partition {partition} of topic {name}")
         return 0, 0

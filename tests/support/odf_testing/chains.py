@@ -1,6 +1,6 @@
-"""A dataset's folder read without any service: what must hold after every fault, and the records to compare.
+"""Reads a dataset's folder without any service: checks the invariants that hold after every fault, returns the records.
 
-Blocks are decoded by our codec; slices are read by Arrow's own Parquet reader, so that a fault in ours shows.
+Blocks are decoded by our codec, slices by Arrow's own Parquet reader, so that errors of our reader are found.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ OFFSET, SYSTEM_TIME = "offset", "system_time"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredChain:
-    """A chain whose links, rules, objects and offsets were found right; blocks oldest first."""
+    """A chain whose links, rules, objects and offsets were checked; blocks oldest first."""
 
     blocks: tuple[tuple[Multihash, MetadataBlock], ...]
     table: pa.Table | None
@@ -40,12 +40,12 @@ class StoredChain:
 
     @property
     def transforms(self) -> int:
-        """Return how many transforms were committed."""
+        """Return the number of committed transforms."""
         return sum(isinstance(block.event, ExecuteTransform) for _, block in self.blocks)
 
     @property
     def data_blocks(self) -> int:
-        """Return how many blocks brought records."""
+        """Return the number of blocks with records."""
         return sum(
             isinstance(block.event, DataEvent) and block.event.new_data is not None
             for _, block in self.blocks
@@ -68,7 +68,7 @@ class StoredChain:
 
 
 def read_chain(folder: Path) -> StoredChain:
-    """Return the chain of a folder; raises or fails where one of the invariants does not hold.
+    """Return the chain of a folder; raises or fails if an invariant does not hold.
 
     Head to seed by hashes, every rule, each object there with the bytes its name says, offsets dense from 0,
     watermarks and system times never falling.
@@ -89,7 +89,7 @@ def read_chain(folder: Path) -> StoredChain:
     for event in events:
         if event.new_checkpoint is not None:
             _require(folder / "checkpoints" / str(event.new_checkpoint.physical_hash))
-    # A schema may have grown: records before that have nulls.
+    # A schema may have been extended: earlier records have nulls.
     table = pa.concat_tables(tables, promote_options="default") if tables else None
     if table is not None:
         assert table.column(OFFSET).to_pylist() == list(range(table.num_rows)), "offsets are not dense"
@@ -100,7 +100,7 @@ def read_chain(folder: Path) -> StoredChain:
 
 
 def assert_objects_are_whole(folder: Path) -> None:
-    """Fail when an object is not what its name says: something was half written, or damaged."""
+    """Fail if an object does not match its name: it was partly written, or damaged."""
     for kind in NAMED_BY_CONTENT:
         for file in (folder / kind).glob("f1620*"):
             _require(file)

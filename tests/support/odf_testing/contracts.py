@@ -1,6 +1,6 @@
-"""Contracts of the stores as tests: an adapter's test class inherits one and gives the fixture it asks for.
+"""Contracts of the stores as tests: an adapter's test class inherits one and provides its fixture.
 
-A blob store is three lines: a class that inherits `BlobStoreContract` with a fixture `blobs`.
+For a blob store that takes three lines: a class that inherits `BlobStoreContract` with a fixture `blobs`.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class BlobStoreContract:
     """Objects are found by dataset, kind and name, and never change. Fixture: `blobs`, empty."""
 
     def test_what_was_put_is_read_back(self, blobs: BlobStore) -> None:
-        """Holds for every way to read."""
+        """For every way to read."""
         blobs.put(a_dataset(), ObjectKind.BLOCK, NAME, CONTENT)
         assert blobs.has(a_dataset(), ObjectKind.BLOCK, NAME)
         assert blobs.read(a_dataset(), ObjectKind.BLOCK, NAME) == CONTENT
@@ -50,25 +50,25 @@ class BlobStoreContract:
             assert file.read() == CONTENT
 
     def test_objects_of_other_datasets_and_kinds_are_not_seen(self, blobs: BlobStore) -> None:
-        """One hash may name an object in one place only."""
+        """The same hash may name an object in one place only."""
         blobs.put(a_dataset(1), ObjectKind.DATA, NAME, CONTENT)
         assert not blobs.has(a_dataset(2), ObjectKind.DATA, NAME)
         assert not blobs.has(a_dataset(1), ObjectKind.CHECKPOINT, NAME)
 
     def test_a_missing_object_is_not_found(self, blobs: BlobStore) -> None:
-        """Holds for every way to read."""
+        """For every way to read."""
         for read in (blobs.read, blobs.size, blobs.open, blobs.local_path):
             with pytest.raises(NotFound):
                 read(a_dataset(), ObjectKind.DATA, NAME)
 
     def test_an_object_that_is_there_is_left_alone(self, blobs: BlobStore) -> None:
-        """Names are hashes: the first content is as good as any later one."""
+        """Names are hashes: the first content is as good as a later one."""
         blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
         blobs.put(a_dataset(), ObjectKind.DATA, NAME, b"other bytes")
         assert blobs.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
 
     def test_a_file_is_moved_in(self, blobs: BlobStore) -> None:
-        """It is gone, also when the object was there already."""
+        """It is moved, even if the object existed."""
         folder = blobs.scratch()
         for _ in range(2):
             file = folder / "file"
@@ -95,7 +95,7 @@ class BlobStoreContract:
             shutil.rmtree(folder)
 
     def test_names_and_datasets_are_listed(self, blobs: BlobStore) -> None:
-        """Scratch folders and other kinds are not among them."""
+        """Scratch folders and other kinds are not included."""
         blobs.scratch().rmdir()
         assert list(blobs.names(a_dataset(), ObjectKind.BLOCK)) == []
         for number in (1, 2):
@@ -105,7 +105,7 @@ class BlobStoreContract:
         assert set(blobs.datasets()) == {a_dataset(1), a_dataset(2)}
 
     def test_removed_objects_are_gone_and_may_come_back(self, blobs: BlobStore) -> None:
-        """Others stay; removing what is not there does nothing."""
+        """Others stay; removing missing ones does nothing."""
         blobs.remove(a_dataset(), ObjectKind.DATA, [NAME])
         for number in (1, 2):
             blobs.put(a_dataset(), ObjectKind.DATA, a_hash(number), CONTENT)
@@ -134,7 +134,7 @@ class BlobStoreContract:
         assert blobs.note(a_dataset(1), "count") == "60"
 
     def test_notes_are_kept_until_they_are_taken_away(self, blobs: BlobStore) -> None:
-        """They belong to one dataset, and go with it."""
+        """They belong to one dataset, and are deleted with it."""
         blobs.put(a_dataset(1), ObjectKind.BLOCK, NAME, CONTENT)
         blobs.set_note(a_dataset(1), "one", None)
         for text in ("first", "second"):
@@ -148,7 +148,7 @@ class BlobStoreContract:
         assert blobs.note(a_dataset(1), "two") is None
 
     def test_a_deleted_dataset_is_gone_and_may_come_back(self, blobs: BlobStore) -> None:
-        """Deleting what is not there does nothing."""
+        """Deleting a missing one does nothing."""
         blobs.put(a_dataset(1), ObjectKind.BLOCK, NAME, CONTENT)
         blobs.put(a_dataset(2), ObjectKind.BLOCK, NAME, CONTENT)
         for _ in range(2):
@@ -167,14 +167,14 @@ class RefStoreContract:
         assert refs.head(a_dataset()) is None
 
     def test_a_head_moves_from_what_it_was(self, refs: RefStore) -> None:
-        """From none to the first, from the first to the second."""
+        """From no block to the first, from the first to the second."""
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
         refs.compare_and_set(a_dataset(), expected=a_hash(1), new=a_hash(2))
         assert refs.head(a_dataset()) == a_hash(2)
         assert refs.head(a_dataset(2)) is None
 
     def test_a_stale_mover_is_told_and_nothing_changes(self, refs: RefStore) -> None:
-        """The error carries what was expected and what is there."""
+        """The error has the expected and the actual hash."""
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
         for expected in (None, a_hash(2)):
             with pytest.raises(HeadMoved) as told:
@@ -183,13 +183,13 @@ class RefStoreContract:
         assert refs.head(a_dataset()) == a_hash(1)
 
     def test_references_of_other_names_are_apart(self, refs: RefStore) -> None:
-        """The name is `head` unless told otherwise."""
+        """The name is `head` by default."""
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1), ref="other")
         assert refs.head(a_dataset()) is None
         assert refs.head(a_dataset(), "other") == a_hash(1)
 
     def test_a_reference_is_removed_where_it_was_seen(self, refs: RefStore) -> None:
-        """Others stay; names are told in order."""
+        """Others stay; names are returned in order."""
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(2), ref="b-1")
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(3), ref="a")
@@ -205,7 +205,7 @@ class RefStoreContract:
         assert refs.names(a_dataset()) == ("head",)
 
     def test_of_many_movers_exactly_one_wins_each_round(self, refs: RefStore) -> None:
-        """Threads here; adapters that outlive a process add processes."""
+        """Threads here; adapters of real stores add processes."""
         movers, rounds = 8, 20
         expected: Multihash | None = None
         with ThreadPoolExecutor(movers) as pool:
@@ -226,7 +226,7 @@ def _moves(refs: RefStore, expected: Multihash | None, new: Multihash) -> bool:
 
 
 class CatalogContract:
-    """A name belongs to whoever took it first, whatever its case. Fixture: `catalog`, empty."""
+    """A name belongs to the first that takes it, whatever its case. Fixture: `catalog`, empty."""
 
     def test_an_entry_is_found_by_alias_and_by_id(self, catalog: Catalog) -> None:
         """The alias keeps its spelling, the lookup ignores it."""
@@ -246,7 +246,7 @@ class CatalogContract:
         assert catalog.by_id(a_dataset(2)) is None
 
     def test_its_lock_is_held_by_one_at_a_time(self, catalog: Catalog) -> None:
-        """And given back also where something goes wrong."""
+        """And it is released on errors, too."""
         inside: list[int] = []
 
         def hold(number: int) -> int:
@@ -262,7 +262,7 @@ class CatalogContract:
             assert list(pool.map(hold, range(8))) == [*range(8)]
 
     def test_of_many_takers_exactly_one_wins(self, catalog: Catalog) -> None:
-        """The others are told."""
+        """The others get an error."""
         with ThreadPoolExecutor(8) as pool:
             won = list(pool.map(lambda number: _takes(catalog, an_entry("cities", number)), range(8)))
         assert sum(won) == 1
@@ -275,7 +275,7 @@ class CatalogContract:
         assert [entry.alias for entry in catalog.entries()] == ["A", "b", "me/c"]
 
     def test_an_entry_is_replaced(self, catalog: Catalog) -> None:
-        """At once for every lookup."""
+        """Visible to every lookup at once."""
         catalog.add(an_entry("cities"))
         assert catalog.by_id(a_dataset()) == an_entry("cities")
         catalog.replace(an_entry("Cities", default="topic"))
@@ -290,7 +290,7 @@ class CatalogContract:
         assert list(catalog.entries()) == []
 
     def test_an_entry_gets_another_name_in_one_step(self, catalog: Catalog) -> None:
-        """One that is free; its old name is free then."""
+        """To a free one; then the old name is free."""
         catalog.add(an_entry("cities", default="topic"))
         catalog.add(an_entry("towns", 2))
         with pytest.raises(AlreadyExists):
@@ -305,7 +305,7 @@ class CatalogContract:
     def test_a_claim_is_held_by_one_and_what_it_recorded_stays_until_it_is_settled(
         self, catalog: Catalog
     ) -> None:
-        """Releasing a claim settles nothing."""
+        """Releasing a claim does not settle it."""
         claim = catalog.claim(a_dataset())
         assert claim is not None
         assert catalog.claim(a_dataset()) is None
@@ -330,7 +330,7 @@ class CatalogContract:
             assert catalog.claims() == ()
 
     def test_of_many_claims_one_is_held_at_a_time(self, catalog: Catalog) -> None:
-        """Also where the one before is just being settled."""
+        """Even while the previous one is being settled."""
         held: list[int] = []
 
         def take(number: int) -> int:
@@ -347,7 +347,7 @@ class CatalogContract:
             assert list(pool.map(take, range(8))) == [*range(8)]
 
     def test_a_removed_name_is_free(self, catalog: Catalog) -> None:
-        """Removing what is not there does nothing."""
+        """Removing a missing one does nothing."""
         catalog.add(an_entry("cities", 1))
         assert catalog.by_id(a_dataset(1)) is not None
         for _ in range(2):

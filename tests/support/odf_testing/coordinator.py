@@ -59,7 +59,7 @@ DATA = pa.schema([("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string(
 
 
 class TickingClock:
-    """One second later at each look."""
+    """Advances by one second per call."""
 
     def __init__(self) -> None:
         self._seconds = itertools.count(1_600_000_000)
@@ -87,7 +87,7 @@ class FakeTopics(MemoryTopics):
 
 
 class FakeBus(MemoryBus):
-    """Keeps what was sent."""
+    """Stores what was sent."""
 
     def __init__(self) -> None:
         super().__init__()

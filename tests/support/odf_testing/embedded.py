@@ -1,4 +1,4 @@
-"""A whole node as its users meet it: started by `odf up`, spoken to by `odf`, its processes at hand."""
+"""A whole node as users run it: started by `odf up`, used through `odf`, with its processes at hand."""
 
 import contextlib
 import json
@@ -24,14 +24,14 @@ COMMAND_SECONDS: Final = 600.0
 
 
 class CommandFailed(AssertionError):
-    """An `odf` command ended with another exit code than was expected."""
+    """An `odf` command returned another exit code than expected."""
 
 
 class EmbeddedNode:
-    """A node of its own home; `run` speaks to it."""
+    """A node with its own home; `run` runs commands on it."""
 
     def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
-        """Prepare; `up` starts it."""
+        """Prepare the node; `up` starts it."""
         self.home = home
         self._environment = {
             **{name: value for name, value in child_environment().items() if not name.startswith("ODF_")},
@@ -40,7 +40,7 @@ class EmbeddedNode:
         }
 
     def up(self, *services: str) -> None:
-        """Start it; free ports, nothing shared with other nodes."""
+        """Start it on free ports; nothing is shared with other nodes."""
         self.run(shlex.join(["up", "--detach", *services]))
 
     def down(self) -> None:
@@ -52,7 +52,7 @@ class EmbeddedNode:
     def run(
         self, line: str, *, stdin: bytes | None = None, code: int = 0, timeout: float = COMMAND_SECONDS
     ) -> Any:
-        """Run `odf LINE`, assert its exit code, and return its output: parsed where it is JSON, else as text."""
+        """Run `odf LINE`, assert its exit code, and return its output, parsed if it is JSON."""
         words = shlex.split(line)
         done = subprocess.run(
             [str(ODF), *words],
@@ -72,7 +72,7 @@ class EmbeddedNode:
         return text
 
     def fails(self, line: str, *, code: int = 1, stdin: bytes | None = None) -> str:
-        """Run `odf LINE`, assert that it fails with this code, and return what it says on stderr."""
+        """Run `odf LINE`, assert that it fails with this code, and return its stderr."""
         done = subprocess.run(
             [str(ODF), *shlex.split(line)],
             input=stdin,
@@ -85,7 +85,7 @@ class EmbeddedNode:
         return done.stderr.decode()
 
     def start(self, line: str, *, stderr: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
-        """Start `odf LINE`, and return it while it runs."""
+        """Start `odf LINE`, and return the running process."""
         return subprocess.Popen(
             [str(ODF), *shlex.split(line)],
             stdin=subprocess.DEVNULL,
@@ -96,7 +96,7 @@ class EmbeddedNode:
 
     @property
     def node(self) -> Node:
-        """Return where its parts are now."""
+        """Return the addresses of its parts."""
         return read_node(self.home)
 
     @property
@@ -111,7 +111,7 @@ class EmbeddedNode:
         return KafkaTopics(self.kafka)
 
     def produce(self, topic: str, messages: Iterable[bytes], *, key: bytes | None = None) -> int:
-        """Publish messages; returns how many, when all are durable."""
+        """Publish messages; return their number once all are durable."""
         return publish(self.kafka, topic, messages, key=key)
 
     def pid(self, name: str) -> int | None:
@@ -125,20 +125,20 @@ class EmbeddedNode:
         )
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Kill a part; returns the pid that it had."""
+        """Kill a part; return the pid that it had."""
         pid = self.pid(name)
         assert pid is not None, f"{name} is not running"
         os.kill(pid, number)
         return pid
 
     def await_restart(self, name: str, old: int, timeout: float = 3 * PATIENCE) -> float:
-        """Return how many seconds it took until a killed part is ready again."""
+        """Return the seconds until a killed part was ready again."""
         begun = time.monotonic()
         self.eventually(lambda: self.state(name) == "ready" and self.pid(name) != old, timeout)
         return time.monotonic() - begun
 
     def eventually(self, claim: Callable[[], bool], timeout: float = PATIENCE) -> None:
-        """Return when the claim holds; fails when it does not in time."""
+        """Return when the condition holds; fail if it does not in time."""
         deadline = time.monotonic() + timeout
         while not claim():
             assert time.monotonic() < deadline, f"did not happen within {timeout:g} s{self.logs()}"

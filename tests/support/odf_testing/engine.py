@@ -1,4 +1,4 @@
-"""Inputs and outputs made of plain rows, for tests and measurements of the engine."""
+"""Inputs and outputs as plain rows, for tests and benchmarks of the engine."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +75,7 @@ class Block:
 
 @dataclass(kw_only=True)
 class Chain:
-    """An input's chain: a slice for each block with rows."""
+    """An input's chain: a slice per block with rows."""
 
     name: str
     schema: pa.Schema
@@ -85,7 +85,7 @@ class Chain:
     next_offset: int = 0
 
     def add(self, block: Block) -> None:
-        """Append a block, its rows numbered on."""
+        """Append a block; its rows are numbered continuously."""
         system_time = 1_000_000 + 1000 * len(self.blocks)
         first, file = self.next_offset, None
         if block.rows:
@@ -105,7 +105,7 @@ class Chain:
         self.blocks.append((system_time, file, first, self.next_offset - 1, block.watermark))
 
     def part(self, start: int, end: int) -> TransformRequestInput:
-        """Return what a request says of the blocks from `start` to before `end`."""
+        """Return the part of a request about the blocks from `start` to before `end`."""
         schema_file = self.folder / f"{self.name}-schema"
         pq.write_table(self.schema.empty_table(), schema_file, store_schema=False)
         blocks = self.blocks[start:end]
@@ -154,15 +154,15 @@ def ms(answer: TransformResponseSuccess) -> int | None:
 
 
 class Executes(Protocol):
-    """What performs requests: the engine itself, or something in front of it."""
+    """Executes requests: the engine itself, or something in front of it."""
 
     def execute(self, request: TransformRequest) -> TransformResponseSuccess:
-        """Perform one step of a transformation."""
+        """Execute one step of a transform."""
 
 
 @dataclass(kw_only=True)
 class Derivative:
-    """An output dataset that is moved on by requests, block by block of its inputs."""
+    """An output dataset, updated by requests block by block of its inputs."""
 
     transforms: Executes
     transform: TransformSql
@@ -175,7 +175,7 @@ class Derivative:
     next_offset: int = 0
 
     def pull(self, *until: int) -> TransformResponseSuccess:
-        """Take the inputs' blocks up to these numbers, all of them when none are given."""
+        """Process the inputs' blocks up to these numbers, by default all."""
         done = self.done or [0] * len(self.chains)
         new = list(until) or [len(chain.blocks) for chain in self.chains]
         step = len(list(self.folder.glob("data-*")))
@@ -214,4 +214,4 @@ class Derivative:
         return list(zip(*(c.to_pylist() for c in plain), strict=True))
 
 
-Make = Callable[..., Derivative]  # of a transform and inputs, each given as name=blocks
+Make = Callable[..., Derivative]  # takes a transform and inputs, each as name=blocks

@@ -1,4 +1,4 @@
-"""Changelogs made of plain rows, for tests of the incremental operators."""
+"""Changelogs as plain rows, for tests of the incremental operators."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ def plain(out: Changes) -> list[Row]:
 
 
 def standing(rows: Iterable[Row]) -> Counter[Row]:
-    """Return the records that hold after these changes; each that goes has to be there."""
+    """Return the records that remain after these changes; every removed one has to exist."""
     there: Counter[Row] = Counter()
     for operation, *record in rows:
         if operation not in TAKES_AWAY:

@@ -1,4 +1,4 @@
-"""A query of every kind, and random inputs for it: out of order, some of it late, some of it taken back."""
+"""A query of every kind, and random inputs for it: out of order, partly late, partly retracted."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -229,7 +229,7 @@ def blocks(
 
 
 def chains(steps: Steps, *, back: int) -> dict[str, list[Block]]:
-    """Return the same random inputs for the same query: some records are taken back or corrected."""
+    """Return the same random inputs for the same query: some records are retracted or corrected."""
     source = random.Random(7)
 
     def any_flight(at: int) -> tuple[object, ...]:

@@ -30,12 +30,12 @@ def snapshots(folder: Path) -> Mapping[str, DatasetSnapshot]:
 
 
 def transform_of(snapshot: DatasetSnapshot) -> SetTransform:
-    """Return what makes a derivative."""
+    """Return a function that creates a derivative."""
     return next(event for event in snapshot.metadata if isinstance(event, SetTransform))
 
 
 def root_schema(snapshot: DatasetSnapshot) -> pa.Schema:
-    """Return a root's columns: the system's, the event time, then those of its source as they stand."""
+    """Return a root's columns: the system's, the event time, then those of its source unchanged."""
     (source,) = (event for event in snapshot.metadata if isinstance(event, AddPushSource))
     columns = ddl_to_schema(getattr(source.read, "ddl_schema", None) or ())
     vocab = next((event for event in snapshot.metadata if isinstance(event, SetVocab)), None)
@@ -60,7 +60,7 @@ def derive(
     blocks: Mapping[str, Sequence[Block]],
     folder: Path,
 ) -> Derivative:
-    """Return a derivative of roots that have these blocks; files go to a folder, made if need be."""
+    """Return a derivative of roots with these blocks; files are written to a folder, which is created if necessary."""
     folder.mkdir(parents=True, exist_ok=True)
     made = transform_of(known[name])
     assert isinstance(made.transform, TransformSql)
@@ -74,7 +74,7 @@ def derive(
 def plain_rows(
     table: pa.Table, *, without: Sequence[str] = ("offset", "system_time")
 ) -> list[tuple[object, ...]]:
-    """Return records as rows, moments as milliseconds."""
+    """Return records as rows, with timestamps as milliseconds."""
     columns = [
         column for name, column in zip(table.column_names, table.columns, strict=True) if name not in without
     ]

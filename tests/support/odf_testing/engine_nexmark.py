@@ -1,8 +1,8 @@
 """NEXMark's stream of persons, auctions and bids, as blocks of three inputs.
 
 Of fifty events one is a new person, three are auctions, the others bids; half of the bids go to one auction, and most
-sellers and bidders joined lately. Event times are slightly out of order, watermarks never ahead of what is to come.
-The stream is a function of its seed.
+sellers and bidders are new. Event times are slightly out of order, watermarks never later than events to come. The
+stream is determined by its seed.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from odf_testing.engine import Block
 START: Final = 1_700_000_000_000  # ms since the epoch
 _TURN: Final = 50
 _AUCTIONS: Final = 3  # of a turn's events; the first is a person
-_LATE: Final = 60_000  # ms that a late bid is behind
+_LATE: Final = 60_000  # ms by which a late bid is delayed
 _STATES: Final = ("AZ", "CA", "ID", "OR", "WA", "WY")
 _CITIES: Final = (
     "Phoenix",
@@ -46,7 +46,7 @@ _CHANNELS: Final = ("Google", "Facebook", "Baidu", "Apple")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Blocks by input, and the bids among them that come after their time."""
+    """Blocks by input, and the late bids among them."""
 
     blocks: Mapping[str, list[Block]]
     late: list[tuple[object, ...]]
@@ -54,7 +54,7 @@ class Stream:
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """Events as they happen."""
+    """Events in the order of arrival."""
 
     source: Random
     gap: int
@@ -64,7 +64,7 @@ class _Writer:
     rows: dict[str, list[tuple[object, ...]]] = field(default_factory=dict)
 
     def write(self, number: int) -> None:
-        """Append the event of a number to its input."""
+        """Append the event with a number to its input."""
         time = START + number * self.gap + self.source.randrange(self.jitter)
         place = number % _TURN
         if place == 0:

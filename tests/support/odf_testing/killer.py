@@ -1,7 +1,7 @@
-"""A process that is killed at its n-th write, for tests within one process.
+"""Kills a simulated process at its n-th write, for tests within one process.
 
-`Killed` is no `Exception`, so nothing but `finally` sees it, and whatever `finally` would still write is not written:
-a dead process writes nothing. What the kernel does for a dead process (closing files, which releases locks) is done.
+`Killed` is no `Exception`, so only `finally` handles it, and what `finally` tries to write is not written: a dead
+process writes nothing. What the kernel does for a dead process (closing files, which releases locks) is done.
 """
 
 import os
@@ -15,14 +15,14 @@ WRITES: Final = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
 
 
 class Killed(BaseException):
-    """The process is dead."""
+    """The process was killed."""
 
 
 class Killer:
-    """Counts durable writes while it is armed, and kills before the one that is chosen."""
+    """Counts durable writes while it is armed, and kills before the chosen one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Have each write to the file system counted; syncing takes no time."""
+        """Count each write to the file system; fsync takes no time."""
         self.writes = 0
         self._left: int | None = None
         for name in WRITES:
@@ -30,7 +30,7 @@ class Killer:
         monkeypatch.setattr(os, "fsync", self.counted(lambda _: None))
 
     def counted(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function so that it counts as a write, such as a request that changes something elsewhere."""
+        """Return the function wrapped to count as a write, such as a request that changes something elsewhere."""
 
         def counting(*args: object, **named: object) -> object:
             self.step()
@@ -39,7 +39,7 @@ class Killer:
         return counting
 
     def step(self) -> None:
-        """Count one write; raises `Killed` in place of the one chosen, and of all after it."""
+        """Count a write; raises `Killed` instead of the chosen one, and of all later ones."""
         self.writes += 1
         if self._left is not None:
             if self._left == 0:
@@ -48,7 +48,7 @@ class Killer:
 
     @contextmanager
     def after(self, writes: int) -> Iterator[None]:
-        """Let so many writes through."""
+        """Let that many writes pass."""
         self._left = writes
         try:
             yield

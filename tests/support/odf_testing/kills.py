@@ -1,4 +1,4 @@
-"""Parts of a node that are killed while it is at work, and commands that are repeated till all is done."""
+"""Kills parts of a node while it is working, and repeats commands until all is done."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _TRIES: Final = 60
 
 
 def disturbed(story: Story, victim: str, source: random.Random, *, files: Messages, topics: Messages) -> None:
-    """Send by `odf ingest` and by Kafka, pull, and kill meanwhile; returns when all is committed and runs again."""
+    """Send with `odf ingest` and through Kafka, pull, and kill meanwhile; return when all is committed and running."""
     node, sender = story.node, Sender(story.node)
     for name, messages in topics.items():
         sender.send(story.topic(name), messages)
@@ -40,12 +40,12 @@ def disturbed(story: Story, victim: str, source: random.Random, *, files: Messag
         assert "Traceback" not in said, said
     node.await_restart(part, old)
     for command in commands:
-        done(node, command)  # what was committed already is not again
-    settle(story, " ".join((*files, *topics)))  # the next round's records come after these
+        done(node, command)  # what was committed already is not committed again
+    settle(story, " ".join((*files, *topics)))  # so that the next round's records come after these
 
 
 def done(node: EmbeddedNode, command: str) -> list[Row]:
-    """Repeat a command while what it needs cannot be reached; returns its rows."""
+    """Repeat a command while something that it needs is unreachable; return its rows."""
     said = b""
     for _ in range(_TRIES):
         process = node.start(f"{command} --output json")
@@ -71,5 +71,5 @@ def jvm(parent: int | None) -> int:
 
 
 def is_java(pid: int) -> bool:
-    """Tell whether a process is a JVM."""
+    """Return whether a process is a JVM."""
     return Path(f"/proc/{pid}/comm").read_text().strip() == "java"

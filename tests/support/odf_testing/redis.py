@@ -1,4 +1,4 @@
-"""What the node has in Redis, in memory for all processes of a simulation: locks that run out, and cached states."""
+"""The node's data in Redis, in memory for all processes of a simulation: expiring locks, and cached states."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class MemoryLocks:
     held: dict[DatasetId, tuple[object, float]] = field(default_factory=dict)
 
     def acquire(self, dataset: DatasetId, ttl_ms: int) -> "MemoryLock | None":
-        """Return the dataset's lock, None while it is held; one that would be held for longer runs out in that time."""
+        """Return the dataset's lock, None while it is held; a lock expires after its time to live."""
         self.written()
         end = self.now() + ttl_ms / 1000
         holder, until = self.held.get(dataset, (None, 0.0))
@@ -27,20 +27,20 @@ class MemoryLocks:
         return lock
 
     def leave(self, dataset: DatasetId, until: float) -> None:
-        """Hold a lock for nobody."""
+        """Hold a lock without an owner."""
         self.held[dataset] = None, until
 
 
 @dataclass(eq=False)
 class MemoryLock:
-    """A lock that is held until it is released or its time runs out."""
+    """A lock that is held until it is released or expires."""
 
     locks: MemoryLocks
     dataset: DatasetId
     seconds: float
 
     def release(self) -> None:
-        """Give it back unless it has become another's."""
+        """Release it, unless it has a new owner."""
         self.locks.written()
         if self._is_ours():
             del self.locks.held[self.dataset]
@@ -51,20 +51,20 @@ class MemoryLock:
 
 
 class MemoryStateCache:
-    """The last known state of each chain, as `RedisStateCache` keeps it."""
+    """The latest cached state of each chain, like `RedisStateCache`."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self._states: dict[DatasetId, bytes] = {}
 
     def get(self, dataset: DatasetId) -> bytes | None:
-        """Return what was put last, None when nothing is known."""
+        """Return the latest bytes, None if there are none."""
         return self._states.get(dataset)
 
     def put(self, dataset: DatasetId, state: bytes) -> None:
-        """Keep the bytes."""
+        """Store the bytes."""
         self._states[dataset] = state
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop what is known of a dataset."""
+        """Drop the state of a dataset."""
         self._states.pop(dataset, None)

@@ -1,4 +1,4 @@
-"""Rows as they are sent to roots, and what DuckDB says of all of them at once."""
+"""Rows as they are sent to roots, and DuckDB's results over all of them at once."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def row(names: str, *values: object) -> Row:
 
 
 def at_once(roots: Mapping[str, Sequence[Row]], query: str) -> list[tuple[object, ...]]:
-    """Return DuckDB's answer over everything that was sent; moments are milliseconds."""
+    """Return DuckDB's result over everything that was sent; timestamps are milliseconds."""
     with duckdb.connect() as connection:
         for name, rows in roots.items():
             connection.register(name.replace(".", "_"), pa.Table.from_pylist([plain(row) for row in rows]))
@@ -29,26 +29,26 @@ def at_once(roots: Mapping[str, Sequence[Row]], query: str) -> list[tuple[object
 
 
 def changes(chain: StoredChain) -> list[tuple[object, ...]]:
-    """Return a dataset's records as (op, *values), in the same terms."""
+    """Return a dataset's records as (op, *values), in the same form."""
     table = chain.table
     assert table is not None, "it has no data"
     return [tuple(plain(row).values()) for row in table.drop_columns([OFFSET, SYSTEM_TIME]).to_pylist()]
 
 
 def moment(**after: float) -> datetime:
-    """Return a moment so long after the first."""
+    """Return the timestamp that long after the first."""
     return START + timedelta(**after)
 
 
 def plain(sent: Row) -> Row:
-    """Return a row with its moments as milliseconds since the epoch."""
+    """Return a row with its timestamps as milliseconds since the epoch."""
     return {
         key: int(one.timestamp() * 1000) if isinstance(one, datetime) else one for key, one in sent.items()
     }
 
 
 def line(sent: Row) -> bytes:
-    """Return a row as it is sent."""
+    """Return a row in the form in which it is sent."""
     return json.dumps(
         sent, default=lambda one: float(one) if isinstance(one, Decimal) else one.isoformat()
     ).encode()

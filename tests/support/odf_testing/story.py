@@ -1,4 +1,4 @@
-"""What the stories of the integration tests have in common: datasets of a node, asked for and compared."""
+"""Helpers for the stories of the integration tests: a node's datasets, used and compared."""
 
 import json
 import logging
@@ -25,16 +25,16 @@ class Story:
     """A node and what a story does with it."""
 
     def __init__(self, node: EmbeddedNode) -> None:
-        """Tell of a running node."""
+        """Use a running node."""
         self.node = node
         self._known: dict[str, Row] = {}
 
     def add(self, *manifests: Manifest) -> list[Row]:
-        """Make datasets; returns what `odf add` says of each."""
+        """Add datasets; return the output of `odf add` for each."""
         return self._rows("add - --output json", stdin=as_text(*manifests))
 
     def refused(self, *manifests: Manifest) -> str:
-        """Try to make datasets; returns why that was refused."""
+        """Try to add datasets; return the refusal."""
         said = self.node.fails("add -", stdin=as_text(*manifests))
         assert "cannot be reached" not in said, said
         return said
@@ -42,20 +42,20 @@ class Story:
     def summary(self, dataset: str) -> Row:
         """Return a dataset's entry in `odf list`."""
         found = self.find(dataset)
-        assert found is not None, f"there is no {dataset}"
+        assert found is not None, f"{dataset} does not exist"
         return found
 
     def find(self, dataset: str) -> Row | None:
-        """Return a dataset's entry in `odf list`, None where there is none."""
+        """Return a dataset's entry in `odf list`, None if it does not exist."""
         return next((row for row in self._rows("list --output json") if row["alias"] == dataset), None)
 
     def records(self, *datasets: str) -> list[int]:
-        """Return how many records each has."""
+        """Return the number of records of each."""
         counts = {row["alias"]: row["records"] for row in self._rows("list --output json")}
         return [counts[dataset] for dataset in datasets]
 
     def forget(self) -> None:
-        """Ask again for what never changes of a dataset: one was deleted, and another may have its name."""
+        """Forget cached facts of a dataset: it was deleted, and another may have its name."""
         self._known.clear()
 
     def topic(self, dataset: str, source: str = "default") -> str:
@@ -63,11 +63,11 @@ class Story:
         return str(self._entry(dataset)["pushTopics"][source])
 
     def folder(self, dataset: str) -> Path:
-        """Return where a dataset lies."""
+        """Return a dataset's folder."""
         return folder_of(self.node.home, self._entry(dataset)["id"])
 
     def chain(self, dataset: str) -> StoredChain:
-        """Return a dataset's chain, all invariants checked."""
+        """Return a dataset's chain, with all invariants checked."""
         return read_chain(self.folder(dataset))
 
     def tail(self, dataset: str) -> list[Row]:
@@ -77,7 +77,7 @@ class Story:
     def publish(
         self, dataset: str, records: Iterable[bytes | Mapping[str, object]], source: str = "default"
     ) -> int:
-        """Publish messages to a source's topic; returns how many."""
+        """Publish messages to a source's topic; return their number."""
         messages = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
         return Sender(self.node).send(self.topic(dataset, source), messages)
 
@@ -87,7 +87,7 @@ class Story:
         return self._rows(f"ingest {dataset} - {options} --output json", stdin=b"\n".join(lines))[0]
 
     def is_handed_over(self) -> bool:
-        """Return whether ingest has taken a pushed file, and is still at it."""
+        """Return whether ingest has accepted a pushed file, and is still working on it."""
         return any(self.node.home.glob("scratch/*/*/batch"))
 
     def pull(self, line: str) -> dict[str, Row]:
@@ -95,12 +95,12 @@ class Story:
         return {row["dataset"]: row for row in self._rows(f"pull {line} --output json")}
 
     def copy(self, dataset: str, to: Path) -> Path:
-        """Copy a dataset's folder as it is now; `to` must not exist."""
+        """Copy a dataset's folder in its current state; `to` must not exist."""
         shutil.copytree(self.folder(dataset), to)
         return to
 
     def await_records(self, expected: Mapping[str, int], timeout: float = PATIENCE) -> None:
-        """Return when the datasets have so many records each; nobody is asked to bring them."""
+        """Return when the datasets have that many records each; does not call pull."""
         names = tuple(expected)
         self.node.eventually(lambda: self.records(*names) == list(expected.values()), timeout)
 
@@ -129,21 +129,21 @@ class Story:
 
 
 def folder_of(home: Path, dataset_id: str) -> Path:
-    """Return where a dataset lies in a home."""
+    """Return a dataset's folder in a home."""
     return home / "datasets" / dataset_id.removeprefix("did:odf:")
 
 
 def chunks(messages: Sequence[bytes], count: int) -> list[Sequence[bytes]]:
-    """Cut messages into `count` runs of nearly the same length, in order."""
+    """Split messages into `count` runs of nearly the same length, in order."""
     bounds = [len(messages) * number // count for number in range(count + 1)]
     return [messages[low:high] for low, high in pairwise(bounds)]
 
 
 class Sender:
-    """A patient publisher, which outlives a broker; one for many messages, since making it takes a moment."""
+    """A publisher that outlives restarts of the broker; one for many messages, since it is slow to create."""
 
     def __init__(self, node: EmbeddedNode) -> None:
-        """Prepare."""
+        """Create the producer."""
         settings = {
             "bootstrap.servers": node.kafka,
             "enable.idempotence": True,
@@ -154,7 +154,7 @@ class Sender:
         self._failed: list[KafkaError] = []
 
     def send(self, topic: str, messages: Iterable[bytes | None]) -> int:
-        """Publish messages in this order, None being a tombstone; returns how many, when all are durable."""
+        """Publish messages in this order, None being a tombstone; return their number once all are durable."""
         count = 0
         for count, message in enumerate(messages, 1):  # noqa: B007 - how many there were
             self._producer.produce(topic, message, partition=0, on_delivery=self._settle)
@@ -169,7 +169,7 @@ class Sender:
 
 
 def _all_messages(node: EmbeddedNode, topic: str) -> list[tuple[dict[str, str], bytes]]:
-    """Return headers and value of everything in a topic now."""
+    """Return headers and value of all messages in a topic now."""
     ends = node.topics().ends(topic)
     consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "story", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])

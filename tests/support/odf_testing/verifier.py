@@ -1,4 +1,4 @@
-"""Datasets in memory and what the verifier says of one of them, for tests."""
+"""Datasets in memory and the verifier's results, for tests."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,10 +19,10 @@ NOWHERE: Final = Path("/dev/null")  # nothing can be written there
 
 
 class Story:
-    """A node's datasets; none of their slices and checkpoints is there but what a test puts."""
+    """A node's datasets; only slices and checkpoints that a test stores exist."""
 
     def __init__(self, home: Path = NOWHERE, engine: Engine | None = None) -> None:
-        """Begin with no dataset."""
+        """Start with no dataset."""
         self.home = home
         self.refs = MemoryRefStore()
         self.blobs = MemoryBlobStore(self.refs)
@@ -40,7 +40,7 @@ class Story:
     def put(
         self, chain: AChain, *, name: str | None = None, to: Multihash | None = None, ref: str = HEAD
     ) -> None:
-        """Keep a chain's blocks, and move its reference to the last, or `to`; `name` brings it into the catalog."""
+        """Store a chain's blocks, and move its reference to the last, or `to`; `name` adds it to the catalog."""
         dataset = chain.state.dataset_id
         for block, raw in chain.store.items():
             self.blobs.put(dataset, ObjectKind.BLOCK, block, raw)
@@ -50,7 +50,7 @@ class Story:
             self.catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
 
     def verify(self, chain: AChain, scope: Scope, *, is_local: bool = True) -> Verdict:
-        """Return the verdict on a chain, which is called `hourly`."""
+        """Return the verdict on a chain named `hourly`."""
         dataset = chain.state.dataset_id
         target = Target(name="hourly", dataset=dataset, blobs=self.blobs, refs=self.refs, is_local=is_local)
         *_, verdict = Verifier(self.env).verify(target, scope)

@@ -1,4 +1,4 @@
-"""A plain web server of static files, as a repository may be; it remembers what it was asked for."""
+"""A plain web server of static files, used as a repository; it records the requests."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class StaticServer:
-    """Where it is, and the paths that it was asked for so far."""
+    """Its address, and the requested paths so far."""
 
     url: str
     asked: list[str] = field(default_factory=list)
@@ -19,7 +19,7 @@ class StaticServer:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[StaticServer]:
-    """Serve a folder on a free port of loopback while the block runs."""
+    """Serve a folder on a free loopback port inside the block."""
     asked: list[str] = []
 
     class Handler(SimpleHTTPRequestHandler):
