@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from odf_common.adapters.kafka import quiet as watch
 from odf_common.adapters.kafka import records as product
 from odf_common.adapters.kafka.quiet import SETTINGS, Partition
 from odf_common.adapters.kafka.records import KafkaRecords
@@ -69,8 +70,13 @@ def address() -> Iterator[str]:
     del owner  # the broker ends with the client that began it
 
 
-@pytest.fixture
+@pytest.fixture(
+    params=[(product.FORMER, watch.PER_CLIENT), (1, 2)], ids=["one client", "clients are replaced"]
+)
 def topics(address: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Topics]:
+    former, per_client = request.param
+    monkeypatch.setattr(product, "FORMER", former)
+    monkeypatch.setattr(watch, "PER_CLIENT", per_client)
     monkeypatch.setattr(product, "FEW", 1)
     monkeypatch.setattr(product, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(product, "LOOK_SECONDS", 0.0)
@@ -120,6 +126,21 @@ def test_a_quiet_partition_that_is_paused_rests_until_it_is_resumed(topics: Topi
         topics.take()
     assert topics.taken[place] == [0]
     topics.records.resume([place])
+    topics.take_all()
+    topics.require_each_once_in_order()
+
+
+@pytest.mark.parametrize("topics", [(1, 2)], indirect=True)
+def test_a_client_that_has_handed_much_over_is_replaced_and_the_watch_has_several(topics: Topics) -> None:
+    first = topics.records._consumer
+    topics.take_all()
+    topics.rest()
+    topics.take()
+    assert topics.records._consumer is not first
+    assert topics.records._watch is not None
+    assert [len(client.watched) for client in topics.records._watch._clients] == [2, 2]
+    for place in topics.places:
+        topics.write(place)
     topics.take_all()
     topics.require_each_once_in_order()
 

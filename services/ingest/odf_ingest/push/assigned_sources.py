@@ -35,8 +35,8 @@ from odf_ingest.push.state_machine import Event, Phase
 log = structlog.stdlib.get_logger(__name__)
 
 RESCAN_SECONDS: Final = 15.0  # between catalog scans
-PATROL_SECONDS: Final = 1.0  # between inspections of a few datasets, in turn
-MAX_PER_PATROL: Final = 20  # datasets inspected per patrol
+PATROL_SECONDS: Final = 5.0  # between inspections of a few datasets, in turn
+MAX_PER_PATROL: Final = 100  # datasets inspected per patrol
 BUSY_RECHECK_SECONDS: Final = 0.5  # until a dataset with batches in flight is inspected again
 PartitionOf = Callable[[DatasetId], int]
 

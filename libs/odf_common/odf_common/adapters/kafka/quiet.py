@@ -5,6 +5,7 @@ topic would cost as much as all of them together on every fetch.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -13,6 +14,8 @@ from odf_common.adapters.kafka.settings import LOGGER, Config, unavailable
 
 Partition = tuple[str, int]  # topic and number
 COUNT: Final = 1000  # events per poll
+# librdkafka looks up each topic of a fetch's answer in a list of all of its client's topics.
+PER_CLIENT: Final = 500  # partitions
 SETTINGS: Final[dict[str, str | int | bool]] = {
     # The broker answers at once when there is a message.
     "fetch.wait.max.ms": 30_000,
@@ -27,40 +30,61 @@ class QuietPartitions:
 
     def __init__(self, config: Config) -> None:
         """Watch nothing yet."""
-        self._consumer = Consumer({**config, **SETTINGS}, logger=LOGGER)
-        self._watched: set[Partition] = set()
+        self._config: Config = {**config, **SETTINGS}
+        self._clients: list[_Client] = []
 
     def watch(self, positions: Mapping[Partition, int]) -> None:
         """Also watch these partitions, for messages at these offsets or later."""
-        places = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
-        self._consumer.incremental_assign(places)
-        self._watched |= positions.keys()
+        left = dict(positions)
+        while left:
+            client = next((one for one in self._clients if len(one.watched) < PER_CLIENT), None)
+            if client is None:
+                client = _Client(consumer=Consumer({**self._config}, logger=LOGGER))
+                self._clients.append(client)
+            some = list(left)[: PER_CLIENT - len(client.watched)]
+            places = [TopicPartition(topic, number, left[topic, number]) for topic, number in some]
+            client.consumer.incremental_assign(places)
+            client.watched.update(some)
+            for partition in some:
+                del left[partition]
 
     def drop(self, partitions: Iterable[Partition]) -> None:
         """Stop watching these partitions."""
-        gone = self._watched & set(partitions)
-        if gone:
-            self._consumer.incremental_unassign([TopicPartition(*place) for place in gone])
-            self._watched -= gone
+        wanted = set(partitions)
+        for client in self._clients:
+            gone = client.watched & wanted
+            if gone:
+                client.consumer.incremental_unassign([TopicPartition(*place) for place in gone])
+                client.watched.difference_update(gone)
 
     def news(self) -> tuple[Mapping[Partition, int], set[Partition]]:
         """Return, without waiting, the ends that were reached, and the partitions with messages or errors."""
-        try:
-            found = self._consumer.consume(COUNT, 0)
-        except KafkaException as error:
-            raise unavailable(error) from error
         ends: dict[Partition, int] = {}
         changed: set[Partition] = set()
-        for message in found:
-            place = message.topic() or "", message.partition() or 0
-            fault = message.error()
-            if fault is not None and fault.code() == _END:
-                ends[place] = message.offset() or 0
-            else:
-                # The client that reads records will see the message or error itself.
-                changed.add(place)
-        return ends, changed & self._watched
+        for client in self._clients:
+            try:
+                found = client.consumer.consume(COUNT, 0)
+            except KafkaException as error:
+                raise unavailable(error) from error
+            for message in found:
+                place = message.topic() or "", message.partition() or 0
+                fault = message.error()
+                if place not in client.watched:
+                    continue
+                if fault is not None and fault.code() == _END:
+                    ends[place] = message.offset() or 0
+                else:
+                    # The client that reads records will see the message or error itself.
+                    changed.add(place)
+        return ends, changed
 
     def close(self) -> None:
-        """Close the client."""
-        self._consumer.close()
+        """Close the clients."""
+        for client in self._clients:
+            client.consumer.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Client:
+    consumer: Consumer
+    watched: set[Partition] = field(default_factory=set)

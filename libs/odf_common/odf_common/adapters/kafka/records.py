@@ -25,6 +25,8 @@ MIB: Final = 1024 * 1024
 FEW: Final = 32  # partitions that one client fetches without noticeable cost
 QUIET_SECONDS: Final = 10.0  # at its end, until a partition counts as quiet
 LOOK_SECONDS: Final = 1.0  # between two searches for quiet partitions
+# Every second librdkafka goes through all topics that a client has ever fetched, and keeps their memory.
+FORMER: Final = 1000  # partitions that a client no longer fetches, until it is replaced
 # librdkafka's local errors have an underscore in their name, but are public.
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 _FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - `fatal()` is False for such a message
@@ -70,6 +72,7 @@ class KafkaRecords:
         """Nothing is read before partitions are assigned."""
         self._settings = _settings(bootstrap, prefix)
         self._consumer = Consumer({**self._settings}, logger=LOGGER)
+        self._former = 0  # partitions that this client has fetched and no longer does
         self._next: dict[Partition, int] = {}  # of all assigned partitions
         self._paused: set[Partition] = set()
         self._ended: dict[Partition, float] = {}  # when the end was reached, earliest first
@@ -152,6 +155,7 @@ class KafkaRecords:
     def _fetch_no_more(self, partitions: AbstractSet[Partition]) -> None:
         if partitions:
             _checked(lambda: self._consumer.incremental_unassign(_places(partitions)))
+            self._former += len(partitions)
 
     def _note(self, chunks: Iterable[Chunk], ends: Mapping[Partition, int]) -> None:
         """Record the new positions of partitions."""
@@ -176,9 +180,23 @@ class KafkaRecords:
                 {place for place in self._trying & ends.keys() if ends[place] == self._next[place]}
             )
         now = time.monotonic()
+        if self._former > FORMER and len(self._next) - len(self._quiet) <= FEW:
+            self._replace_client()
         if now >= self._look_at and len(self._next) > FEW:
             self._look_at = now + LOOK_SECONDS
             self._try(now - QUIET_SECONDS)
+
+    def _replace_client(self) -> None:
+        """Continue with a new client at the same positions; what the old one has fetched ahead is fetched again."""
+        fetched = {place: at for place, at in self._next.items() if place not in self._quiet}
+        old, new = self._consumer, Consumer({**self._settings}, logger=LOGGER)
+        _checked(
+            lambda: new.incremental_assign([TopicPartition(*place, at) for place, at in fetched.items()])
+        )
+        if self._paused:
+            _checked(lambda: new.pause(_places(self._paused)))
+        self._consumer, self._former = new, 0
+        old.close()
 
     def _try(self, before: float) -> None:
         """Also watch the partitions whose end was reached before `before`; both clients fetch them for now."""
