@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import time
 from collections.abc import Generator, Iterator
 from typing import Final
 
@@ -26,6 +27,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullRequest
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 
+FETCH_SECONDS: Final = 1.0  # longer than the broker holds a fetch of a source that is read
 UPSERT: Final = {"kind": "UpsertStream", "primaryKey": ["id"]}
 SNAPSHOT: Final = {"kind": "Snapshot", "primaryKey": ["id"]}
 
@@ -110,6 +112,7 @@ def records_expired(street: Street) -> Generator[str | None, None, None]:
     topic = street.story.topic(name)
     os.kill(street.node.pid("ingest") or 0, signal.SIGSTOP)
     try:
+        time.sleep(FETCH_SECONDS)  # a fetch that the broker holds would be answered with what is published
         street.publish(name, rows(5, 5))
         admin = AdminClient({"bootstrap.servers": street.node.kafka})
         for answer in admin.delete_records([TopicPartition(topic, 0, 8)]).values():
