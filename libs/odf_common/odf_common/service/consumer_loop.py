@@ -22,7 +22,8 @@ from odf_common.service.retry import keep_trying
 
 log = structlog.stdlib.get_logger(__name__)
 
-POLL_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1  # while messages are handled: finished ones are committed between polls
+IDLE_POLL_SECONDS: Final = 0.5
 ATTEMPTS: Final = 3  # then a message that hits a bug becomes a dead letter
 
 
@@ -90,7 +91,7 @@ class Reader:
         try:
             while not stop.is_set():
                 if lanes.has_room(POLL_SECONDS):
-                    message = inbox.poll(POLL_SECONDS)
+                    message = inbox.poll(IDLE_POLL_SECONDS if lanes.is_idle else POLL_SECONDS)
                     if inbox.is_ready:
                         self.ready.set()
                     if message is not None:

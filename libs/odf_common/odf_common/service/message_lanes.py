@@ -65,6 +65,11 @@ class MessageLanes:
         self._is_closed = False
         self._changed = threading.Condition()
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no message is in hand."""
+        return self._in_hand == 0
+
     def has_room(self, timeout: float) -> bool:
         """Return whether another message may be put in, now or within `timeout` seconds."""
         with self._changed:

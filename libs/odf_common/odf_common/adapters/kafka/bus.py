@@ -17,7 +17,7 @@ from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnAssigned
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.5
 UNFLUSHED: Final = 1000  # messages
 DEAD_LETTER_TIMEOUT_SECONDS: Final = 10.0  # for a dead letter sent alone
 

@@ -15,7 +15,7 @@ from odf_common.adapters.kafka.settings import LOGGER, Config, unavailable
 Partition = tuple[str, int]  # topic and number
 COUNT: Final = 1000  # events per poll
 # librdkafka looks up each topic of a fetch's answer in a list of all of its client's topics.
-PER_CLIENT: Final = 500  # partitions
+PER_CLIENT: Final = 1000  # partitions
 SETTINGS: Final[dict[str, str | int | bool]] = {
     # The broker answers at once when there is a message.
     "fetch.wait.max.ms": 30_000,
