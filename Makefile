@@ -52,6 +52,10 @@ integration: setup ## tests over the real broker, Redis, S3 and Spark
 explore: setup ## property-based and model tests with random examples, and many more; half an hour or longer
 	@HYPOTHESIS_PROFILE=explore python -m pytest -n 2 --dist loadfile --timeout 0 -m hypothesis
 
+.PHONY: mutants
+mutants: setup ## change the code in 60 places, one at a time, and print the share that no unit test notices; SEED=2 takes others
+	@python -m tests.mutants.run --seed $(or $(SEED),1)
+
 .PHONY: bench
 bench: setup ## run the benchmarks, and print the numbers
 	@python benchmarks/run.py

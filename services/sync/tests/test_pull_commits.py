@@ -50,8 +50,8 @@ Write = tuple[ObjectKind, Multihash]
 class Node:
     """A node that pulls: what it has asked its coordinator, what it has stored, and which messages are lost."""
 
-    def __init__(self, home: Path) -> None:
-        self.coordinator = Coordinator(home=home)
+    def __init__(self, home: Path, *, is_durable: bool) -> None:
+        self.coordinator = Coordinator(home=home, is_durable=is_durable)
         self.commands = Commands(
             committer=self.coordinator.committer, importer=self.coordinator.importer
         ).handle
@@ -69,13 +69,21 @@ class Node:
         self._note_writes()
 
     def _note_writes(self) -> None:
-        put = self.blobs.put  # which the store in memory calls for files too
+        put, put_file = self.blobs.put, self.blobs.put_file
 
         def noted(dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
-            self.writes.append((kind, name))
+            self._note(kind, name)
             put(dataset, kind, name, content)
 
-        self.blobs.put = noted  # type: ignore[method-assign]
+        def noted_file(dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
+            self._note(kind, name)
+            put_file(dataset, kind, name, file)
+
+        self.blobs.put, self.blobs.put_file = noted, noted_file  # type: ignore[method-assign]
+
+    def _note(self, kind: ObjectKind, name: Multihash) -> None:
+        if (kind, name) not in self.writes:  # a store may take a file as bytes
+            self.writes.append((kind, name))
 
     def request(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
         assert isinstance(body, bus.ImportChain)
@@ -102,9 +110,9 @@ class Node:
         return {str(name) for name in self.blobs.names(dataset, kind)}
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path / "home")
+@pytest.fixture(params=["memory", "files"])
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> Node:
+    return Node(tmp_path / "home", is_durable=request.param == "files")
 
 
 @pytest.fixture
@@ -152,8 +160,11 @@ def test_a_dataset_that_is_new_here_is_copied_whole(node: Node, there: Path) -> 
     blocks = blocks_of(there)
     state = compare.admit_all(None, blocks)
 
-    *_, last = node.pull(there.as_uri())
+    *steps, last = node.pull(there.as_uri())
 
+    objects = ["objects"] * len(names_in(there / "data"))
+    assert [step.state for step in steps] == ["comparing", "blocks", *objects, "committing"]
+    assert [(step.done, step.total) for step in steps[2:-1]] == [(1, 3), (2, 3), (3, 3)]
     assert last == Step(
         alias="cities",
         state="updated",
@@ -178,6 +189,19 @@ def test_objects_are_stored_before_blocks_and_all_before_the_coordinator_is_aske
     assert {str(name) for _, name in node.before_commit} == names_in(there / "blocks") | names_in(
         there / "data"
     )
+
+
+def test_a_pull_that_was_cut_off_goes_on_with_the_objects_that_are_here(node: Node, there: Path) -> None:
+    node.lost_commands = ATTEMPTS
+    with pytest.raises(Unavailable):
+        node.pull(there.as_uri())
+    node.writes.clear()
+
+    assert node.pull(there.as_uri())[-1].state == "updated"
+
+    dataset = dataset_of(there)
+    assert {kind for kind, _ in node.writes} == {ObjectKind.BLOCK}
+    assert node.stored(dataset, ObjectKind.DATA) == names_in(there / "data")
 
 
 def test_an_update_takes_what_is_new_and_expects_the_head_that_is_here(node: Node, there: Path) -> None:

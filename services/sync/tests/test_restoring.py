@@ -1,6 +1,7 @@
 """Objects of a copy that were lost here are fetched again by the next pull, checked as the first time."""
 
 import shutil
+import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,6 +92,8 @@ def test_what_was_lost_comes_oldest_first_since_the_newest_stands_for_all(env: E
     put_file = env.blobs.put_file
 
     def noted(dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
+        if not stored:
+            time.sleep(0.05)  # a later one would overtake it
         stored.append(name)
         put_file(dataset, kind, name, file)
 

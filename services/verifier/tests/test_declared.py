@@ -117,3 +117,13 @@ def test_a_chain_of_another_dataset_is_found(story: Story) -> None:
     _, (problem,) = check_chain(target)
     assert problem.kind is Damage.RULE_VIOLATED
     assert problem.text == f"the seed has the id {chain.state.dataset_id}, the folder {other}"
+
+
+def test_above_a_lost_block_all_is_looked_at_and_the_lost_one_is_named(story: Story) -> None:
+    chain = a_chain().add_data(4)
+    story.put(chain)
+    lost = chain.blocks[4].hash
+    story.blobs.remove(chain.state.dataset_id, ObjectKind.BLOCK, [lost])
+    missing, *others = story.verify(chain, Scope(replay=False)).problems
+    assert (missing.kind, missing.block) == (Damage.BLOCK_MISSING, lost)
+    assert [problem.block for problem in others] == [block.hash for block in chain.blocks[5:]]

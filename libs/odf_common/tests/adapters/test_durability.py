@@ -10,7 +10,7 @@ import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 from odf_testing.power_cut import Recorder
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore, durable
 from odf_common.adapters.local.keys import keep_dataset_key, node_key
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.keys import PrivateKey
@@ -172,3 +172,16 @@ def files_of(folder: Path) -> dict[str, bytes]:
         for file in folder.rglob("*")
         if file.is_file() and file.relative_to(folder).parts[0] not in ("locks", "scratch")
     }
+
+
+def test_a_file_in_the_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "datasets").write_bytes(b"")
+    with pytest.raises(FileExistsError):
+        durable.make_folder(tmp_path / "datasets")
+
+
+def test_syncing_a_folder_leaves_no_file_open(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(10):
+        durable.sync_folder(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -17,6 +17,8 @@ from odf_common.chain.state import ChainState
 from odf_common.metadata.events import (
     AddData,
     DisablePushSource,
+    SetInfo,
+    SetLicense,
 )
 from odf_common.metadata.scalars import Timestamp
 
@@ -72,3 +74,12 @@ def test_a_checkpoint_is_dropped_by_an_event_that_does_not_restate_it() -> None:
 
 def admitted(state: ChainState, event: AddData) -> ChainState:
     return admit(state, a_block(state, event), block_hash=a_hash("x"), version=3)
+
+
+def test_an_event_replaces_the_one_of_its_kind_and_a_push_source_the_one_of_its_name() -> None:
+    info, source = SetInfo(description="first"), a_push_source("a")
+    definitions = a_chain().add(info, source).state.definitions
+    assert definitions.replaced_by(SetInfo(description="second")) == info
+    assert definitions.replaced_by(a_push_source("a", date_format="%Y")) == source
+    assert definitions.replaced_by(a_push_source("b")) is None
+    assert definitions.replaced_by(SetLicense(short_name="x", name="x", website_url="x")) is None

@@ -1,11 +1,13 @@
 """What is nested deeply, or is very large, is refused clearly wherever it enters; what is written can be read."""
 
+import struct
 import tracemalloc
 from typing import Any
 
 import pytest
 
 from odf_common.codec.flatbuffers import decode_event, encode_block, encode_event, encode_message, writer
+from odf_common.codec.flatbuffers.untrusted_buffer import Source
 from odf_common.codec.manifests import block_to_yaml, event_from_text, to_yaml
 from odf_common.codec.model_schema import MAX_DEPTH
 from odf_common.codec.yaml_syntax import documents
@@ -86,3 +88,17 @@ def test_places_of_keys_with_dots_and_brackets_are_found() -> None:
     assert document.place_of("a.b.c[0][1]") == (2, 13)
     assert document.place_of("a.b.d") == (1, 1)
     assert document.place_of("nothing") == (1, 1)
+
+
+@pytest.mark.parametrize(("count", "width"), [(8, 1), (2, 4), (1, 8), (0, 8)])
+def test_a_vector_may_reach_to_the_end_and_costs_its_bytes(count: int, width: int) -> None:
+    source = Source(struct.pack("<II", 0, count) + bytes(8))
+    budget = source.budget
+    assert source.span(4, width=width) == (8, count)
+    assert budget - source.budget == 4 + count * width
+
+
+@pytest.mark.parametrize(("count", "width"), [(9, 1), (3, 4), (2, 8), (2**32 - 1, 1)])
+def test_a_vector_that_reaches_beyond_the_end_is_refused(count: int, width: int) -> None:
+    with pytest.raises(InvalidInput, match="exceeds the buffer"):
+        Source(struct.pack("<II", 0, count) + bytes(8)).span(4, width=width)

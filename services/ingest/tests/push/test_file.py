@@ -1,4 +1,6 @@
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +266,30 @@ def test_an_event_time_that_no_chain_can_tell_is_refused_and_nothing_is_committe
     with pytest.raises(InvalidInput, match="years"):
         bench.queues.commit(bench.dataset, FileCommit("default", batch, bench.preparer, lambda: True))
     assert bench.state.head == head
+
+
+def test_files_of_one_dataset_are_committed_one_after_the_other(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    inside: list[str] = []
+    overlaps: list[str] = []
+
+    def pushed(name: str) -> Outcome:
+        def is_wanted() -> bool:
+            if name not in inside:
+                overlaps.extend(inside)
+                inside.append(name)
+                time.sleep(0.05)  # the other one has started, and waits
+            return True
+
+        folder = tmp_path / name
+        folder.mkdir()
+        try:
+            return push(bench, folder, line(1, value=name), key=name, is_wanted=is_wanted)
+        finally:
+            inside.remove(name)
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(pushed, ["a", "b"]))
+
+    assert [outcome.count for outcome in outcomes] == [1, 1]
+    assert overlaps == []

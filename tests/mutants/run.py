@@ -1,0 +1,126 @@
+"""Which share of small changes to the code no unit test notices: `make mutants`.
+
+A sample of mutants is drawn with a seed, as many from each module as it has its share of all; for each one the tests
+nearest to its module run. Survivors that do what the code does are listed with their reasons in `equivalent.json`.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.mutants.mutations import Mutant, mutants
+from tests.mutants.targets import targets
+
+ROOT: Final = Path(__file__).parents[2]
+EQUIVALENT: Final = Path(__file__).with_name("equivalent.json")
+COUNT: Final = 60
+JOBS: Final = 2
+TEST_SECONDS: Final = 60  # a test that takes longer has noticed: a loop may have no end
+MOST: Final = 0.1  # of the sample may survive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A mutant of the sample: its number among those of its module, and the tests that should notice it."""
+
+    mutant: Mutant
+    number: int
+    tests: Sequence[str]
+
+
+def equivalents() -> Mapping[str, str]:
+    """Return the reasons why mutants that survive are no faults, by their names."""
+    return {one["mutant"]: one["reason"] for one in json.loads(EQUIVALENT.read_text())}
+
+
+def sample(root: Path, count: int, seed: int, only: str = "") -> list[Chosen]:
+    """Return `count` mutants that compile and are not known as equivalent, the same for the same seed and code."""
+    known = equivalents()
+    every = [
+        Chosen(mutant=mutant, number=number, tests=tests)
+        for path, tests in targets(root)
+        if only in path
+        for number, mutant in enumerate(mutants(root, path))
+        if mutant.name not in known
+    ]
+    random.Random(seed).shuffle(every)
+    chosen: list[Chosen] = []
+    for one in every:
+        if len(chosen) == count:
+            break
+        if _compiles(one.mutant.source((root / one.mutant.path).read_text())):
+            chosen.append(one)
+    return chosen
+
+
+def _compiles(text: str) -> bool:
+    try:
+        compile(text, "mutant", "exec", dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True
+
+
+def is_noticed(tests: Sequence[str], mutant: str = "") -> bool:
+    """Return whether one of the tests fails, with a mutant of a module (`path:number`) or without."""
+    environment = {**os.environ, **({"ODF_MUTANT": mutant} if mutant else {})}
+    options = [
+        "-x",
+        "-q",
+        "-p",
+        "tests.mutants.plugin",
+        "-p",
+        "no:cacheprovider",
+        "--timeout",
+        str(TEST_SECONDS),
+    ]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode > 2 and not mutant:
+        raise SystemExit(done.stdout + done.stderr)
+    return done.returncode != 0
+
+
+def report(one: Chosen) -> bool:
+    """Run the tests of a mutant, print what came of it, and return whether it survived."""
+    began = time.monotonic()
+    is_alive = not is_noticed(one.tests, f"{one.mutant.path}:{one.number}")
+    word = "SURVIVED" if is_alive else "caught"
+    print(f"{word:9}{time.monotonic() - began:4.0f} s  line {one.mutant.line}  {one.mutant.name}", flush=True)
+    return is_alive
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0 if at most `MOST` of the sample survive."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--only", default="", help="part of the paths of the modules to mutate")
+    given = parser.parse_args(arguments)
+    chosen = sample(ROOT, given.count, given.seed, given.only)
+    with ThreadPoolExecutor(given.jobs) as pool:
+        suites = sorted({tuple(one.tests) for one in chosen})
+        for tests, is_red in zip(suites, pool.map(is_noticed, suites), strict=True):
+            if is_red:
+                print(f"fails without any mutant: {' '.join(tests)}", file=sys.stderr)
+                return 2
+        survived = sum(pool.map(report, chosen))
+    share = survived / max(len(chosen), 1)
+    print(
+        f"{survived} of {len(chosen)} mutants survived: {share:.0%} (seed {given.seed}; at most {MOST:.0%})"
+    )
+    return int(share > MOST)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

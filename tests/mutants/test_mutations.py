@@ -1,0 +1,99 @@
+"""The tool changes what it says and nothing else, draws the same sample for a seed, and keeps its list of equivalents."""
+
+from pathlib import Path
+
+import pytest
+from tests.mutants.mutations import mutants
+from tests.mutants.run import ROOT, equivalents, is_noticed, sample
+from tests.mutants.targets import targets
+
+MODULE = '''"""Nothing here: 1 + 1."""
+
+LIMIT = 1 + 1
+
+
+def total(values: list[int], most: int = 3) -> int | None:
+    """Return 1."""
+    if not values or len(values) > most:
+        raise ValueError(f"more than {most + 1}")
+    for value in values:
+        log.info("value", value=value + 1)
+        if value is None:
+            continue
+        note(value)
+    return min(values) + 1
+'''
+CHANGES = {
+    ("not values or len(values) > most", "False"),
+    ("not values or len(values) > most", "True"),
+    ("not values", "values"),
+    ("or", "and"),
+    (">", ">="),
+    ('raise ValueError(f"more than {most + 1}")', "pass"),
+    ("value is None", "False"),
+    ("value is None", "True"),
+    ("is", "is not"),
+    ("continue", "break"),
+    ("note(value)", "pass"),
+    ("min(values) + 1", "None"),
+    ("min", "max"),
+    ("+", "-"),
+    ("1", "2"),
+}
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    file = tmp_path / "module.py"
+    file.write_text(MODULE)
+    return file
+
+
+def test_functions_are_changed_and_not_their_types_defaults_texts_and_logs(module: Path) -> None:
+    found = mutants(module.parent, module.name)
+    assert {(one.before, one.after) for one in found} == CHANGES
+    assert len(found) == len(CHANGES)
+    assert {one.function for one in found} == {"total"}
+
+
+def test_each_mutant_differs_from_the_module_in_one_place(module: Path) -> None:
+    for one in mutants(module.parent, module.name):
+        source = one.source(MODULE)
+        assert source != MODULE
+        assert source.removeprefix(MODULE[: one.start] + one.after) == MODULE[one.start + len(one.before) :]
+        compile(source, "mutant", "exec")
+
+
+def test_columns_are_counted_in_bytes(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text('def f(a: str) -> bool:\n    return a == "–" or a == "x"\n')
+    sources = [one.source((tmp_path / "module.py").read_text()) for one in mutants(tmp_path, "module.py")]
+    assert 'def f(a: str) -> bool:\n    return a == "–" or a != "x"\n' in sources
+
+
+def test_a_seed_draws_the_same_sample_and_another_one_another() -> None:
+    first, again, other = (sample(ROOT, 20, seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert len(set(first)) == 20
+
+
+def test_every_module_has_tests_that_exist() -> None:
+    found = dict(targets(ROOT))
+    assert len(found) > 30
+    for tests in found.values():
+        assert all((ROOT / test).exists() for test in tests)
+
+
+def test_what_is_listed_as_equivalent_is_still_a_mutant_and_has_a_reason() -> None:
+    names = {one.name for path, _ in targets(ROOT) for one in mutants(ROOT, path)}
+    assert {name for name in equivalents() if name not in names} == set()
+    assert all(equivalents().values())
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_tests_run_over_the_changed_module_and_no_file_changes(is_changed: bool) -> None:
+    path = "libs/odf_common/odf_common/chain/dependency_order.py"
+    before = (ROOT / path).read_bytes()
+    test = "libs/odf_common/tests/chain/test_order.py"
+    assert is_noticed((test,), f"{path}:0" if is_changed else "") == is_changed
+    assert (ROOT / path).read_bytes() == before
