@@ -1,7 +1,7 @@
 """Appending to chains of 100, 1,000 and 10,000 blocks: the coordinator's committer, with the local store and Redis.
 
 The committer runs in this process, as the coordinator wires it; the chains' states are folded before the clock runs,
-as they are in a node that has been up. A cold start is a committer that knows nothing but what Redis keeps.
+as in a node that has been running. A cold start is a new committer whose only cache is Redis.
 """
 
 import tempfile
@@ -37,22 +37,22 @@ STARTS: Final = 15
 FLAT: Final = Target(judged="ratio", sense="≤", bound=1.2)
 SLICE: Final = b"records" * 1000
 POSITION: Final = '{"v":1,"topics":{"odf.push.a.default":{"id":"mVQf5vDnQd6zv1bTKOhmMw","next":{"0":NEXT}}}}'
-RECORDS: Final = 10  # a slice
+RECORDS: Final = 10  # per slice
 
 
 @dataclass(slots=True, kw_only=True)
 class Grown:
-    """A stored chain and its state now."""
+    """A stored chain and its current state."""
 
     length: int
     state: ChainState
 
 
 class Store:
-    """A home with chains in it, and the parts of a coordinator over it."""
+    """A home with chains, and the parts of a coordinator that use it."""
 
     def __init__(self, home: Path, redis: RedisConnection) -> None:
-        """Begin empty."""
+        """Start with no chains."""
         self.blobs = LocalBlobStore(home)
         self.refs = LocalRefStore(home)
         self._keys = KeyStore(home / "keys")
@@ -73,7 +73,7 @@ class Store:
         )
 
     def grow(self, length: int) -> Grown:
-        """Store a chain of so many blocks, in no hurry to be durable, and return it."""
+        """Store a chain with that many blocks, without fsync, and return it."""
         key = generate()
         self._keys.save(key)
         dataset = key.dataset_id
@@ -91,7 +91,7 @@ class Store:
         return Grown(length=length, state=state)
 
     def event(self, past: ChainState) -> AddData:
-        """Return what a push from a topic appends."""
+        """Return the events that a push from a topic appends."""
         interval = OffsetInterval(start=past.next_offset, end=past.next_offset + RECORDS - 1)
         position = POSITION.replace("NEXT", str(interval.end))
         data = DataSlice(
@@ -108,7 +108,7 @@ class Store:
         )
 
     def append(self, committer: Committer, chain: Grown) -> float:
-        """Commit one block; return the seconds it took."""
+        """Commit one block; return the duration in seconds."""
         past = chain.state
         event, moment = self.event(past), _next(past)
         dataset: DatasetId = past.dataset_id
@@ -121,7 +121,7 @@ class Store:
 
 
 def run(node: BenchedNode) -> list[Row]:
-    """Return a row for each length: warm, then after a cold start; each beside the shortest chain."""
+    """Return rows per length, warm and after a cold start, each compared with the shortest chain."""
     redis = RedisConnection(str(node.node.redis))
     try:
         with tempfile.TemporaryDirectory(prefix="appends-", dir=node.embedded.home) as home:
@@ -135,7 +135,7 @@ def _measured(store: Store) -> list[Row]:
     committer = store.committer()
     for chain in chains:
         store.append(committer, chain)
-    # In turn, so that noise meets all lengths alike.
+    # Interleaved, so that noise affects all lengths equally.
     warm = [[store.append(committer, chain) for chain in chains] for _ in range(COMMITS)]
     cold = [[store.append(store.committer(), chain) for chain in chains] for _ in range(STARTS)]
     return [*_rows("append", warm), *_rows("append after a cold start", cold)]

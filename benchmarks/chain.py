@@ -1,6 +1,6 @@
 """How fast metadata chains are read, checked and written: blocks with data, all in memory, in CPU time of one core.
 
-Rates are beside what the node needs, long chains beside a short one, memory beside what a walk may hold.
+Rates are compared with what the node needs, long chains with a short one, memory with what a walk may use.
 """
 
 import subprocess
@@ -103,12 +103,12 @@ def _memory() -> list[Row]:
         peaks.append(tracemalloc.get_traced_memory()[1] / 1024)
         tracemalloc.stop()
     case = f"more memory to verify {_CHAINS[1]:,} blocks than {_CHAINS[0]:,}, less is better"
-    # A name in memory for each run of blocks; whole blocks would be megabytes.
+    # One hash in memory per run of blocks; whole blocks would be megabytes.
     return [_row(case, peaks[1] - peaks[0], "KiB", 256, target=1.0)]
 
 
 def _last_event() -> list[Row]:
-    """How long it takes to find the last SetInfo, which lies at the bottom of the chain, when its index is warm.
+    """How long it takes to find the last SetInfo, which is at the bottom of the chain, with a warm index.
 
     The index is the state at the head: kept by the process, or as bytes by a cache that outlives it.
     """
@@ -144,7 +144,7 @@ def _last_event() -> list[Row]:
 
 
 class _NoBlocks(MemoryBlobStore):
-    """Reads no block: with a warm index none is needed."""
+    """A store whose blocks must not be read: a warm index needs none."""
 
     def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
         """Raise."""
@@ -152,7 +152,7 @@ class _NoBlocks(MemoryBlobStore):
 
 
 class _Cache:
-    """Keeps states as bytes, as Redis does."""
+    """Stores states as bytes, like Redis."""
 
     def __init__(self) -> None:
         self._kept: dict[DatasetId, bytes] = {}
@@ -168,7 +168,7 @@ class _Cache:
 
 
 def _imports() -> Row:
-    """How long a fresh interpreter takes to import all of the pure part: the best of some tries."""
+    """How long a fresh interpreter takes to import the whole pure part: the best of several tries."""
     best = min(float(subprocess.check_output([sys.executable, "-c", _IMPORT])) for _ in range(5))
     return _row("import the whole pure part, best of 5", 1000 * best, "ms", 500, target=1.0)
 
@@ -185,7 +185,7 @@ def _states(state: ChainState) -> list[Row]:
 
 
 def _grown(chain: AChain, count: int) -> AChain:
-    """Add blocks such as pushes from a topic make."""
+    """Add blocks like those of pushes from a topic."""
     for number in range(len(chain.store), len(chain.store) + count):
         past = chain.state
         event = AddData(
@@ -209,7 +209,7 @@ def _admit_all(raws: list[bytes]) -> ChainState | None:
 
 
 def _rate(count: int, work: Callable[[], object], *, repeat: int = 3) -> float:
-    """Return how many of `count` things are done in a second, the best of some tries, by CPU time."""
+    """Return how many of `count` things are done per second of CPU time, the best of several tries."""
     best = float("inf")
     for _ in range(repeat):
         start = time.process_time()

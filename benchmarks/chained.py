@@ -1,7 +1,7 @@
 """A root of departures and a derivative of it, in a folder: the coordinator's own parts, without Kafka and Redis.
 
 Each block of the root has `RECORDS` departures of one hour, from half past to half past, and a watermark at the full
-hour between: so each closes a window, which began in the block before, and leaves half its records for the next.
+hour between: so each closes the window that began in the previous block, and leaves half its records for the next one.
 """
 
 import time
@@ -35,7 +35,7 @@ from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.transforms.runner import Step, Transformer
 
-RECORDS: Final = 1_000  # a transaction
+RECORDS: Final = 1_000  # per transaction
 HOUR: Final = 3_600_000  # ms
 CARRIERS: Final = 16
 COLUMNS: Final = (
@@ -94,7 +94,7 @@ def departures(block: int) -> pa.Table:
 
 
 def watermark(block: int) -> int:
-    """Return up to when the root is complete after a block, ms."""
+    """Return the root's watermark after a block, in ms."""
     return (block + 1) * HOUR
 
 
@@ -102,7 +102,7 @@ class Coordinator:
     """The parts of a coordinator that add datasets, commit and transform."""
 
     def __init__(self, home: Path, engine: Engine) -> None:
-        """Keep everything in a folder."""
+        """Store everything in a folder."""
         self.blobs, refs, catalog = LocalBlobStore(home), LocalRefStore(home), LocalCatalog(home)
         states = ChainStates(self.blobs, refs, NoStateCache())
         keys = KeyStore(home / "keys")
@@ -142,7 +142,7 @@ class Coordinator:
 
 @dataclass(slots=True, kw_only=True)
 class Pair:
-    """A root and its derivative; `blocks` have been pushed."""
+    """A root and its derivative; `blocks` is the number pushed so far."""
 
     coordinator: Coordinator
     root: DatasetId
@@ -162,7 +162,7 @@ class Pair:
         self.blocks += 1
 
     def transform(self) -> tuple[float, Step]:
-        """Take the derivative on; returns the seconds from asking until its block is committed."""
+        """Update the derivative; return the seconds from the request until its block is committed."""
         transformer = self.coordinator.transformer
         begun = time.perf_counter()
         known = self._known(self.derived)
@@ -206,7 +206,7 @@ class Pair:
 
 
 def add(coordinator: Coordinator, name: str, query: str) -> Pair:
-    """Make a root and a derivative of it; `query` reads `flights`."""
+    """Create a root and a derivative of it; `query` reads `flights`."""
     root = _ROOT.format(name=f"{name}.root", columns=", ".join(COLUMNS))
     derived = _DERIVATIVE.format(name=name, root=f"{name}.root", query=query)
     coordinator.creator.add(
@@ -220,6 +220,6 @@ def add(coordinator: Coordinator, name: str, query: str) -> Pair:
 
 
 def found(coordinator: Coordinator, name: str) -> Pair:
-    """Return a root and its derivative that were added, their states folded."""
+    """Return an existing root and its derivative, with their states folded."""
     find = coordinator.datasets.find
     return Pair(coordinator=coordinator, root=find(f"{name}.root").id, derived=find(name).id)

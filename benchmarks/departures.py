@@ -1,4 +1,4 @@
-"""The departures that are ingested: as messages, as a file, and as pyarrow reads them without us."""
+"""The departures that are ingested: as messages, as a file, and as pyarrow alone reads them."""
 
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ LEDGER = "{kind: Ledger, primaryKey: [id]}"
 
 @cache
 def messages() -> list[bytes]:
-    """Return one JSON object a departure."""
+    """Return one JSON object per departure."""
     return nycflights.as_messages(nycflights.flights())
 
 
@@ -38,7 +38,7 @@ def write_file(file: Path) -> None:
 
 
 def parse(raw: bytes) -> pa.Table:
-    """Return the records of NdJson as pyarrow reads it, with the types told."""
+    """Return the records of NdJson as pyarrow reads it, with given types."""
     schema = ddl_to_schema(COLUMNS)
     return pj.read_json(
         pa.BufferReader(raw),
@@ -70,7 +70,7 @@ content:
 
 
 def _parsed(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with moments as the JSON reader knows them."""
+    """Return the schema with timestamps of a type that the JSON reader supports."""
     return pa.schema(
         [
             field.with_type(pa.timestamp("ms")) if pa.types.is_timestamp(field.type) else field

@@ -1,4 +1,4 @@
-"""What the disk alone wants for a commit: each file's bytes made durable, then the folder with its new name."""
+"""The disk's share of a commit: each file is fsynced, then the folder with its new name."""
 
 import os
 import time
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def durable(home: Path, sizes: Mapping[str, int]) -> float:
-    """Write a file of so many bytes in each of these folders, in their order; returns the seconds it took.
+    """Write a file of that many bytes to each of these folders, in order; return the duration in seconds.
 
-    The file in `refs` takes the place of the one before, as a head does.
+    The file in `refs` replaces the previous one, like a head.
     """
     begun = time.perf_counter()
     for name, size in sizes.items():

@@ -1,6 +1,6 @@
-"""The engine, warm: a request over gRPC beside the same query by Spark alone, in the same process.
+"""The engine, warm: a request over gRPC compared with the same query by Spark alone, in the same process.
 
-Spark alone is `sql(…).toArrow()` over a table that it already holds: no files read or written, no offsets, no order,
+Spark alone is `sql(…).toArrow()` over a table in memory: no files read or written, no offsets, no order,
 no checkpoint.
 """
 
@@ -40,25 +40,25 @@ from odf_engine_spark.transform.inputs import read_input
 
 ROUNDS: Final = 25
 WARM_UP: Final = 8
-FEW: Final = 5  # rounds of what takes long
+FEW: Final = 5  # rounds of slow cases
 ROW_WISE: Final = Target(judged="ratio", sense="≤", bound=2)
 WINDOWED: Final = Target(judged="value", sense="≤", bound=800)
 
 
 class Wire:
-    """Performs requests through a client."""
+    """Sends requests through a client."""
 
     def __init__(self, client: EngineClient) -> None:
-        """Use this one."""
+        """Use this client."""
         self._client = client
 
     def execute(self, request: TransformRequest) -> TransformResponseSuccess:
-        """Perform one step of a transformation."""
+        """Execute one step of a transform."""
         return self._client.execute_transform(request)
 
 
 def run() -> list[Row]:
-    """Return a row for each kind of query."""
+    """Return a row per kind of query."""
     spark = start("local[2]")
     server = serve("127.0.0.1:0", register(spark, is_signed=False))
     client = EngineClient(f"127.0.0.1:{server.port}")
@@ -100,7 +100,7 @@ def _derivative(wire: Wire, transform: TransformSql, folder: Path, count: int) -
 
 
 def _again(derivative: Derivative) -> None:
-    """Ask once more for the first step."""
+    """Repeat the first step."""
     derivative.checkpoint, derivative.done, derivative.next_offset = None, [], 0
     derivative.pull()
 
@@ -122,7 +122,7 @@ def _alone(spark: Spark, derivative: Derivative, queries: list[str]) -> Callable
 
 
 def _in_turn(*works: Callable[[], None], rounds: int = ROUNDS) -> list[float]:
-    """Return the median time of each, ms; in turn, so that noise meets all alike."""
+    """Return the median time of each, ms; interleaved, so that noise affects all equally."""
     times: list[list[float]] = [[] for _ in works]
     warm_up = min(WARM_UP, rounds)
     for turn in range(warm_up + rounds):

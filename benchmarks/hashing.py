@@ -1,4 +1,4 @@
-"""The logical hash beside bare `hashlib` over the same bytes, on the same cores: the price of building streams."""
+"""The logical hash compared with `hashlib` alone over the same bytes, on the same cores: the cost of encoding."""
 
 import hashlib
 import time
@@ -18,7 +18,7 @@ REPEATS: Final = 15
 
 
 def run() -> list[dict[str, str | float]]:
-    """Return one row a case: MB of hashed stream a second, beside hashlib's."""
+    """Return a row per case: MB of hashed stream per second, compared with hashlib's."""
     return [
         _case("logical hash, 8 x int64, dense", _integers(0.0), target=0.9),
         _case("logical hash, 8 x int64, half null", _integers(0.5), target=0.65),
@@ -47,7 +47,7 @@ def _case(case: str, table: pa.Table, *, target: float) -> dict[str, str | float
 
 
 def _race(ours: Callable[[], object], peer: Callable[[], object]) -> list[tuple[float, float]]:
-    """Return the seconds of both, run in turn, so that a machine that is busy now and then slows both of a pair."""
+    """Return the seconds of both, interleaved, so that a busy machine slows both of a pair."""
     return [(_seconds(ours), _seconds(peer)) for _ in range(REPEATS)]
 
 

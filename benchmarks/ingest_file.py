@@ -1,4 +1,4 @@
-"""All departures as one NdJson file through `odf ingest`, the whole process, beside parsing and hashing alone."""
+"""All departures as one NdJson file through `odf ingest`, as a process, compared with parsing and hashing alone."""
 
 import tempfile
 import time
@@ -17,7 +17,7 @@ QUICK: Final = Target(judged="value", sense="≤", bound=1.0)
 
 
 def run(node: BenchedNode) -> list[Row]:
-    """Return one row: the median of some rounds, beside the median of the limit's."""
+    """Return one row: the median of several rounds, compared with that of the limit."""
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
         file = Path(folder) / "flights.ndjson"
         write_file(file)

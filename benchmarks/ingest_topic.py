@@ -1,11 +1,11 @@
-"""Catching up with departures that wait in a topic, one message each, beside two loops that do less.
+"""Catching up with departures in a topic, one message each, compared with two loops that do less.
 
-The topic is filled before the dataset is made; the clock runs from the call that makes it to the last commit.
-Processor time is that of every process of the node but the broker, until all of them are quiet again: the verifier
-has then looked at each commit. Both peers consume the same topic with confluent-kafka and parse with pyarrow, in a
+The topic is filled before the dataset is created; the clock runs from the call that creates it to the last commit.
+Processor time is that of every process of the node except the broker, until all of them are idle again: by then the
+verifier has checked each commit. Both peers consume the same topic with confluent-kafka and parse with pyarrow, in a
 process of their own whose imports are not counted: one appends to a Delta table and hashes nothing, the other is a
 sketch of one thread that hashes and writes files and commits nothing. The targets were set where that sketch took
-168,000 records/s at 6.5 µs; on a machine that is slower, or shared, the ratio to it says what the values cannot.
+168,000 records/s at 6.5 µs; on a machine that is slower, or shared, only the ratio to it is meaningful.
 """
 
 import json
@@ -28,13 +28,13 @@ DELTA: Final = Path(__file__).with_name("peer_delta.py")
 SKETCH: Final = Path(__file__).with_name("peer_sketch.py")
 CHEAP: Final = Target(judged="value", sense="≤", bound=9)
 FAST: Final = Target(judged="value", sense="≥", bound=130_000)
-CHEAP_AS_SKETCHED: Final = Target(judged="ratio", sense="≤", bound=1.38)  # 9 µs beside 6.5
-FAST_AS_SKETCHED: Final = Target(judged="ratio", sense="≥", bound=0.77)  # 130,000 beside 168,000
+CHEAP_AS_SKETCHED: Final = Target(judged="ratio", sense="≤", bound=1.38)  # 9 µs, the sketch 6.5
+FAST_AS_SKETCHED: Final = Target(judged="ratio", sense="≥", bound=0.77)  # 130,000, the sketch 168,000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caught:
-    """How catching up went: seconds from start to end, and of processor time until all was quiet."""
+    """How catching up went: seconds from start to end, and of processor time until all was idle."""
 
     seconds: float
     used: float
@@ -42,7 +42,7 @@ class Caught:
 
 
 def run(node: BenchedNode) -> list[Row]:
-    """Return rows for Append and for Ledger: medians of some rounds, each beside the peer's."""
+    """Return rows for Append and for Ledger: medians of several rounds, each compared with the peer's."""
     appended, ledger, deltas, sketches = [], [], [], []
     for number in range(ROUNDS):
         appended.append(_caught_up(node, f"topic.append.{number}", APPEND))

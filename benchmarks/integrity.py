@@ -1,7 +1,7 @@
-"""Integrity of all departures beside `hashlib` over the same bytes on the same cores.
+"""Integrity of all departures compared with `hashlib` over the same bytes on the same cores.
 
-The bytes are those that verification has to hash: the stored files, and the records' own as the logical hash takes
-them. Reading Parquet, walking the chain and, for the command, starting Python come on top.
+The bytes are those that verification has to hash: the stored files, and the records as encoded for the logical hash.
+Reading Parquet, walking the chain and, for the command, starting Python come on top.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ def _fill(node: BenchedNode) -> None:
 
 
 def _inputs(folder: Path) -> list[bytes]:
-    """Return everything that has to be hashed, in pieces that can be hashed side by side."""
+    """Return everything that has to be hashed, in pieces that can be hashed in parallel."""
     files = [file for kind in ("blocks", "data") for file in (folder / kind).iterdir()]
     pieces = [file.read_bytes() for file in files]
     for file in (folder / "data").iterdir():

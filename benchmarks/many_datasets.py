@@ -1,8 +1,8 @@
-"""A node of thousands of small datasets: listing, restart, and what it costs while nothing happens.
+"""A node of thousands of small datasets: listing, restart, and the cost of idling.
 
-The datasets are written straight into the store, on a file system in memory where there is one, and read by a
-coordinator without Kafka, Redis or Spark. A fifth are derivatives. Ratios are costs per dataset at 5,000 beside those
-at 500.
+The datasets are written straight into the store, on an in-memory file system if there is one, and read by a
+coordinator without Kafka, Redis or Spark. A fifth are derivatives. Ratios are costs per dataset at 5,000 compared
+with those at 500.
 """
 
 import tempfile
@@ -39,9 +39,9 @@ from odf_coordinator.catalog.partitions import PartitionOwnership
 Row = dict[str, object]
 FEW: Final = 500
 MANY: Final = 5000
-DERIVED: Final = 5  # every fifth
+DERIVED: Final = 5  # every fifth is a derivative
 IDLE_SECONDS: Final = 5.0
-CONTEXT = cast("grpc.ServicerContext", None)  # `List` does not look at it
+CONTEXT = cast("grpc.ServicerContext", None)  # `List` does not use it
 
 
 def run() -> list[Row]:
@@ -69,7 +69,7 @@ def run() -> list[Row]:
 
 
 def _measured(count: int) -> dict[str, float]:
-    """Return the seconds that things take on a node of so many datasets."""
+    """Return the duration of each operation on a node with that many datasets, in seconds."""
     memory = Path("/dev/shm")  # noqa: S108 - a file system, in which a folder of our own is made
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         home = Path(folder)
@@ -82,7 +82,7 @@ def _measured(count: int) -> dict[str, float]:
 
 
 def _restarted(node: Coordinator, count: int) -> dict[str, float]:
-    """Return how long it takes until all heads are announced and all derivatives looked at; then what idling costs."""
+    """Return the seconds until all heads are announced and all derivatives checked; then the cost of idling."""
     node.committer.listen(node.publisher.announce)
     ownership = PartitionOwnership(datasets=node.datasets, keys=node.keys, tell=node.committer.announce)
     stop = threading.Event()
@@ -119,7 +119,7 @@ def _servicer(node: Coordinator) -> Servicer:
 
 
 def _fill(home: Path, count: int) -> None:
-    """Write datasets that have names, keys and a few blocks each."""
+    """Write datasets with names, keys and a few blocks each."""
     blobs, refs, catalog = LocalBlobStore(home), LocalRefStore(home), LocalCatalog(home)
     roots: list[DatasetId] = []
     for number in range(count):
@@ -140,7 +140,7 @@ def _fill(home: Path, count: int) -> None:
 def _root(dataset: DatasetId, number: int) -> Iterator[KnownEvent]:
     yield a_seed(dataset=dataset)
     yield a_push_source()
-    if number % DERIVED != DERIVED - 2:  # what is read by a derivative has no records, so that none is due
+    if number % DERIVED != DERIVED - 2:  # inputs of derivatives have no records, so that no transform is due
         chain = a_chain(a_seed(dataset=dataset), a_push_source(), a_schema())
         yield a_schema()
         yield some_data(chain.state)

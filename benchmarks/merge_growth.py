@@ -1,7 +1,7 @@
-"""How the cost of merging grows with what a dataset holds: `python benchmarks/merge_growth.py`.
+"""How the cost of merging grows with the size of a dataset: `python benchmarks/merge_growth.py`.
 
 Prints, for each keyed strategy, the processor time that a batch takes to merge after a few and after many batches,
-and that of the first batch after a restart, when the slices have to be read. Judge by the ratios.
+and that of the first batch after a restart, when the slices have to be read. Only the ratios are meaningful.
 """
 
 import argparse
@@ -33,13 +33,13 @@ from odf_ingest.history.history import DatasetHistory
 from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.source_settings import SourceSettings
 
-ROWS = 1_000  # records of a batch
-UPDATED = 100  # of them, those whose key is known already
+ROWS = 1_000  # records per batch
+UPDATED = 100  # of which have an existing key
 KEY = ("id",)
 
 
 class Clock:
-    """Port `Clock` that stands still: system times rise all the same."""
+    """Port `Clock` that never advances: system times increase nevertheless."""
 
     def now(self) -> Timestamp:
         """Return the same timestamp always."""
@@ -58,7 +58,7 @@ class Dataset:
     seconds: list[float] = field(default_factory=list)
 
     def restart(self) -> None:
-        """Forget what is in memory."""
+        """Drop what is in memory."""
         self.history = _history(self.blobs, self.state)
 
     def commit(self, records: pa.Table) -> None:
@@ -75,7 +75,7 @@ class Dataset:
             self.blobs.put(self.state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
         if draft.slice is not None:
             self.history.written(*draft.slice)
-            # Its file is made now: the store in memory would make it when it is read.
+            # Create its file now: the store in memory would create it on reading.
             self.blobs.local_path(self.state.dataset_id, ObjectKind.DATA, draft.slice[0])
 
 
@@ -99,7 +99,7 @@ def a_dataset(strategy: MergeStrategy) -> Dataset:
 
 
 def a_batch(number: int, random: np.random.Generator) -> pa.Table:
-    """Return records of new keys, and of some that are known if there are any."""
+    """Return records of new keys, and of some existing ones if there are any."""
     first = number * (ROWS - UPDATED)
     new = np.arange(first, first + ROWS - UPDATED)
     old = random.choice(max(first, 1), UPDATED) if first else np.arange(-UPDATED, 0)
@@ -116,12 +116,12 @@ def a_batch(number: int, random: np.random.Generator) -> pa.Table:
 
 
 def milliseconds(seconds: Sequence[float]) -> float:
-    """Return the mean, in which runs that are merged now and then count as often as they happen."""
+    """Return the mean, in which occasional merges of runs count as often as they happen."""
     return statistics.fmean(seconds) * 1000
 
 
 def measure(strategy: MergeStrategy, batches: int, restarts: Sequence[int]) -> None:
-    """Print what a strategy costs."""
+    """Print the cost of a strategy."""
     random = np.random.default_rng(7)
     dataset = a_dataset(strategy)
     first: dict[int, float] = {}

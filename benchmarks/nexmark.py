@@ -1,8 +1,8 @@
-"""NEXMark's queries, warm: our engine, a request a block, beside Structured Streaming, a micro-batch a block.
+"""NEXMark's queries, warm: our engine, one request per block, and Structured Streaming, one micro-batch per block.
 
 Both run the same SQL in the same JVM over the same files, and write Parquet files and their own checkpoint. Spark's
-stream is the file source with `availableNow`, one file a micro-batch, and its own watermark: the greatest event time
-seen, less the disorder of the stream. What it refuses to run has no number beside ours.
+stream is the file source with `availableNow`, one file per micro-batch, and its own watermark: the greatest event time
+seen, less the disorder of the stream. Queries that it refuses have no peer.
 """
 
 import os
@@ -35,7 +35,7 @@ TARGET: Final = Target(judged="ratio", sense="≥", bound=1)
 
 
 def run() -> list[Row]:
-    """Return a row for each query: records of its inputs a second."""
+    """Return a row per query: records of its inputs per second."""
     spark = start("local[2]")
     try:
         transforms, known = Transforms(spark, is_signed=False), snapshots(EXAMPLE)
@@ -68,7 +68,7 @@ def _measured(session: SparkSession, derivative: Derivative, query: str) -> Row:
 
 
 def _requests(derivative: Derivative) -> float:
-    """Return how long it takes to read one block after the other, seconds."""
+    """Return the seconds for processing one block after the other."""
     begun = time.perf_counter()
     for until in range(1, len(derivative.chains[0].blocks) + 1):
         derivative.pull(*(until for _ in derivative.chains))
@@ -76,7 +76,7 @@ def _requests(derivative: Derivative) -> float:
 
 
 def _stream(session: SparkSession, derivative: Derivative) -> float | None:
-    """Return how long a stream takes over the same files, seconds; None if Spark refuses the query."""
+    """Return the seconds of a stream over the same files; None if Spark refuses the query."""
     folder = derivative.folder
     for chain in derivative.chains:
         _source(session, chain, folder / "in" / chain.name).createOrReplaceTempView(chain.name)
@@ -100,7 +100,7 @@ def _source(session: SparkSession, chain: Chain, folder: Path) -> DataFrame:
     for number, (_, file, *_) in enumerate(chain.blocks):
         if file is not None:
             copied = Path(shutil.copy(file, folder / f"{number:04}.parquet"))
-            # The source reads files in the order of their times.
+            # The source reads files in the order of their modification times.
             os.utime(copied, (1_000_000 + number, 1_000_000 + number))
     schema = session.read.parquet(str(folder)).schema
     frame = session.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))

@@ -1,6 +1,6 @@
-"""A whole node with thousands of datasets: what listing, idling and a killed ingest cost, over the real broker.
+"""A whole node with thousands of datasets: the cost of listing, idling and a killed ingest, with the real broker.
 
-All are roots with a push topic of one partition each. The node is one of its own, made and ended here.
+All are roots with a push topic of one partition each. The node is started and stopped here.
 """
 
 import os
@@ -19,9 +19,9 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest
 
 Row = dict[str, object]
 MANY: Final = int(os.environ.get("DATASETS", "5000"))
-AT_ONCE: Final = 250  # manifests in one call
+AT_ONCE: Final = 250  # manifests per call
 IDLE_SECONDS: Final = 20.0
-SETTLED: Final = 60.0  # seconds until nothing of the adding is left to do
+SETTLED: Final = 60.0  # seconds until all work of adding is done
 ROUNDS: Final = 3
 
 
@@ -70,12 +70,12 @@ def _added(node: BenchedNode) -> float:
 
 def _listing(node: BenchedNode) -> float:
     begun = time.perf_counter()
-    assert len(node.listed()) == MANY + 1  # the one that warmed the node up is there too
+    assert len(node.listed()) == MANY + 1  # includes the one that warmed the node up
     return time.perf_counter() - begun
 
 
 def _idle(node: BenchedNode) -> tuple[float, float]:
-    """Return how many cores our parts use while nothing happens, and how many the broker."""
+    """Return the number of cores that our parts use while idle, and that of the broker."""
     before, broker, begun = node.effort(), _broker(node), time.perf_counter()
     time.sleep(IDLE_SECONDS)
     elapsed = time.perf_counter() - begun
@@ -89,7 +89,7 @@ def _broker(node: BenchedNode) -> float:
 
 
 def _killed(node: BenchedNode, number: int) -> float:
-    """Return the seconds from the kill of ingest to a commit of what was published meanwhile."""
+    """Return the seconds from the kill of ingest to a commit of what was published in the meantime."""
     name = _name(MANY * (2 * number + 1) // (2 * ROUNDS))
     head = node.folder(name) / "refs" / "head"
     before = head.read_bytes()

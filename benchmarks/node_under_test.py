@@ -1,4 +1,4 @@
-"""A node in a folder of its own, warm, with what a benchmark asks of it: datasets, commits, and processor time."""
+"""A warm node in its own folder, as benchmarks use it: datasets, commits, and processor time."""
 
 import os
 import re
@@ -17,11 +17,11 @@ from odf_common.embedded.node_file import Node
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest, DescribeRequest
 
 TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
-POLL: Final = 0.005  # seconds between two looks at a head
+POLL: Final = 0.005  # seconds between two reads of a head
 PATIENCE: Final = 120.0
-STARTING: Final = 400.0  # seconds that a busy machine may need
-QUIET: Final = 0.05  # cores that an idle node may use
-NOT_OURS: Final = ("kafka",)  # the broker's own time is its own
+STARTING: Final = 400.0  # seconds, enough for a busy machine
+QUIET: Final = 0.05  # cores; a node that uses fewer is idle
+NOT_OURS: Final = ("kafka",)  # the broker's time is not counted as ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Effort:
         return sum(self.by_part.values())
 
     def since(self, before: "Effort") -> "Effort":
-        """Return what was used after an earlier look."""
+        """Return the time used since an earlier measurement."""
         return Effort(
             by_part={name: used - before.by_part.get(name, 0.0) for name, used in self.by_part.items()}
         )
@@ -46,29 +46,29 @@ class BenchedNode:
     """A running node."""
 
     def __init__(self, embedded: EmbeddedNode) -> None:
-        """Speak to a node that is up."""
+        """Use a running node."""
         self.embedded = embedded
         self.node: Node = embedded.node
 
     def add(self, name: str, merge: str) -> None:
-        """Make a root dataset of departures, by the call that `odf add` makes."""
+        """Create a root dataset of departures, with the call of `odf add`."""
         request = AddRequest()
         request.manifests.add(name=name, text=manifest(name, merge).encode())
         with clients.coordinator(self.node) as coordinator:
             coordinator.Add(request, timeout=clients.CALL_TIMEOUT_SECONDS)
 
     def warm_up(self) -> None:
-        """Take one record through, so that what is loaded at first use is there."""
+        """Commit one record, so that everything is loaded that is loaded on first use."""
         self.add("warm", LEDGER)
         self.embedded.run("ingest warm -", stdin=messages()[0])
         self.embedded.run("verify warm")
 
     def topic_of(self, name: str) -> str:
-        """Return the push topic that a dataset of this name gets, before it is made."""
+        """Return the push topic that a dataset with this name will get."""
         return f"odf.push.{name}.default"
 
     def folder(self, name: str) -> Path:
-        """Return where a dataset lies."""
+        """Return a dataset's folder."""
         entry = next(one for one in self.listed() if one["alias"] == name)
         return self.embedded.home / "datasets" / str(entry["id"]).removeprefix("did:odf:")
 
@@ -78,7 +78,7 @@ class BenchedNode:
         return found
 
     def await_records(self, name: str, count: int) -> float:
-        """Return the moment (monotonic) at which the dataset was seen to have so many records.
+        """Return the time (monotonic) at which the dataset was seen to have that many records.
 
         The head's file is watched, so that looking costs the node nothing.
         """
@@ -116,7 +116,7 @@ class BenchedNode:
         return {name: sum(_used(process) for process in _family(pid, parents)) for name, pid in parts.items()}
 
     def settle(self, timeout: float = 20.0) -> None:
-        """Return when the node has nothing more to do."""
+        """Return when the node is idle."""
         deadline = time.monotonic() + timeout
         before = self.effort()
         while time.monotonic() < deadline:
@@ -129,7 +129,7 @@ class BenchedNode:
 
 @contextmanager
 def running_node(home: Path) -> Iterator[BenchedNode]:
-    """Start a node, and end it whatever happens."""
+    """Start a node, and always stop it."""
     embedded = EmbeddedNode(home)
     embedded.run("up --detach", timeout=STARTING)
     try:
@@ -150,7 +150,7 @@ def _parents() -> dict[int, int]:
 
 
 def _family(pid: int, parents: dict[int, int]) -> set[int]:
-    """Return a process and all that descend from it."""
+    """Return a process and all its descendants."""
     family = {pid}
     while grown := {child for child, parent in parents.items() if parent in family} - family:
         family |= grown
@@ -164,7 +164,7 @@ def _used(pid: int) -> float:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name: state, parent, …; none when it has ended."""
+    """Return the fields of /proc/PID/stat after the name: state, parent, …; none if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

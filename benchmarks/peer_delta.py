@@ -1,4 +1,4 @@
-"""The peer of catching up: the same topic into a Delta table with the libraries a person would take, no hashes.
+"""The peer of catching up: the same topic into a Delta table with commonly used libraries, without hashes.
 
 Arguments: bootstrap server, topic, number of messages, folder of the table. Prints seconds and processor seconds
 from the first request to the last commit.

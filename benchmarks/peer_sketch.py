@@ -1,7 +1,7 @@
-"""The sketch of catching up: what must be done to every record and no more, one step after another in one thread.
+"""The sketch of catching up: only what must be done to every record, one step after another in one thread.
 
 Messages of a topic are parsed, hashed and written as Parquet files that are hashed in turn; nothing is checked,
-merged or committed. Arguments: bootstrap server, topic, number of messages, folder that is made. Prints seconds and
+merged or committed. Arguments: bootstrap server, topic, number of messages, folder to create. Prints seconds and
 processor seconds from the first request to the last file.
 """
 

@@ -1,4 +1,4 @@
-"""What came of the cases, as a table and as `results.json`."""
+"""The results of the cases, as a table and as `results.json`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from rich.table import Table
 from rows import Row
 
 NUMBERS = ("value", "its value", "ratio")
-COLUMNS = ("case", "value", "unit", "beside", "its value", "ratio", "target", "reached")
+COLUMNS = ("case", "value", "unit", "compared with", "its value", "ratio", "target", "reached")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a case: its rows, or the error it failed with; `waiting` is how busy others kept the cores.
+    """The result of a case: its rows, or the error it failed with; `waiting` is how busy others kept the cores.
 
     That is how many processes ran or wanted to run just before the case began.
     """
@@ -26,7 +26,7 @@ class Outcome:
 
 
 def table_of(outcomes: Mapping[str, Outcome], cores: int) -> Table:
-    """Return all rows for people, a section a case."""
+    """Return all rows as a table, with a section per case."""
     table = Table(title=f"{cores} cores, {datetime.now(UTC):%Y-%m-%d}")
     for column in COLUMNS:
         table.add_column(column, justify="right" if column in NUMBERS else "left")
@@ -38,7 +38,7 @@ def table_of(outcomes: Mapping[str, Outcome], cores: int) -> Table:
 
 
 def write(outcomes: Mapping[str, Outcome], file: Path, *, cores: int, names: Sequence[str]) -> None:
-    """Write results; those of cases that were not run now stay as they were. `names` tells the order."""
+    """Write results; those of cases that were not run stay unchanged. `names` gives the order."""
     known = json.loads(file.read_text())["cases"] if file.exists() else {}
     moment = f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}"
     new = {name: {"date": moment, "cores": cores, **_plain(one)} for name, one in outcomes.items()}

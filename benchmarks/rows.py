@@ -1,4 +1,4 @@
-"""A measured number beside its limit or peer, and whether it reaches what is wanted of it."""
+"""A measured value, compared with its limit or peer, and whether it reaches its target."""
 
 import operator
 import re
@@ -17,23 +17,23 @@ _TARGET: Final = re.compile(r"(?P<judged>ratio|value)?\s*(?P<sense>>=|<=|≥|≤
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is wanted: `judged` (of a row) is at least, or at most, `bound`."""
+    """A target: `judged` (of a row) is at least, or at most, `bound`."""
 
     judged: Judged
     sense: Sense
     bound: float
 
     def __str__(self) -> str:
-        """Return it for people: `value ≤ 9`."""
+        """Return it as text: `value ≤ 9`."""
         return f"{self.judged} {self.sense} {self.bound:,g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One number; `peer` names what it is held against, `against` is the same number there, in the same unit.
+    """One number; `peer` names what it is compared with, `against` is the peer's number, in the same unit.
 
-    `ratio` is better when larger for rates, and when smaller for times and costs. `detail` tells what a value is
-    made of, in its unit.
+    `ratio` is better when larger for rates, and when smaller for times and costs. `detail` has the parts of
+    a value, in its unit.
     """
 
     case: str
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def reached(self) -> bool | None:
-        """Tell whether the target is reached, None where there is none."""
+        """Return whether the target is reached, None without a target."""
         if self.target is None:
             return None
         judged = self.ratio if self.target.judged == "ratio" else self.value
@@ -92,7 +92,7 @@ def held_against(
 
 
 def row_of(plain: Plain) -> Row:
-    """Return a row of a case that tells its numbers as a mapping.
+    """Return a row of a case that gives its numbers as a mapping.
 
     Its target is a bound of the ratio, or text: `>= 6000` bounds the value, `ratio >= 0.8` the ratio.
     """
@@ -121,7 +121,7 @@ def _target(told: object, unit: str) -> Target | None:
 
 
 def is_rate(unit: str) -> bool:
-    """Tell whether more is better."""
+    """Return whether more is better."""
     return unit.endswith("/s")
 
 

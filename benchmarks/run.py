@@ -1,13 +1,14 @@
-"""`make bench`: every number beside its limit, or a peer, measured in the same run.
+"""`make bench`: every number compared with its limit, or with a peer, measured in the same run.
 
-Machines differ and are shared, so ratios say more than numbers: each case measures, turn by turn with our own work,
-what bounds it from below (hashing alone, parsing alone, the disk's fsyncs alone) or what others do (a loop that
-copies the same topic into a Delta table and hashes nothing), and says what is wanted of the ratio or the value. A
-case is a module here with a `run`; those that measure a node get one that is warm, the others run alone before it
-starts; each runs in a process of its own. `--only` names some; the long ones and the profile run only so. How many
-processes wanted a core just before a case began is told too: with more than a few, times and processor times are
-long, and only ratios mean something. The table is printed, `benchmarks/results.json` has the same; a case that fails
-is shown with its error, and the exit status is then 1. A missed target is no failure.
+Machines differ and are shared, so ratios are more meaningful than values. Each case measures, interleaved with our own
+work, a lower limit (hashing alone, parsing alone, the disk's fsyncs alone) or a peer (a loop that copies the same topic
+into a Delta table and hashes nothing), and has a target for the ratio or the value. A case is a module here with a
+`run`; those that measure a node get a warm one, the others run alone before it starts; each runs in its own process.
+`--only` selects cases; the long ones and the profile run only if selected.
+
+The number of processes that wanted a core just before a case is reported too: with more than a few, times and processor
+times are long, and only ratios are meaningful. The table is printed, and stored in `benchmarks/results.json`. A case
+that fails is shown with its error, and the exit status is then 1. A missed target is no failure.
 """
 
 import argparse
@@ -49,13 +50,13 @@ LONG: Final = (
 NAMES: Final = (*ALONE, *LONG, *WITH_NODE)
 RESULTS: Final = Path(__file__).with_name("results.json")
 CORES: Final = multiprocessing.cpu_count()
-SAMPLES: Final = 10  # looks at how busy the machine is
+SAMPLES: Final = 10  # of the number of runnable processes
 OUT: Final = Console(width=None if sys.stdout.isatty() else 190)
 ERR: Final = Console(stderr=True)
 
 
 def main() -> int:
-    """Run the cases, print and write what came of them."""
+    """Run the cases, print and store their results."""
     wanted = _wanted()
     outcomes = {name: _measured(name, None) for name in (*ALONE, *LONG) if name in wanted}
     outcomes |= _with_node([name for name in WITH_NODE if name in wanted])
@@ -69,7 +70,9 @@ def main() -> int:
 
 
 def _wanted() -> set[str]:
-    parser = argparse.ArgumentParser(description="Measure, and print the numbers beside their limits.")
+    parser = argparse.ArgumentParser(
+        description="Run the benchmarks, and compare the numbers with their limits."
+    )
     parser.add_argument(
         "--only", nargs="+", choices=NAMES, default=USUAL, metavar="NAME", help=", ".join(NAMES)
     )
@@ -77,7 +80,7 @@ def _wanted() -> set[str]:
 
 
 def _with_node(names: Sequence[str]) -> dict[str, Outcome]:
-    """Measure a node of its own, which is gone afterwards; without it all cases have failed."""
+    """Run the cases on a temporary node; if it does not start, all of them have failed."""
     outcomes: dict[str, Outcome] = {}
     if not names:
         return outcomes
@@ -89,7 +92,7 @@ def _with_node(names: Sequence[str]) -> dict[str, Outcome]:
                     stack.enter_context(running_node(home))
                 for name in names:
                     outcomes[name] = _measured(name, home)
-        except Exception as error:  # noqa: BLE001 - told at the end; what was measured stays
+        except Exception as error:  # noqa: BLE001 - reported at the end; results so far are kept
             text = _text(error)
             outcomes = {name: outcomes.get(name, Outcome(error=text)) for name in names}
     return outcomes
@@ -102,13 +105,13 @@ def _measured(name: str, home: Path | None) -> Outcome:
         told = _told(f"{name} ({waiting:g} processes running before it)")
         with told, ProcessPoolExecutor(1, mp_context=spawn) as pool:
             rows = pool.submit(_run_case, name, home).result()
-    except Exception as error:  # noqa: BLE001 - the other cases go on, and the exit status tells
+    except Exception as error:  # noqa: BLE001 - the other cases continue, and the exit status is 1
         return Outcome(error=_text(error))
     return Outcome(rows=rows, waiting=waiting)
 
 
 def _run_case(name: str, home: Path | None) -> list[Row]:
-    """Run a case in this process, which does nothing else and says nothing."""
+    """Run a case in this process, which does nothing else and logs warnings only."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     run: Callable[..., list[Row | Plain]] = importlib.import_module(name).run
     found = run() if home is None else run(BenchedNode(EmbeddedNode(home)))
@@ -116,7 +119,7 @@ def _run_case(name: str, home: Path | None) -> list[Row]:
 
 
 def _waiting() -> float:
-    """Return how many processes run or want to, ourselves left out: the mean of some looks."""
+    """Return the number of other runnable processes: the mean of several samples."""
     looks = []
     for _ in range(SAMPLES):
         time.sleep(0.1)

@@ -1,7 +1,7 @@
-"""One record, one commit, one after the other over gRPC, beside what the disk alone wants for a commit.
+"""Commits of one record each, one after the other over gRPC, compared with the disk's share of a commit.
 
-A commit makes three files durable in this order: the slice, the block, the head; for each its bytes, then the
-folder with its new name. The limit does just that on the same disk, and nothing else.
+A commit fsyncs three files in this order: the slice, the block, the head; for each the file, then the folder with its
+new name. The limit does only that, on the same disk.
 """
 
 import tempfile
@@ -21,7 +21,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import PushHeader, PushPart
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 
 COMMITS: Final = 1_000
-TURN: Final = 100  # commits, then as many of the limit's, so that both meet the same noise
+TURN: Final = 100  # commits, then as many of the limit's, so that noise affects both equally
 WARM: Final = 20
 SIZES: Final = {"data": 6_000, "blocks": 600, "refs": 76}  # bytes
 

@@ -1,4 +1,4 @@
-"""What the peers of catching up have in common: messages of a topic as texts to parse, and how long a copy takes."""
+"""Shared by the peers of catching up: messages of a topic as text to parse, and the duration of a copy."""
 
 import json
 import os
@@ -8,13 +8,13 @@ from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
 
-BATCH: Final = 16 * 1024 * 1024  # bytes of messages in a commit, as the node's own
-COUNT: Final = 500  # messages taken at once
+BATCH: Final = 16 * 1024 * 1024  # bytes of messages per commit, as in the node
+COUNT: Final = 500  # messages consumed at once
 PATIENCE: Final = 30.0
 
 
 def texts(bootstrap: str, topic: str, count: int) -> Iterator[bytes]:
-    """Yield `count` messages from the beginning of a topic, a line each, in texts of `BATCH` bytes."""
+    """Yield `count` messages from the beginning of a topic, one per line, in batches of `BATCH` bytes."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

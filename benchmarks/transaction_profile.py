@@ -1,8 +1,8 @@
-"""Where the time of the case `transactions` goes: its parts, each without those inside it, beside the whole.
+"""Where the time of the case `transactions` goes: its parts, each without nested ones, compared with the whole.
 
-A part's time is that of a function of ours on the clock; what no part claims is the coordinator's own work, gRPC and
-the reading and hashing of what the engine wrote. Spark tells its optimiser's and planner's time itself, in whole
-milliseconds; both are inside of `Spark runs the plan`.
+A part's time is the wall-clock time of one of our functions; the rest is the coordinator's own work, gRPC and
+the reading and hashing of what the engine wrote. Spark reports its optimiser's and planner's time, in whole
+milliseconds; both are part of `Spark runs the plan`.
 """
 
 import os
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds of each part, without the parts inside it."""
+    """Seconds of each part, without nested parts."""
 
     spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     inside: threading.local = field(default_factory=threading.local)
@@ -63,7 +63,7 @@ class Clock:
 
 
 def run() -> list[Row]:
-    """Return a row for each part of both kinds of transactions."""
+    """Return a row per part of both kinds of transactions."""
     with tempfile.TemporaryDirectory(prefix="profile-") as folder, engine() as (_, client):
         coordinator = Coordinator(Path(folder), client)
         pairs = {kind: add(coordinator, kind, query) for kind, query in QUERIES.items()}
@@ -107,5 +107,5 @@ def _timed(clock: Clock, part: str, work: Callable[Given, Result]) -> Callable[G
 
 
 def _phase(frame: Java, name: str) -> float:
-    """Return the seconds that Spark says a phase of a query took."""
+    """Return the seconds that Spark reports for a phase of a query."""
     return float(frame.queryExecution().tracker().phases().apply(name).durationMs()) / 1000

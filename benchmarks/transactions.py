@@ -1,10 +1,10 @@
 """Transactions of 1,000 records, one after the other, through a row-wise and a windowed derivative, each committed.
 
-What is measured is the time from asking for the transform until its block is committed: the plan, the engine over
-gRPC, what it wrote read back and hashed, four files made durable. Beside each fifth stand the same query by Spark alone
-over the same records, `sql(…).toArrow()` in the same warm JVM over a table that it already holds, and as many files of
-such sizes made durable. The root's own commits are not timed. Each transaction closes a window. Spark alone exchanges
-records by key before it aggregates them; the engine tells it that they are in one partition, so a ratio may be below 1.
+The time is measured from the request of the transform until its block is committed: the plan, the engine over gRPC,
+what it wrote read back and hashed, four files fsynced. Each fifth is compared with the same query by Spark alone over
+the same records, `sql(…).toArrow()` in the same warm JVM over a table in memory, and with fsyncs of as many files of
+the same sizes. The root's own commits are not timed. Each transaction closes a window. Spark alone exchanges records by
+key before it aggregates them; the engine declares that they are in one partition, so a ratio may be below 1.
 
 A first call goes to another engine that has just started, in a process of its own: the derivative was added while this
 one ran, so that its query is new to the other.
@@ -38,11 +38,11 @@ from odf_engine_spark.spark.session import start
 from odf_engine_spark.values.spark_types import spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
 
-TRANSACTIONS: Final = 200  # the name of each row tells; `transactions_long` has 1,000
-YOUNG: Final = 100  # transactions of the chain that the long one is held against
-TURNS: Final = 100  # transactions of both, in turn
+TRANSACTIONS: Final = 200  # is in the name of each row; `transactions_long` has 1,000
+YOUNG: Final = 100  # transactions of the chain with which the long one is compared
+TURNS: Final = 100  # transactions of both, interleaved
 WARM: Final = 20
-PEERED: Final = 5  # each fifth transaction has its peers measured beside it
+PEERED: Final = 5  # for each fifth transaction its peers are measured
 IDLE: Final = 60.0  # seconds
 ROW_WISE: Final = (
     "SELECT time_hour AS event_time, carrier, flight, origin, dest, dep_delay FROM flights "
@@ -62,7 +62,7 @@ PEER: Final = "Spark alone + 4 files fsynced"
 
 @dataclass(slots=True, kw_only=True)
 class Times:
-    """Seconds of each transaction: ours, Spark alone, and what the disk wants."""
+    """Seconds of each transaction: ours, Spark alone, and the disk's share."""
 
     ours: list[float] = field(default_factory=list)
     alone: list[float] = field(default_factory=list)
@@ -75,7 +75,7 @@ def run() -> list[Row]:
 
 
 def measured(transactions: int, idle: float) -> list[Row]:
-    """Return the rows for so many transactions and seconds of idleness."""
+    """Return the rows for that many transactions and idle seconds."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="transactions-") as folder, engine() as (spark, client):
         home = Path(folder)
@@ -94,7 +94,7 @@ def measured(transactions: int, idle: float) -> list[Row]:
 
 @contextmanager
 def engine() -> Iterator[tuple[Spark, EngineClient]]:
-    """Have an engine that has just started, and a client of it."""
+    """Start a new engine, and return a client of it."""
     spark = start("local[2]")
     server = serve("127.0.0.1:0", register(spark, is_signed=False))
     client = EngineClient(f"127.0.0.1:{server.port}")
@@ -107,7 +107,7 @@ def engine() -> Iterator[tuple[Spark, EngineClient]]:
 
 
 def through(pair: Pair, spark: Spark, folder: Path, count: int) -> Times:
-    """Take transactions through, in turn with their peers."""
+    """Run transactions, interleaved with their peers."""
     folder.mkdir()
     session, times = spark.isolated(), Times()
     query = QUERIES[folder.name]
@@ -128,7 +128,7 @@ def through(pair: Pair, spark: Spark, folder: Path, count: int) -> Times:
 
 
 def _records(kind: str, block: int) -> pa.Table:
-    """Return what a query runs over once a block is there: its records, or those of the window it closes."""
+    """Return what a query reads after a block: its records, or those of the window it closes."""
     if kind == "row-wise":
         return departures(block)
     records = pa.concat_tables([departures(each) for each in range(max(block - 1, 0), block + 1)])
@@ -159,7 +159,7 @@ def _of_transactions(kind: str, times: Times) -> list[Row]:
 
 
 def _of_history(kind: str, old: Pair, young: Pair) -> Row:
-    """Hold a long chain against a short one, in turn, so that noise meets both alike."""
+    """Compare a long chain with a short one, interleaved, so that noise affects both equally."""
     for _ in range(YOUNG):
         _next(young)
     before = old.blocks
@@ -202,7 +202,7 @@ def _next(pair: Pair) -> float:
 
 
 def _first_call(home: Path, name: str) -> float:
-    """Return the seconds of a derivative's transform by an engine that has done nothing yet."""
+    """Return the seconds of a derivative's transform by a new engine."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with engine() as (_, client):
         pair = found(Coordinator(home, client), name)

@@ -63,9 +63,7 @@ class Replay:
                 continue
             problem = self._one(stored)
             if problem is not None and problem.kind is Damage.ENGINE_NOT_AVAILABLE:
-                missing.add(
-                    engine
-                )  # said once; transforms before and after it may be for the engine that is here
+                missing.add(engine)  # reported once; other transforms may be for the installed engine
             else:
                 done += 1
             yield done, total, problem
