@@ -13,7 +13,6 @@ import urllib3
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
 
 BLOCK_LIMIT: Final = 64 * 1024 * 1024  # bytes; blocks may hold attachments
@@ -22,7 +21,6 @@ CHUNK_BYTES: Final = 1024 * 1024
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
 RETRY: Final = urllib3.Retry(total=4, backoff_factor=0.3, status_forcelist=(502, 503, 504), redirect=3)
 OK, NOT_FOUND, UNAUTHENTICATED, UNAUTHORIZED = 200, 404, 401, 403
-NOBODY: Final = DatasetId.of_key(bytes(32))
 
 
 class Repository(Protocol):
@@ -60,23 +58,23 @@ class FolderRepository:
 
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
-        found = self._store.head(NOBODY)
+        found = self._store.head()
         if found is None:
             raise NotFound(what=f"{self.url} (it has no refs/head)")
         return found
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""
-        if self._store.size(NOBODY, ObjectKind.BLOCK, name) > BLOCK_LIMIT:
+        if self._store.size(ObjectKind.BLOCK, name) > BLOCK_LIMIT:
             raise InvalidInput(text=f"longer than {BLOCK_LIMIT} bytes", where=f"block {name}")
-        return self._store.read(NOBODY, ObjectKind.BLOCK, name)
+        return self._store.read_block(name)
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: BinaryIO, limit: int) -> None:
         """Copy an object."""
-        size = self._store.size(NOBODY, kind, name)
+        size = self._store.size(kind, name)
         if size > limit:
             raise InvalidInput(text=f"{size} bytes, but declared {limit}", where=f"{kind}/{name}")
-        with self._store.open(NOBODY, kind, name) as file:
+        with self._store.open(kind, name) as file:
             shutil.copyfileobj(file, out, CHUNK_BYTES)
 
 

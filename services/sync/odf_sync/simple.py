@@ -7,7 +7,6 @@ only objects, which the next attempt finds and reuses.
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 from urllib.parse import unquote, urlparse
 
@@ -29,7 +28,7 @@ from odf_common.identity.branch_names import HEAD, split_ref
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_COMMANDS
-from odf_common.ports.store import ObjectKind, scratch_folder
+from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
 from odf_common.proto.odf.bus.v1 import bus_pb2
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
@@ -173,7 +172,7 @@ def _check_identity(env: Environment, dataset: DatasetId, alias: str) -> None:
 
 def _lost(env: Environment, dataset: DatasetId, head: Multihash) -> Iterator[RemoteObject]:
     """Yield the objects that the local chain declares up to `head` but lacks, oldest first."""
-    links = blocks_between(partial(env.blobs.read, dataset, ObjectKind.BLOCK), head, None)
+    links = blocks_between(block_reader(env.blobs, dataset), head, None)
     blocks = [RemoteBlock(hash=name, raw=raw, decoded=decoded) for name, decoded, raw in links]
     for one in declared_objects(None, blocks):
         if not env.blobs.has(dataset, one.kind, one.name):

@@ -43,11 +43,8 @@ def env(tmp_path: Path) -> Environment:
 
 
 def dataset_of(folder: Path) -> DatasetId:
-    nobody, store = DatasetId.of_key(bytes(32)), FolderDataset(folder)
-    events = (
-        decode_block(store.read(nobody, ObjectKind.BLOCK, name)).block.event
-        for name in store.names(nobody, ObjectKind.BLOCK)
-    )
+    store = FolderDataset(folder)
+    events = (decode_block(store.read_block(name)).block.event for name in store.names(ObjectKind.BLOCK))
     return next(event.dataset_id for event in events if isinstance(event, Seed))
 
 

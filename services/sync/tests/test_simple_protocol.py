@@ -32,7 +32,6 @@ from odf_sync.repositories import FolderRepository, HttpRepository, Repository, 
 from odf_sync.server import SimpleProtocol
 
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
-NOBODY = DatasetId.of_key(bytes(32))
 CITIES, WEATHER = "cities.population", "polled.weather"
 
 
@@ -269,7 +268,7 @@ class FolderStoreReader:
         self._store = FolderDataset(folder)
 
     def __call__(self, name: Multihash) -> bytes:
-        return self._store.read(NOBODY, ObjectKind.BLOCK, name)
+        return self._store.read_block(name)
 
 
 class Counting:

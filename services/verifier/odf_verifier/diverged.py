@@ -1,13 +1,12 @@
 """Inputs that were reset: the blocks that a derivative read are still stored, so it replays, but are in no chain."""
 
 from collections.abc import Iterator
-from functools import partial
 
 from odf_common.adapters.local.keys import has_dataset_key
 from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import ChainState
 from odf_common.identity.branch_names import split_ref
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import ObjectKind, block_reader
 from odf_common.service.environment import Environment
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target
@@ -26,7 +25,7 @@ def diverged_inputs(env: Environment, target: Target, state: ChainState) -> Iter
             continue
         if not env.blobs.has(dataset, ObjectKind.BLOCK, block):
             continue
-        if not BlockIndex(partial(env.blobs.read, dataset, ObjectKind.BLOCK), head).contains(block):
+        if not BlockIndex(block_reader(env.blobs, dataset), head).contains(block):
             text = (
                 f"it has read block {block} of {entry.alias}, which is no longer in its chain: {entry.alias} was "
                 f"reset, or has diverged; {_advice(env, target)}"

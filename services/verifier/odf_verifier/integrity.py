@@ -69,7 +69,7 @@ def check_chain(target: Target, *, since: ChainState | None = None) -> tuple[lis
     If a link is broken, the blocks above it are returned, so that their objects can still be checked.
     """
     try:
-        head = target.refs.head(target.dataset, target.ref)
+        head = target.reader.head(target.ref)
     except (InvalidInput, VerificationFailed) as error:
         return [], [Problem(kind=Damage.HEAD_UNREADABLE, text=str(error))]
     if head is None:
@@ -83,7 +83,7 @@ def check_chain(target: Target, *, since: ChainState | None = None) -> tuple[lis
 def _walk(target: Target, head: Multihash, stop: Multihash | None) -> tuple[list[Link], list[Problem]]:
     links: list[Link] = []
     try:
-        for name, decoded, _ in iterate(target.read_block, head):
+        for name, decoded, _ in iterate(target.reader.read_block, head):
             if name == stop:
                 return links[::-1], []
             links.append(Link(hash=name, version=decoded.version, block=decoded.block))
@@ -213,9 +213,7 @@ def _check_records(target: Target, link: Link, data: DataSlice, schema: pa.Schem
         return _problem(link, kind, data.physical_hash, text)
 
     try:
-        table = read_foreign_slice(
-            target.blobs.local_path(target.dataset, ObjectKind.DATA, data.physical_hash)
-        )
+        table = read_foreign_slice(target.reader.local_path(ObjectKind.DATA, data.physical_hash))
         actual = logical_hash(table)
     except OdfError as error:
         return [problem(Damage.LOGICAL_HASH_MISMATCH, f"the slice cannot be read: {error}")]
@@ -253,13 +251,13 @@ def _check_bytes(target: Target, link: Link, declared: _Declared) -> list[Proble
     kind, name = declared.kind, declared.name
     with suppress(NotFound):
         try:
-            with target.blobs.open(target.dataset, kind, name) as file:
+            with target.reader.open(kind, name) as file:
                 actual = physical_hash(file)
         except Damaged as error:
             return [_problem(link, declared.damage, name, str(error))]
         if actual != name:
             return [_problem(link, declared.damage, name, f"the stored bytes hash to {actual}")]
-        stored = target.blobs.size(target.dataset, kind, name)
+        stored = target.reader.size(kind, name)
         if stored != declared.size:
             text = f"declared {declared.size} bytes, but has {stored}"
             return [_problem(link, Damage.SIZE_MISMATCH, name, text)]

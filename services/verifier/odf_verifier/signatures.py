@@ -12,7 +12,7 @@ from odf_verifier.targets import Target
 def check_signatures(target: Target, links: Iterable[Link]) -> Iterator[Problem]:
     """Yield a problem for each block with an invalid signature, in chain order."""
     for link in links:
-        judged = judge(link.hash, stored_signature(target.blobs, target.dataset, link.hash))
+        judged = judge(link.hash, stored_signature(target.reader, link.hash))
         if judged.standing is Standing.INVALID:
             claimed = f", claimed by {judged.signer}" if judged.signer else ""
             yield Problem(

@@ -8,13 +8,14 @@ from urllib.parse import unquote, urlparse
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import decode_block
+from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, MARK, split_ref
 from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.metadata.events import Seed
-from odf_common.ports.store import BlobReader, CatalogEntry, ObjectKind, RefReader
+from odf_common.ports.store import CatalogEntry, DatasetReader, ObjectKind
 from odf_common.service.environment import Environment
 
 
@@ -24,14 +25,9 @@ class Target:
 
     name: str
     dataset: DatasetId
-    blobs: BlobReader
-    refs: RefReader
+    reader: DatasetReader
     is_local: bool
     ref: str = HEAD
-
-    def read_block(self, name: Multihash) -> bytes:
-        """Return a block's bytes, unchecked; raises `NotFound`."""
-        return self.blobs.read(self.dataset, ObjectKind.BLOCK, name)
 
 
 def targets(env: Environment, refs: tuple[str, ...], *, every: bool, recursive: bool) -> tuple[Target, ...]:
@@ -96,12 +92,18 @@ def _inputs(env: Environment, state: ChainState, seen: set[DatasetId]) -> Iterat
 def of_entry(env: Environment, entry: CatalogEntry, ref: str = HEAD) -> Target:
     """Return a dataset of this node at one of its references."""
     name = entry.alias if ref == HEAD else f"{entry.alias}{MARK}{ref}"
-    return Target(name=name, dataset=entry.dataset_id, blobs=env.blobs, refs=env.refs, is_local=True, ref=ref)
+    return Target(
+        name=name,
+        dataset=entry.dataset_id,
+        reader=StoredDataset(entry.dataset_id, env.blobs, env.refs),
+        is_local=True,
+        ref=ref,
+    )
 
 
 def _of_folder(url: str) -> Target:
     store = FolderDataset(Path(unquote(urlparse(url).path)))
-    return Target(name=url, dataset=seed_of(store), blobs=store, refs=store, is_local=False)
+    return Target(name=url, dataset=seed_of(store), reader=store, is_local=False)
 
 
 def seed_of(store: FolderDataset) -> DatasetId:
@@ -109,9 +111,8 @@ def seed_of(store: FolderDataset) -> DatasetId:
 
     All blocks are searched instead of walking the chain: links may be broken, and are verified afterwards.
     """
-    nobody = DatasetId.of_key(bytes(32))
-    for name in store.names(nobody, ObjectKind.BLOCK):
-        found = _seed_in(store.read(nobody, ObjectKind.BLOCK, name))
+    for name in store.names(ObjectKind.BLOCK):
+        found = _seed_in(store.read_block(name))
         if found is not None:
             return found
     raise NotFound(what=f"a seed block in {store.folder}")

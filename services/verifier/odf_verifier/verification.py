@@ -144,8 +144,8 @@ class Verifier:
 
     def _holds(self, target: Target, block: Multihash) -> bool:
         """Return whether the chain still has a block; only blocks above it are read."""
-        head = target.refs.head(target.dataset, target.ref)
-        return head is not None and BlockIndex(target.read_block, head).contains(block)
+        head = target.reader.head(target.ref)
+        return head is not None and BlockIndex(target.reader.read_block, head).contains(block)
 
     def _since(self, target: Target, scope: Scope, phase: str) -> ChainState | None:
         if not scope.incremental or not self._is_remembered(target):

@@ -12,6 +12,7 @@ from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import write_slice
 from odf_common.data.stored_types import TIMESTAMP
+from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DataSlice, OffsetInterval, SetInfo
 from odf_common.ports.store import ObjectKind
@@ -113,7 +114,9 @@ def test_a_chain_of_another_dataset_is_found(story: Story) -> None:
     for name, raw in chain.store.items():
         story.blobs.put(other, ObjectKind.BLOCK, name, raw)
     story.refs.compare_and_set(other, expected=None, new=chain.state.head)
-    target = Target(name="other", dataset=other, blobs=story.blobs, refs=story.refs, is_local=True)
+    target = Target(
+        name="other", dataset=other, reader=StoredDataset(other, story.blobs, story.refs), is_local=True
+    )
     _, (problem,) = check_chain(target)
     assert problem.kind is Damage.RULE_VIOLATED
     assert problem.text == f"the seed has the id {chain.state.dataset_id}, the folder {other}"

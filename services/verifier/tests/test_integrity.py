@@ -32,9 +32,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def target_of(folder: Path, dataset: DatasetId | None = None) -> Target:
     store = FolderDataset(folder)
-    return Target(
-        name=folder.name, dataset=dataset or seed_of(store), blobs=store, refs=store, is_local=False
-    )
+    return Target(name=folder.name, dataset=dataset or seed_of(store), reader=store, is_local=False)
 
 
 def problems_of(folder: Path, *, depth: Depth | None = None) -> tuple[list[Problem], Tally]:
@@ -143,10 +141,9 @@ def test_bytes_alone_say_nothing_of_records(folder: Path) -> None:
 
 def test_objects_are_read_by_name_only(folder: Path) -> None:
     store = FolderDataset(folder)
-    nobody = DatasetId.of_key(bytes(32))
     absent = Multihash.sha3(bytes(32))
-    assert not store.has(nobody, ObjectKind.DATA, absent)
-    assert {str(name) for name in store.names(nobody, ObjectKind.DATA)} == {
+    assert not store.has(ObjectKind.DATA, absent)
+    assert {str(name) for name in store.names(ObjectKind.DATA)} == {
         file.name for file in (folder / "data").iterdir()
     }
 

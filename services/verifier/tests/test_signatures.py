@@ -38,7 +38,7 @@ def sign(folder: Path) -> list[Path]:
 
 def looked_at(folder: Path) -> tuple[list[Link], list[Problem]]:
     store = FolderDataset(folder)
-    target = Target(name="cities", dataset=seed_of(store), blobs=store, refs=store, is_local=False)
+    target = Target(name="cities", dataset=seed_of(store), reader=store, is_local=False)
     links, problems = check_chain(target)
     return links, [*problems, *check_signatures(target, links)]
 
@@ -86,6 +86,4 @@ def test_what_is_no_signature_is_named(folder: Path, content: bytes) -> None:
 def test_signatures_are_listed_by_their_blocks(folder: Path) -> None:
     files = sign(folder)
     store = FolderDataset(folder)
-    assert {str(name) for name in store.names(seed_of(store), ObjectKind.SIGNATURE)} == {
-        one.name for one in files
-    }
+    assert {str(name) for name in store.names(ObjectKind.SIGNATURE)} == {one.name for one in files}

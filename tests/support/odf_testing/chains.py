@@ -15,13 +15,11 @@ import pyarrow.parquet as pq
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.walk import fold, iterate
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import DataEvent, ExecuteTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind
+from odf_common.ports.store import NAMED_BY_CONTENT
 
-ANY = DatasetId.of_key(bytes(32))  # a folder is one dataset, whatever its id
 OFFSET, SYSTEM_TIME = "offset", "system_time"
 
 
@@ -74,14 +72,11 @@ def read_chain(folder: Path) -> StoredChain:
     watermarks and system times never falling.
     """
     store = FolderDataset(folder)
-    head = store.head(ANY)
+    head = store.head()
     assert head is not None, f"{folder} has no head"
 
-    def read(name: Multihash) -> bytes:
-        return store.read(ANY, ObjectKind.BLOCK, name)
-
-    fold(read, head)
-    blocks = tuple((name, decoded.block) for name, decoded, _ in iterate(read, head))[::-1]
+    fold(store.read_block, head)
+    blocks = tuple((name, decoded.block) for name, decoded, _ in iterate(store.read_block, head))[::-1]
     for (_, before), (_, after) in pairwise(blocks):
         assert before.system_time.ns <= after.system_time.ns, "system time fell"
     events = [block.event for _, block in blocks if isinstance(block.event, DataEvent)]

@@ -6,6 +6,7 @@ from typing import Final, cast
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.ports.engine import Engine
@@ -52,7 +53,12 @@ class Story:
     def verify(self, chain: AChain, scope: Scope, *, is_local: bool = True) -> Verdict:
         """Return the verdict on a chain named `hourly`."""
         dataset = chain.state.dataset_id
-        target = Target(name="hourly", dataset=dataset, blobs=self.blobs, refs=self.refs, is_local=is_local)
+        target = Target(
+            name="hourly",
+            dataset=dataset,
+            reader=StoredDataset(dataset, self.blobs, self.refs),
+            is_local=is_local,
+        )
         *_, verdict = Verifier(self.env).verify(target, scope)
         assert isinstance(verdict, Verdict)
         return verdict

@@ -10,7 +10,7 @@ from odf_common.chain.input_divergence import BlockIndex
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import BlobStore, ObjectKind
+from odf_common.ports.store import BlobStore, block_reader
 
 NOTE: Final = "dropped"
 
@@ -32,6 +32,4 @@ def dropped_blocks(blobs: BlobStore, dataset: DatasetId) -> BlockIndex | None:
         head = None if text is None else Multihash.parse(text)
     except InvalidInput:
         return None  # a damaged marker covers nothing
-    return (
-        None if head is None else BlockIndex(lambda name: blobs.read(dataset, ObjectKind.BLOCK, name), head)
-    )
+    return None if head is None else BlockIndex(block_reader(blobs, dataset), head)

@@ -14,7 +14,7 @@ from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import InputSlices, input_of
 from odf_common.chain.transform_request import InputSource, RequestFiles, build_request, is_migration
-from odf_common.chain.walk import ReadBlock, blocks_between, read_link
+from odf_common.chain.walk import blocks_between, read_link
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.stored_types import stored_schema
 from odf_common.dataset.migration_request import migrate_request
@@ -25,7 +25,7 @@ from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, ExecuteTransformInput, SetTransform
 from odf_common.ports.engine import Engine
-from odf_common.ports.store import BlobReader, Catalog, ObjectKind
+from odf_common.ports.store import BlobReader, Catalog, ObjectKind, block_reader
 
 StateAt = Callable[[DatasetId, Multihash], ChainState]  # the state after a block of a chain
 StoredBlock = tuple[Multihash, MetadataBlock, int]  # hash, block, manifest version
@@ -97,7 +97,7 @@ class Replaying:
 
     def _replaced_at(self, state: ChainState) -> SetTransform | None:
         """Return the transform that the last block of a chain replaced; None if it replaced none."""
-        read = _reader(self._blobs, state.dataset_id)
+        read = block_reader(self._blobs, state.dataset_id)
         block = read_link(read, state.head)[1].block
         if not isinstance(block.event, SetTransform) or block.prev_block_hash is None:
             return None
@@ -161,13 +161,11 @@ class _Inputs:
             state = self._state_at(dataset, step.prev_block_hash)
         blocks = []
         if step.new_block_hash is not None:
-            links = blocks_between(_reader(self._blobs, dataset), step.new_block_hash, step.prev_block_hash)
+            links = blocks_between(
+                block_reader(self._blobs, dataset), step.new_block_hash, step.prev_block_hash
+            )
             for name, decoded, _ in links:
                 state = admit(state, decoded.block, block_hash=name, version=decoded.version)
                 blocks.append(decoded.block)
         self._states[dataset] = state
         return blocks
-
-
-def _reader(blobs: BlobReader, dataset: DatasetId) -> ReadBlock:
-    return lambda name: blobs.read(dataset, ObjectKind.BLOCK, name)

@@ -6,8 +6,7 @@ from enum import StrEnum
 from odf_common.codec.signature import SIZE_LIMIT, decode_signature
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.ports.store import BlobReader, ObjectKind
+from odf_common.ports.store import DatasetReader, ObjectKind
 
 
 class Standing(StrEnum):
@@ -27,12 +26,12 @@ class Judged:
     fault: str | None = None
 
 
-def stored_signature(blobs: BlobReader, dataset: DatasetId, block: Multihash) -> bytes | None:
+def stored_signature(reader: DatasetReader, block: Multihash) -> bytes | None:
     """Return the stored signature of a block, truncated above the maximum size; None if there is none."""
-    if not blobs.has(dataset, ObjectKind.SIGNATURE, block):
+    if not reader.has(ObjectKind.SIGNATURE, block):
         return None
     try:
-        with blobs.open(dataset, ObjectKind.SIGNATURE, block) as file:
+        with reader.open(ObjectKind.SIGNATURE, block) as file:
             return file.read(SIZE_LIMIT + 1)
     except NotFound:
         return None

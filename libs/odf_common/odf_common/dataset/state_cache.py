@@ -15,7 +15,7 @@ from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import BlobStore, ObjectKind, RefStore
+from odf_common.ports.store import BlobStore, RefStore, block_reader
 
 CAPACITY: Final = 20_000  # states cached in this process, a few kilobytes each
 ADMITTED: Final = 16  # while the cache is full, only 1 of 16 states that are merely read replaces the oldest
@@ -120,10 +120,7 @@ class ChainStates:
 
     def _folded(self, dataset: DatasetId, head: Multihash, starts: Iterable[ChainState]) -> ChainState:
         """Fold from the highest known state on the chain, else from the seed."""
-
-        def read(name: Multihash) -> bytes:
-            return self._blobs.read(dataset, ObjectKind.BLOCK, name)
-
+        read = block_reader(self._blobs, dataset)
         for past in sorted(starts, key=lambda state: state.sequence_number, reverse=True):
             with suppress(ChainBroken):
                 return fold(read, head, past)

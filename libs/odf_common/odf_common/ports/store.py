@@ -1,7 +1,7 @@
 """Where datasets are stored: objects by hash, heads by compare-and-set, names by put-if-absent."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -134,6 +134,36 @@ def require_unmoved(
     if actual != expected:
         was, is_now = (None if one is None else str(one) for one in (expected, actual))
         raise HeadMoved(dataset=str(dataset), ref=None if ref == HEAD else ref, expected=was, actual=is_now)
+
+
+class DatasetReader(Protocol):
+    """One dataset, wherever it is: in this node's stores, or in a folder."""
+
+    def head(self, ref: str = HEAD) -> Multihash | None:
+        """Return the hash the reference points to; None if it does not exist."""
+
+    def has(self, kind: ObjectKind, name: Multihash) -> bool:
+        """Return whether the object exists."""
+
+    def size(self, kind: ObjectKind, name: Multihash) -> int:
+        """Return its size in bytes; raises `NotFound`."""
+
+    def read_block(self, name: Multihash) -> bytes:
+        """Return a block's bytes, unverified; raises `NotFound`."""
+
+    def open(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Open it for reading; raises `NotFound`."""
+
+    def local_path(self, kind: ObjectKind, name: Multihash) -> Path:
+        """Return a local path to read it from; raises `NotFound`."""
+
+    def names(self, kind: ObjectKind) -> Iterator[Multihash]:
+        """Iterate over all objects of a kind, unordered."""
+
+
+def block_reader(blobs: BlobReader, dataset: DatasetId) -> Callable[[Multihash], bytes]:
+    """Return a function that reads a dataset's blocks."""
+    return lambda name: blobs.read(dataset, ObjectKind.BLOCK, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,16 +146,16 @@ def key_calls(home: Home) -> dict[str, Callable[[], object]]:
 
 
 def folder_calls(home: Home) -> dict[str, Callable[[], object]]:
-    store, one = home.folder, a_dataset()
+    store = home.folder
     return {
         "__init__": lambda: FolderDataset(store.folder),
-        "head": lambda: store.head(one),
-        "has": lambda: store.has(one, BLOCK, NAME),
-        "size": lambda: store.size(one, BLOCK, NAME),
-        "read": lambda: store.read(one, BLOCK, NAME),
-        "open": lambda: store.open(one, BLOCK, NAME).close(),
-        "local_path": lambda: store.local_path(one, BLOCK, NAME),
-        "names": lambda: list(store.names(one, BLOCK)),
+        "head": store.head,
+        "has": lambda: store.has(BLOCK, NAME),
+        "size": lambda: store.size(BLOCK, NAME),
+        "read_block": lambda: store.read_block(NAME),
+        "open": lambda: store.open(BLOCK, NAME).close(),
+        "local_path": lambda: store.local_path(BLOCK, NAME),
+        "names": lambda: list(store.names(BLOCK)),
     }
 
 

@@ -12,6 +12,7 @@ from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_of
 from odf_common.dataset.signature_check import stored_signature
+from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import is_pattern
@@ -87,11 +88,13 @@ class Servicer(CoordinatorServicer):
     def Log(self, request: wire.LogRequest, context: grpc.ServicerContext) -> Iterator[wire.BlockItem]:  # noqa: N802
         """Iterate over blocks, newest first."""
         known = self._parts.datasets.open_at(request.ref)
-        blocks = iterate(self._parts.datasets.reader(known.id), known.state.head)
+        datasets = self._parts.datasets
+        stored = StoredDataset(known.id, datasets.blobs, datasets.refs)
+        blocks = iterate(stored.read_block, known.state.head)
         for name, _, raw in islice(blocks, request.limit or None):
             signature = None
             if request.with_signatures:
-                signature = stored_signature(self._parts.datasets.blobs, known.id, name)
+                signature = stored_signature(stored, name)
             yield wire.BlockItem(hash=str(name), content=raw, signature=signature)
 
     def LastEvent(  # noqa: N802

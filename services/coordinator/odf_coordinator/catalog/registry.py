@@ -15,7 +15,7 @@ from odf_common.identity.dataset_refs import parse_ref
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefReader
+from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, RefReader, block_reader
 from odf_coordinator.catalog.problems import Problems, remedy_of
 
 log = structlog.get_logger(__name__)
@@ -226,7 +226,7 @@ class Datasets:
 
     def reader(self, dataset: DatasetId) -> Callable[[Multihash], bytes]:
         """Return a function that reads the dataset's blocks."""
-        return lambda name: self.blobs.read(dataset, ObjectKind.BLOCK, name)
+        return block_reader(self.blobs, dataset)
 
 
 def inputs_first(chosen: Mapping[DatasetId, DatasetHandle]) -> Iterator[DatasetHandle]:

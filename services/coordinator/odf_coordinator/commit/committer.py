@@ -21,7 +21,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent, Seed
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.locks import Locks
-from odf_common.ports.store import BlobStore, ObjectKind, RefStore
+from odf_common.ports.store import BlobStore, ObjectKind, RefStore, block_reader
 from odf_coordinator.catalog.ownership import NotOwned
 from odf_coordinator.catalog.problems import Problems, remedy_of
 from odf_coordinator.commit.dataset_locks import DatasetLocks
@@ -193,9 +193,8 @@ class Committer:
         if actual is None:
             return HeadMoved(expected=expected, head=None)
         state = self._state(dataset, ref, actual)
-        blobs = self._blobs
         repeated = is_duplicate(
-            lambda name: blobs.read(dataset, ObjectKind.BLOCK, name),
+            block_reader(self._blobs, dataset),
             state.head,
             expected,
             events,

@@ -9,7 +9,7 @@ from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import BlobStore, ObjectKind
+from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_common.service.pools import SerialQueue
 from odf_ingest.commit.committer import Batch, BatchCommitter, Outcome
 from odf_ingest.history.history import DatasetHistory
@@ -93,7 +93,7 @@ class CommitQueues:
         return state
 
     def _history(self, dataset: DatasetId) -> DatasetHistory:
-        def read_block(name: Multihash) -> bytes:
-            return self._blobs.read(dataset, ObjectKind.BLOCK, name)
-
-        return DatasetHistory(read_block, lambda name: self._blobs.local_path(dataset, ObjectKind.DATA, name))
+        return DatasetHistory(
+            block_reader(self._blobs, dataset),
+            lambda name: self._blobs.local_path(dataset, ObjectKind.DATA, name),
+        )

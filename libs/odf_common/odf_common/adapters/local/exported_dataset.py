@@ -9,7 +9,6 @@ from odf_common.adapters.local.faults import guarded_methods, open_file, open_to
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
 
 REF_LIMIT = 1024  # bytes; a reference is one hash
@@ -17,7 +16,7 @@ REF_LIMIT = 1024  # bytes; a reference is one hash
 
 @guarded_methods
 class FolderDataset:
-    """Blob store and ref store over one folder. The folder is the dataset, so ids in arguments are ignored."""
+    """Port `DatasetReader` over one folder."""
 
     def __init__(self, folder: Path) -> None:
         """Raise `NotFound` unless the folder exists."""
@@ -29,9 +28,8 @@ class FolderDataset:
             raise NotFound(what=f"folder {folder}")
         self.folder = folder
 
-    def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
+    def head(self, ref: str = HEAD) -> Multihash | None:
         """Return the reference's hash; raises `InvalidInput` if the file contains anything else."""
-        del dataset
         try:
             with open_file(self.folder / "refs" / ref) as file:
                 text = file.read(REF_LIMIT)
@@ -42,34 +40,31 @@ class FolderDataset:
         except (UnicodeDecodeError, InvalidInput) as error:
             raise InvalidInput(text=f"not a hash: {text[:80]!r}", where=f"refs/{ref}") from error
 
-    def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
+    def has(self, kind: ObjectKind, name: Multihash) -> bool:
         """Return whether the object exists."""
-        del dataset
         return size_of(self._file(kind, name)) is not None
 
-    def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
+    def size(self, kind: ObjectKind, name: Multihash) -> int:
         """Return its size in bytes; raises `NotFound`."""
-        return self.local_path(dataset, kind, name).stat().st_size
+        return self.local_path(kind, name).stat().st_size
 
-    def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
-        """Return its bytes, unverified; raises `NotFound`."""
-        return read_file(self.local_path(dataset, kind, name))
+    def read_block(self, name: Multihash) -> bytes:
+        """Return a block's bytes, unverified; raises `NotFound`."""
+        return read_file(self.local_path(ObjectKind.BLOCK, name))
 
-    def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
+    def open(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
         """Open it for reading; raises `NotFound`."""
-        return open_to_read(self.local_path(dataset, kind, name))
+        return open_to_read(self.local_path(kind, name))
 
-    def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+    def local_path(self, kind: ObjectKind, name: Multihash) -> Path:
         """Return its path; raises `NotFound`."""
-        del dataset
         file = self._file(kind, name)
         if size_of(file) is None:
             raise NotFound(what=f"{kind}/{name}")
         return file
 
-    def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
+    def names(self, kind: ObjectKind) -> Iterator[Multihash]:
         """Iterate over all objects of a kind, unordered; other files are ignored."""
-        del dataset
         folder = self.folder / kind
         try:
             files = tuple(folder.iterdir())

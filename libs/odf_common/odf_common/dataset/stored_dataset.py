@@ -1,0 +1,48 @@
+"""One dataset of this node, read through its stores."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import BlobReader, ObjectKind, RefReader
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDataset:
+    """Port `DatasetReader` over a blob store and a reference store."""
+
+    dataset: DatasetId
+    blobs: BlobReader
+    refs: RefReader
+
+    def head(self, ref: str = HEAD) -> Multihash | None:
+        """Return the reference's hash; None if it does not exist."""
+        return self.refs.head(self.dataset, ref)
+
+    def has(self, kind: ObjectKind, name: Multihash) -> bool:
+        """Return whether the object exists."""
+        return self.blobs.has(self.dataset, kind, name)
+
+    def size(self, kind: ObjectKind, name: Multihash) -> int:
+        """Return its size in bytes; raises `NotFound`."""
+        return self.blobs.size(self.dataset, kind, name)
+
+    def read_block(self, name: Multihash) -> bytes:
+        """Return a block's bytes, unverified; raises `NotFound`."""
+        return self.blobs.read(self.dataset, ObjectKind.BLOCK, name)
+
+    def open(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Open it for reading; raises `NotFound`."""
+        return self.blobs.open(self.dataset, kind, name)
+
+    def local_path(self, kind: ObjectKind, name: Multihash) -> Path:
+        """Return its path; raises `NotFound`."""
+        return self.blobs.local_path(self.dataset, kind, name)
+
+    def names(self, kind: ObjectKind) -> Iterator[Multihash]:
+        """Iterate over all objects of a kind, unordered."""
+        return self.blobs.names(self.dataset, kind)
