@@ -81,8 +81,9 @@ class EmbeddedNode:
             env=self._environment,
             check=False,
         )
-        assert done.returncode == code, f"odf {line}: exit code {done.returncode}, not {code}"
-        return done.stderr.decode()
+        said = done.stderr.decode()
+        assert done.returncode == code, f"odf {line}: exit code {done.returncode}, not {code}: {said}"
+        return said
 
     def start(self, line: str, *, stderr: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
         """Start `odf LINE`, and return the running process."""
