@@ -27,7 +27,7 @@ from odf_ingest.push.state_machine import Event, Phase
 log = structlog.stdlib.get_logger(__name__)
 
 COUNT: Final = 500  # messages per poll; with more, each would leave the CPU cache before it is used
-POLL_SECONDS: Final = 0.05  # to wait for a message; short, so that requests are executed soon
+POLL_SECONDS: Final = 0.1  # to wait for a message; short, so that requests are executed soon
 HURRY: Final = 0.005  # the same, when a batch is due
 Request = Callable[[], None]
 
