@@ -1,1 +1,1 @@
-"""What the demo needs beside the manifests: the expected answers, and a node to run it on."""
+"""The demo, apart from its manifests: the expected results, and a node to run it on."""

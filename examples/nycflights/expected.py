@@ -1,4 +1,4 @@
-"""What pandas computes over the same files, and the comparison with what the node derived."""
+"""The results that pandas computes from the same files, and their comparison with the node's."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ HOURLY = ["event_time", "origin", "departures", "delay", "temp"]
 
 
 def closing_watermark(wanted: list[int]) -> str:
-    """Return the hour after the last departure, when the last window is over."""
+    """Return the hour after the last departure, at which the last window ends."""
     last = pd.to_datetime(data.of_days(data.flights(), wanted)["time_hour"]).max()
     return (last + pd.Timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -24,7 +24,7 @@ def late(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def hourly(flights: pd.DataFrame, weather: pd.DataFrame) -> pd.DataFrame:
-    """Return departures, delay and temperature an hour and airport."""
+    """Return departures, delay and temperature per hour and airport."""
     groups = flights.groupby(["time_hour", "origin"], as_index=False)
     counted = groups.agg(
         departures=("id", "size"), delay=("dep_delay", lambda minutes: minutes.sum(min_count=1))
@@ -35,7 +35,7 @@ def hourly(flights: pd.DataFrame, weather: pd.DataFrame) -> pd.DataFrame:
 
 
 def worst_carrier(late_flights: pd.DataFrame) -> dict[str, object]:
-    """Return the carrier with most late departures, the first by name among equals."""
+    """Return the carrier with most late departures, the first by name if several are equal."""
     counts = late_flights["carrier"].value_counts()
     carrier = min(counts[counts == counts.max()].index)
     return {"carrier": carrier, "n": int(counts[carrier])}
@@ -43,7 +43,7 @@ def worst_carrier(late_flights: pd.DataFrame) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Checks:
-    """Every comparison made: what, seen, expected, whether they are equal."""
+    """All comparisons: the subject, both values, whether they are equal."""
 
     rows: list[tuple[str, str, str, bool]] = field(default_factory=list)
 
@@ -58,7 +58,7 @@ class Checks:
 
     @property
     def all_right(self) -> bool:
-        """Tell whether there were comparisons and none differed."""
+        """Return whether there were comparisons and none differed."""
         return bool(self.rows) and all(right for *_, right in self.rows)
 
     def table(self) -> Table:
@@ -69,7 +69,7 @@ class Checks:
         return table
 
     def summary(self) -> str:
-        """Return one line: how many comparisons, how many differ."""
+        """Return a line with the number of comparisons, and of those that differ."""
         wrong = [what for what, *_, right in self.rows if not right]
         if not self.rows:
             return "[red]nothing was compared"
@@ -79,7 +79,7 @@ class Checks:
 
 
 def canonical(table: pd.DataFrame) -> list[tuple[object, ...]]:
-    """Return the records as sorted tuples, times as RFC 3339, whole numbers as int, missing values as None."""
+    """Return the records as sorted tuples, times as RFC 3339, integers as int, missing values as None."""
     return sorted((tuple(map(_plain, row)) for row in table.itertuples(index=False)), key=repr)
 
 

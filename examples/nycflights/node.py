@@ -1,4 +1,4 @@
-"""A node of the demo's own, driven through the `odf` command as a user would."""
+"""The demo's own node, used through the `odf` command like a user's."""
 
 import json
 import os
@@ -20,15 +20,15 @@ class DemoNode:
     """Runs `odf` with its own home."""
 
     def __init__(self, home: Path) -> None:
-        """Nothing is started yet."""
+        """Prepare the node; starts nothing."""
         self.home = home
         self._environment = {**os.environ, "ODF_HOME": str(home / "node")}
         self._odf = str(Path(sys.executable).with_name("odf"))
 
     def run(self, *words: str, check: bool = True, code: int = 0) -> str:
-        """Run `odf words…` and return what it printed; any other exit status than `code` ends the demo.
+        """Run `odf words…` and return its stdout; any other exit status than `code` ends the demo.
 
-        Its own progress is not shown, since it would be written over ours; what it said is, where it failed.
+        Its stderr is shown only on failure: its progress display would overwrite ours.
         """
         done = subprocess.run(
             [self._odf, *words], env=self._environment, capture_output=True, text=True, check=False
@@ -38,17 +38,17 @@ class DemoNode:
         return done.stdout
 
     def show(self, *words: str, code: int = 0) -> None:
-        """Let the user see the command and what it prints, which fits the terminal then."""
+        """Show the command and its output, which adapts to the terminal's width."""
         print("$ odf " + " ".join(words), flush=True)
         _require(words, subprocess.run([self._odf, *words], env=self._environment, check=False), code)
         print(flush=True)
 
     def json(self, *words: str, code: int = 0) -> Any:  # noqa: ANN401 - JSON
-        """Run it with `--output json` and return the result."""
+        """Run a command with `--output json`, and return the result."""
         return json.loads(self.run(*words, "--output", "json", code=code))
 
     def status(self) -> dict[str, str]:
-        """Return addresses of the node's parts."""
+        """Return the addresses of the node's parts."""
         return dict(self.json("status"))
 
     def push_topics(self) -> dict[str, str]:
@@ -64,7 +64,7 @@ class DemoNode:
         return list(self.json("tail", dataset, "-n", "1000000"))
 
     def folder(self, dataset: str) -> Path:
-        """Return where a dataset lies."""
+        """Return a dataset's folder."""
         entry = next(e for e in self.json("list") if e["alias"] == dataset)
         return self.home / "node" / "datasets" / str(entry["id"]).removeprefix("did:odf:")
 

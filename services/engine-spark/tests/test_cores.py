@@ -1,4 +1,4 @@
-"""The same requests give the same bytes: as ever before, and in a cold process with other cores (design: law 2).
+"""The same requests give the same bytes: as recorded, and in a cold process with another number of cores.
 
 `golden.json` has what every kind of query writes, and which engine wrote it. To write it anew after `SEMANTICS` or a
 release was raised: `python services/engine-spark/tests/test_cores.py 'local[2]' > services/engine-spark/tests/golden.json`.

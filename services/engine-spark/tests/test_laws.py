@@ -1,4 +1,4 @@
-"""Any grouping of blocks gives the same records, the same request the same bytes (design: laws 1 and 2)."""
+"""Any grouping of blocks gives the same records, the same request the same bytes."""
 
 import random
 from collections import Counter

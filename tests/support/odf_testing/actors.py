@@ -82,7 +82,7 @@ class Actor:
                 self.result = self._body()
         except Killed:
             self.is_dead = True
-        except BaseException as error:  # noqa: BLE001 - told to whoever made it go
+        except BaseException as error:  # noqa: BLE001 - reported to the caller of `go`
             self.error = error
         self.is_over = True
         self._theirs.release()

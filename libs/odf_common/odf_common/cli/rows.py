@@ -90,7 +90,7 @@ def record_rows(table: "pa.Table") -> Iterator[Mapping[str, object]]:
 
 
 def print_records(table: "pa.Table", output: str) -> None:
-    """Print records; in a table the operation is +A, -R, -C or +C, in JSON its number (design: the `odf` command)."""
+    """Print records; in a table the operation is +A, -R, -C or +C, in JSON its number."""
     rows: Sequence[Mapping[str, object]] = list(record_rows(table))
     if output == "table" and _has_operations(table.schema):
         rows = [{**row, OPERATION: operation_shown(row[OPERATION])} for row in rows]

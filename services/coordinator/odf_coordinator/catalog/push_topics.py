@@ -1,4 +1,4 @@
-"""Push topics: a name for each push source, fixed when the source is created (design: push topics)."""
+"""Push topics: a name for each push source, fixed when the source is created."""
 
 import hashlib
 import itertools

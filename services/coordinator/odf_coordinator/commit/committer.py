@@ -1,4 +1,4 @@
-"""The only code that moves references (design: one writer).
+"""The only code that moves references.
 
 The reference's compare-and-set against `expected_head` guarantees correctness. The locks around it, one in this process
 and one in Redis, only avoid wasted work: if one is lost or expires, an overtaken proposal still changes nothing.

@@ -1,4 +1,4 @@
-"""Distinguishes a repeated proposal from one that came too late (design: Propose)."""
+"""Distinguishes a repeated proposal from one that came too late."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Announces heads (design: the chain is the outbox).
+"""Announces heads; the chain is the outbox.
 
 Only the latest state per dataset is pending: a notification means "the head is at least this", so older ones need
 not be sent. None is lost for good, since all heads are announced at startup.

@@ -1,4 +1,4 @@
-"""Outcomes of a proposal: committed, overtaken, or refused (design: contracts between the parts)."""
+"""Outcomes of a proposal: committed, overtaken, or refused."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Imports a chain whose blocks and objects another service has stored (design: ImportChain)."""
+"""Imports a chain whose blocks and objects another service has stored."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Whether the objects that blocks refer to are in the store (design: order of writing)."""
+"""Whether the objects that blocks refer to are in the store."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Proposals to the coordinator: sent over the bus, replies matched by correlation id (design: Propose)."""
+"""Proposals to the coordinator: sent over the bus, replies matched by correlation id."""
 
 from typing import Final
 
