@@ -324,3 +324,31 @@ def is_storage_fault(error: Exception) -> TypeGuard[OdfError]:
     if isinstance(error, Refused):
         return error.reason in STORAGE_FAULTS
     return isinstance(error, Damaged | StorageUnavailable)
+
+
+@dataclass(eq=False, kw_only=True)
+class NoMessageToSkip(Refused):
+    """No message blocks the source."""
+
+    reason: str = "NoMessageToSkip"
+
+
+@dataclass(eq=False, kw_only=True)
+class StillSearching(Refused):
+    """The message to skip has not been found yet; the search continues."""
+
+    reason: str = "StillSearching"
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceNotRead(Refused):
+    """No instance of ingest reads the source now."""
+
+    reason: str = "SourceNotRead"
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceNotStopped(Refused):
+    """The source is not stopped."""
+
+    reason: str = "SourceNotStopped"

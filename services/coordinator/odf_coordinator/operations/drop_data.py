@@ -11,13 +11,14 @@ import structlog
 from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.walk import iterate
 from odf_common.dataset.drop_marker import note_drop
-from odf_common.errors import InvalidQuery, Refused
+from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import ExecuteTransform, SetTransform
 from odf_common.metadata.steps import Transform
 from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
+from odf_coordinator.operations.errors import DataNotDerived
 from odf_coordinator.storage.availability import objects_by_block
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
 
@@ -51,7 +52,7 @@ class DataDropper:
         known = self.datasets.find(ref)
         if not known.is_derivative:
             text = f"{known.alias} is a root: its data is not derived and cannot be recomputed"
-            raise Refused(reason="DataNotDerived", text=text)
+            raise DataNotDerived(text=text)
         self.committer.require_owned(known.id)
         self._require_engine(known)  # not under the lock: a busy engine may take long to answer
         with self.committer.lock(known.id):
@@ -74,14 +75,14 @@ class DataDropper:
             source = self.datasets.by_id(done.dataset_id)
             if source is None:
                 text = f"{done.dataset_id}, an input of {known.alias}, is missing; the data could not be recomputed"
-                raise Refused(reason="DataNotDerived", text=text)
+                raise DataNotDerived(text=text)
             line = BlockIndex(self.datasets.reader(source.id), source.state.head)
             if done.last_block is not None and not line.contains(done.last_block):
                 text = (
                     f"{source.alias}, an input of {known.alias}, no longer has block {done.last_block}; "
                     "the data could not be recomputed"
                 )
-                raise Refused(reason="DataNotDerived", text=text)
+                raise DataNotDerived(text=text)
 
     def _require_engine(self, known: DatasetHandle) -> None:
         """Raise `Refused` unless the installed engine computed every transform with results in the chain."""
@@ -96,7 +97,7 @@ class DataDropper:
             except (EngineNotAvailable, InvalidQuery) as error:
                 # InvalidQuery, because another version may not even parse the query.
                 text = f"the data of {known.alias} could not be recomputed here: {error}"
-                raise Refused(reason="DataNotDerived", text=text) from error
+                raise DataNotDerived(text=text) from error
 
     def _remove(self, known: DatasetHandle) -> Iterator[ObjectRef]:
         """Remove objects and yield them; the newest ones first, durably, because readers check only those."""

@@ -12,7 +12,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.transform_request import is_migration
 from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, VerificationFailed
+from odf_common.errors import InvalidInput, NotFound, OdfError, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_alias
@@ -43,6 +43,12 @@ from odf_coordinator.definitions.declared_schemas import sources_of
 from odf_coordinator.definitions.diff import require_settable
 from odf_coordinator.definitions.drafts import resolve
 from odf_coordinator.definitions.query_validation import Validation
+from odf_coordinator.operations.errors import (
+    DatasetInUse,
+    DerivativeWatermark,
+    EventReserved,
+    WatermarkDecreased,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +141,7 @@ class DatasetEditor:
         if isinstance(event, DataEvent | Seed):
             kind = type(event).__name__
             text = f"only the node writes {kind}: {_WRITTEN_WHEN[type(event)]}"
-            raise Refused(reason="EventReserved", text=text)
+            raise EventReserved(text=text)
         return retry_on_conflict(lambda: self._commit_event(self.datasets.open_at(ref), event))
 
     def set_watermark(self, ref: str, watermark: Timestamp) -> DatasetHandle:
@@ -156,12 +162,12 @@ class DatasetEditor:
         state = known.state
         if known.is_derivative:
             text = f"{known.alias} is a derivative: its watermark follows from its inputs"
-            raise Refused(reason="DerivativeWatermark", text=text)
+            raise DerivativeWatermark(text=text)
         if watermark == state.watermark:
             return known
         if state.watermark is not None and watermark < state.watermark:
             text = f"the watermark of {known.alias} is {state.watermark} and cannot be lowered to {watermark}"
-            raise Refused(reason="WatermarkDecreased", text=text)
+            raise WatermarkDecreased(text=text)
         event = add_data_event(state, new_data=None, watermark=watermark, source_state=None)
         return self.creator.amend(known, (event,))
 
@@ -174,7 +180,7 @@ class DatasetEditor:
                     f"{dependant.alias} has read past block {place} of {known.alias}; reset it anyway with --force, "
                     f"then roll back and recompute its derivatives with `odf pull --reset-derivatives {known.alias}`"
                 )
-                raise Refused(reason="DatasetInUse", text=text)
+                raise DatasetInUse(text=text)
 
     def _to_be_renamed(self, ref: str, alias: str) -> CatalogEntry:
         """Return the entry; also if a repeated rename finds it already under the new name."""
@@ -190,7 +196,7 @@ class DatasetEditor:
         """Raise `Refused` if another dataset reads this one."""
         dependants = [other.alias for other in self.datasets.dependants(entry.dataset_id)]
         if dependants:
-            raise Refused(reason="DatasetInUse", text=f"{entry.alias} is read by {', '.join(dependants)}")
+            raise DatasetInUse(text=f"{entry.alias} is read by {', '.join(dependants)}")
 
     def _finished(self, ref: str) -> bool:
         """Finish an interrupted removal of a dataset with this alias or id; return whether there was one."""

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from odf_common.dataset.rejects import Rejects
-from odf_common.errors import OdfError, Refused, Unavailable
+from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.identity.did import DatasetId
@@ -18,6 +18,7 @@ from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.catalog.rejects import rejects_of
 from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
+from odf_coordinator.operations.errors import PollingNotSupported
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.rebuild_data import DataRebuilder
 from odf_coordinator.operations.rollback import DerivativeRollback
@@ -156,7 +157,7 @@ class Puller:
         if known.is_derivative:
             yield from self._transform(known, is_wanted)
         elif known.state.polling_source is not None:
-            raise Refused(reason="PollingNotSupported", text=NOT_POLLED.format(known.alias))
+            raise PollingNotSupported(text=NOT_POLLED.format(known.alias))
         elif known.state.push_sources:
             self.editor.creator.create_missing_topics(known)
             for waiting in self.drain(known.id):

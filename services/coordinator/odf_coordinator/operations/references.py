@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from odf_common.chain.compare import Behind, Comparison, Diverged, common_block, compare
-from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
+from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, MARK, split_ref
 from odf_common.ports.store import CatalogEntry, ObjectKind, RefStore, require_unmoved
@@ -12,6 +12,7 @@ from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnk
 from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator
+from odf_coordinator.operations.errors import NotFastForward
 from odf_coordinator.operations.import_chain import Importer
 
 Expected = str  # the hash that a reference must have to be moved; empty: it must not exist
@@ -115,7 +116,7 @@ class References:
                 f"{head.alias} has {compared.relation.ours} blocks and {name} has {compared.relation.theirs} "
                 f"that the other one lacks; the last common block is {compared.common}"
             )
-            raise Refused(reason="NotFastForward", text=text)
+            raise NotFastForward(text=text)
         if not isinstance(compared.relation, Behind):
             return head
         entry = head.entry

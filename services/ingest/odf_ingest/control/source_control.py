@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from odf_common.chain.state import ChainState
-from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
+from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import TopicInfo, Topics
@@ -18,7 +18,14 @@ from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.file_commit import chosen_source
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.commit.slice_writer import KEEP_WATERMARK, NewWatermark
-from odf_ingest.errors import AlreadyCommitted, NoTopic
+from odf_ingest.errors import (
+    AlreadyCommitted,
+    NoMessageToSkip,
+    NoTopic,
+    SourceNotRead,
+    SourceNotStopped,
+    StillSearching,
+)
 from odf_ingest.prepare.batch import MessagePosition, Search
 from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -125,13 +132,13 @@ class SourceControl:
                 if why is None
                 else f"{why}. {why.advice()}"
             )
-            raise Refused(reason="NoMessageToSkip", text=f"no message blocks it: {held}")
+            raise NoMessageToSkip(text=f"no message blocks it: {held}")
         self._resumed(key, search)
         try:
             return source, search.found.result(SEARCH_TIMEOUT_SECONDS)
         except TimeoutError:
             text = f"push source {source} is still searching for the message; see `odf source show {entry.alias}`"
-            raise Refused(reason="StillSearching", text=text) from None
+            raise StillSearching(text=text) from None
 
     def change(self, entry: CatalogEntry, name: str, changes: Mapping[str, str]) -> str:
         """Store changed settings of a source, which apply from its next batch; return its name."""
@@ -145,10 +152,9 @@ class SourceControl:
         if record is None:
             if not start:
                 text = f"push source {key[1]} is not read yet; `odf status` shows whether it has a problem"
-                raise Refused(reason="SourceNotRead", text=text)
+                raise SourceNotRead(text=text)
         elif record.phase not in {Phase.STOPPED, Phase.RETRYING}:
-            raise Refused(
-                reason="SourceNotStopped",
+            raise SourceNotStopped(
                 text=f"push source {key[1]} is {record.phase}: there is nothing to resume",
             )
 

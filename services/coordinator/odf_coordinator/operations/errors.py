@@ -1,0 +1,54 @@
+"""Refusals of operations on datasets; `text` names the datasets and what to do."""
+
+from dataclasses import dataclass
+
+from odf_common.errors import Refused
+
+
+@dataclass(eq=False, kw_only=True)
+class DatasetInUse(Refused):
+    """Other datasets read what would be removed."""
+
+    reason: str = "DatasetInUse"
+
+
+@dataclass(eq=False, kw_only=True)
+class DataNotDerived(Refused):
+    """The data cannot be dropped, since this node could not recompute it."""
+
+    reason: str = "DataNotDerived"
+
+
+@dataclass(eq=False, kw_only=True)
+class EventReserved(Refused):
+    """Only the node writes events of this kind."""
+
+    reason: str = "EventReserved"
+
+
+@dataclass(eq=False, kw_only=True)
+class DerivativeWatermark(Refused):
+    """A derivative's watermark follows from its inputs and cannot be set."""
+
+    reason: str = "DerivativeWatermark"
+
+
+@dataclass(eq=False, kw_only=True)
+class WatermarkDecreased(Refused):
+    """A watermark cannot be lowered."""
+
+    reason: str = "WatermarkDecreased"
+
+
+@dataclass(eq=False, kw_only=True)
+class NotFastForward(Refused):
+    """The reference does not continue the head's chain."""
+
+    reason: str = "NotFastForward"
+
+
+@dataclass(eq=False, kw_only=True)
+class PollingNotSupported(Refused):
+    """This node does not fetch polling sources."""
+
+    reason: str = "PollingNotSupported"
