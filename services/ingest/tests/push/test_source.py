@@ -178,3 +178,24 @@ def test_lag_is_what_waits_behind_what_is_committed() -> None:
     source.high[0] = 10
     assert source.lag({0: 4}) == 6
     assert source.lag({0: 12}) == 0
+
+
+def test_partitions_that_were_not_read_to_their_ends_are_unread_in_a_batch() -> None:
+    source = a_source(partitions=3)
+    source.add(a_chunk([1] * 4, partition=0))
+    source.ends = {0: 4, 1: 7}
+    source.cut()
+    (batch,) = source.ready
+    assert batch.unread == {1, 2}
+    assert (batch.start, batch.end) == ({0: 0, 1: 0, 2: 0}, {0: 4, 1: 0, 2: 0})
+
+
+def test_a_batch_has_the_messages_of_all_partitions_in_order() -> None:
+    source = a_source(partitions=3)
+    source.add(a_chunk([1, 1], partition=2))
+    source.add(a_chunk([1, 1, 1], partition=0))
+    source.add(a_chunk([1], start=2, partition=2))
+    source.cut()
+    (batch,) = source.ready
+    assert [(part.partition, list(part.offsets)) for part in batch.parts] == [(0, [0, 1, 2]), (2, [0, 1, 2])]
+    assert batch.end == {0: 3, 1: 0, 2: 3}
