@@ -338,3 +338,15 @@ def test_a_sweep_takes_unfinished_writes_that_are_old_and_nothing_else(tmp_path:
     LocalBlobStore(tmp_path).sweep(2000)
 
     assert [file.exists() for file in (old, young, whole)] == [False, True, True]
+
+
+def test_a_dataset_that_is_a_link_is_unlinked_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "blocks").mkdir(parents=True)
+    (tmp_path / "home" / "datasets").mkdir(parents=True)
+    (tmp_path / "home" / "datasets" / a_dataset().folder).symlink_to(elsewhere)
+
+    LocalBlobStore(tmp_path / "home").delete_dataset(a_dataset())
+
+    assert list((tmp_path / "home" / "datasets").iterdir()) == []
+    assert (elsewhere / "blocks").is_dir()

@@ -24,6 +24,7 @@ from odf_testing.builders import (
 )
 
 from odf_common.chain.rules import admit
+from odf_common.chain.rules.structure import event_fits_dataset_kind
 from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated
 from odf_common.metadata.events import (
@@ -251,3 +252,19 @@ def test_a_chain_may_move_from_an_arrow_schema_to_the_odf_form() -> None:
 def test_a_block_in_another_version_is_accepted_and_the_chain_stays_in_its_own() -> None:
     state = admit(ROOT, a_block(ROOT, INFO), block_hash=a_hash("x"), version=2)
     assert state.block_version == 3
+
+
+@pytest.mark.parametrize(
+    ("past", "event", "name"),
+    [
+        (DERIVATIVE, AddData(new_watermark=a_time()), "AddData"),
+        (DERIVATIVE, DisablePollingSource(), "DisablePollingSource"),
+        (ROOT, a_transform(), "SetTransform"),
+    ],
+)
+def test_an_event_of_the_other_kind_of_dataset_is_named(
+    past: ChainState, event: KnownEvent, name: str
+) -> None:
+    fault = event_fits_dataset_kind(past, a_block(past, event))
+    assert fault is not None
+    assert fault.startswith(f"{name} ")
