@@ -86,6 +86,30 @@ def test_every_slice_of_a_long_chain_is_looked_at(story: Story) -> None:
     assert [problem.block for problem in verdict.problems] == [block.hash for block in chain.blocks[3:]]
 
 
+def test_a_slice_that_came_since_the_last_verdict_has_to_have_the_schema_from_before_it(
+    story: Story, declared: DataSlice, tmp_path: Path
+) -> None:
+    scope = Scope(incremental=True)
+    chain = chain_of(story, declared)
+    assert story.verify(chain, scope).is_valid
+    written = write_slice(OTHER.set_column(0, "offset", pa.array([2, 3], pa.uint64())), tmp_path / "slice")
+    story.blobs.put_file(a_seed().dataset_id, ObjectKind.DATA, written.physical_hash, tmp_path / "slice")
+    interval = OffsetInterval(start=2, end=3)
+    data = DataSlice(
+        logical_hash=written.logical_hash,
+        physical_hash=written.physical_hash,
+        offset_interval=interval,
+        size=written.size,
+    )
+    chain.add(AddData(prev_offset=1, new_data=data))
+    story.put(chain)
+
+    verdict = story.verify(chain, scope)
+
+    assert verdict.tally.blocks == 1
+    assert [problem.kind for problem in verdict.problems] == [Damage.SCHEMA_MISMATCH]
+
+
 def test_bytes_that_are_no_slice_are_found(story: Story) -> None:
     name = Multihash.sha3(b"x" * 32)
     data = DataSlice(
