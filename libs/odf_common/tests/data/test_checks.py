@@ -88,3 +88,7 @@ def test_a_uuid_is_what_odfs_own_schema_makes_of_it() -> None:
     told = schema_of_event(SetDataSchema(schema=from_arrow(table.schema)))
     check_records(table, INTERVAL, told)
     assert not check_evolution(told, table.schema)
+
+
+def test_a_slice_with_offsets_alone_has_no_operations_to_check() -> None:
+    check_records(pa.table({"offset": pa.array([0, 1], pa.uint64())}), OffsetInterval(start=0, end=1), None)
