@@ -38,7 +38,7 @@ from odf_coordinator.transforms.progress import RunningTransforms
 from odf_coordinator.transforms.runner import Transformer
 from odf_coordinator.transforms.scheduler import Scheduler
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 COMMITS: Final = 64  # threads for commits; a locked dataset blocks its thread for seconds
 NOTICES: Final = 8  # threads for notifications of commits by other instances

@@ -139,6 +139,7 @@ class Reader:
             self._bury(message, f"{type(error).__name__} on attempt {attempt}")
         else:
             metrics.MESSAGES.labels(message.topic, "handled").inc()
+            log.debug("message handled", topic=message.topic, offset=message.offset, attempt=attempt)
 
     def _answer(self, envelope: Envelope) -> None:
         for result in self._subscription.handler(envelope):

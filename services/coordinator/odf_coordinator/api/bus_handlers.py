@@ -25,7 +25,7 @@ from odf_coordinator.storage.slice_index import Slices
 from odf_coordinator.transforms.late_counter import forget_late
 from odf_coordinator.transforms.scheduler import Scheduler
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

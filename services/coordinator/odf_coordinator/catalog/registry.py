@@ -18,7 +18,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, RefReader, block_reader
 from odf_coordinator.catalog.problems import Problems, remedy_of
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -6,7 +6,7 @@ from odf_common.dataset.rejects import Rejects, open_rejects
 from odf_common.errors import OdfError
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 
 def rejects_of(datasets: Datasets, known: DatasetHandle) -> Rejects:

@@ -29,7 +29,7 @@ from odf_coordinator.commit.duplicates import is_duplicate
 from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
 from odf_coordinator.storage.object_checks import require_checkpoint, require_objects
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 
 Listener = Callable[[ChainState], None]

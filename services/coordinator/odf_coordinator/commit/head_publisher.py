@@ -22,7 +22,7 @@ from odf_common.ports.store import Catalog
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.commit.bus_messages import committed
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 IDLE_SECONDS: Final = 0.5
 BACKOFF: Final = Backoff(first=0.05, most=0.5)

@@ -32,7 +32,7 @@ from odf_coordinator.definitions.query_validation import Validation
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.transforms.migration import QueryMigrator
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.commit.head_publisher import Publisher
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
 WAIT_SECONDS: Final = 15.0  # wait for another operation on the same dataset, which may wait for the broker

@@ -15,7 +15,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_coordinator.lifecycle.claims import Claims
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 INTERVAL_SECONDS: Final = 60.0
 UNFINISHED_SECONDS: Final = 600.0  # no write takes that long; a copy between file systems touches its file

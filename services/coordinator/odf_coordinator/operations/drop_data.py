@@ -22,7 +22,7 @@ from odf_coordinator.operations.errors import DataNotDerived
 from odf_coordinator.storage.availability import objects_by_block
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

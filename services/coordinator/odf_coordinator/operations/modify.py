@@ -50,7 +50,7 @@ from odf_coordinator.operations.errors import (
     WatermarkDecreased,
 )
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 _WRITTEN_WHEN: Final[Mapping[type, str]] = {
     AddData: "ingest commits it with the records it describes; push records, or use `odf ingest`",

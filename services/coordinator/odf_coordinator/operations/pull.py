@@ -30,7 +30,7 @@ NOT_POLLED: Final = (
     "DisablePollingSource and an AddPushSource, then use `odf ingest`"
 )
 NO_REJECTS: Final = Rejects()
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 CALLER_CHECK_SECONDS: Final = 0.5  # between checks whether the caller is still connected
 ENGINE_TIMEOUT_SECONDS: Final = 300.0  # that the engine may be unavailable

@@ -25,7 +25,7 @@ from odf_coordinator.storage.availability import DataDropped, has_all, is_droppe
 from odf_coordinator.storage.object_checks import CheckpointMissing, objects_of, require_checkpoint
 from odf_coordinator.transforms.engine_output import Written, store, validate
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(eq=False, kw_only=True)

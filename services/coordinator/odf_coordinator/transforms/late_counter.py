@@ -15,7 +15,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore
 from odf_coordinator.catalog.registry import DatasetHandle
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 NOTE: Final = "late"
 LIMIT: Final = 1 << 63

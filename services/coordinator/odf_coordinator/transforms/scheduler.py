@@ -30,7 +30,7 @@ from odf_coordinator.transforms.progress import RunningTransforms
 from odf_coordinator.transforms.runner import Plan, Step, Transformer
 from odf_coordinator.transforms.work_queue import ReaderGraph, Result, WorkQueue
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 IDLE_SECONDS: Final = 0.5
 AT_A_TIME: Final = 2  # concurrent runs, not counting stalled ones
@@ -235,6 +235,7 @@ class Scheduler:
         problem = self._problems.get(dataset)
         if problem is not None and problem.cause == self._transformer.cause(known, plan) and not is_forced:
             raise _StillBroken(text=problem.text, remedy=problem.remedy)
+        log.debug("transform step begins", dataset=known.alias, head=str(known.state.head))
         try:
             return self._transformer.perform(known, plan)
         except InvalidQuery as error:

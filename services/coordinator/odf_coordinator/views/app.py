@@ -30,7 +30,7 @@ from odf_coordinator.catalog.rejects import rejects_of
 from odf_coordinator.commit.bus_messages import committed
 from odf_coordinator.views.table import DatasetTable
 
-log = structlog.get_logger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 SESSION: Final = 6.0  # seconds
 

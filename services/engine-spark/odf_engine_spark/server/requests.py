@@ -92,6 +92,7 @@ class Requests:
         begin(self._spark, name)
         try:
             progress.report("begun")
+            log.debug("request begins", request=name)
             return work(progress)
         except Exception as error:
             if progress.is_cancelled:

@@ -115,6 +115,12 @@ class BatchCommitter:
         """Propose until there is a reply; return False if the batch has to be drafted again."""
         while True:
             answer = self._proposals.propose(draft)
+            log.debug(
+                "proposal answered",
+                dataset=str(draft.before.dataset_id),
+                block=str(draft.after.head),
+                answer=type(answer).__name__,
+            )
             match answer:
                 case bus.Committed():
                     if answer.head == draft.after.head.raw:

@@ -136,6 +136,13 @@ class BatchWorker:
         )
 
     def _commit(self, source: PushSource, batch: MessageBatch, work: KafkaBatch) -> None:
+        log.debug(
+            "committing a batch",
+            dataset=source.alias,
+            source=source.name,
+            messages=batch.count,
+            end=batch.end,
+        )
         try:
             # A storage error must not block this thread: the source is reopened later.
             outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=StorageUnavailable)
