@@ -42,9 +42,12 @@ def test_a_coordinator_paused_with_the_lock_in_hand_cannot_fork_the_chain(story:
                 node.eventually(lambda: (folder / "refs" / "head").read_text() != head, DRAINED)
                 time.sleep(max(asleep + LOCK_TTL + 1 - time.monotonic(), 0))
                 taken_over = blocks_of(folder)
+                log = node.home / "logs" / "coordinator.log"
+                said = len(log.read_text(errors="replace"))
                 os.kill(sleeper, signal.SIGCONT)
                 # Both are awake now, and whatever the sleeper had in hand it tries to finish.
                 node.eventually(lambda: blocks_of(folder) > taken_over + 3, DRAINED)
+                node.eventually(lambda: was_refused(log.read_text(errors="replace")[said:], dataset))
         finally:
             os.kill(sleeper, signal.SIGCONT)
     count = len(sent)
@@ -55,6 +58,14 @@ def test_a_coordinator_paused_with_the_lock_in_hand_cannot_fork_the_chain(story:
     assert story.chain("paused.even").column("id") == sent[::2]
     assert [one["verdict"] for one in story.verify("paused paused.even")] == ["valid", "valid"]
     assert node.pid("coordinator") == sleeper, "it was refused, it did not crash"
+
+
+def was_refused(said: str, dataset: DatasetId) -> bool:
+    """Return whether a coordinator found that another had committed what it had in hand, or something else."""
+    return any(
+        str(dataset) in line and ('"proposal overtaken"' in line or '"proposal repeated"' in line)
+        for line in said.splitlines()
+    )
 
 
 @contextmanager

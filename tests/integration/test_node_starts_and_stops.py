@@ -189,4 +189,5 @@ def test_a_service_runs_in_the_foreground_until_it_is_interrupted(node: Embedded
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does for Ctrl-C
     assert process.wait(20) == 0, first
     node.eventually(lambda: state() == "ready")
+    process.stderr.close()
     assert json.loads(first)["service"] == "verifier"
