@@ -193,7 +193,6 @@ class OnCommit:
             if target is None:
                 continue
             try:
-                log.debug("verifying a commit", dataset=target.name)
                 self._verify(target)
             except OdfError as error:
                 # Not a verdict: the engine is unreachable, or the dataset was deleted in the meantime.
