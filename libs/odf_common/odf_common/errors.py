@@ -184,3 +184,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     by_key = {one.lower(): one for one in known}
     matches = get_close_matches(name.lower(), by_key, n=1, cutoff=SIMILARITY)
     return by_key[matches[0]] if matches else None
+
+
+def explained(error: OdfError) -> str:
+    """Return what a terminal shows of an error: the error, and on a second line its advice if it has one."""
+    advice = error.advice()
+    return f"error: {error}\nhint: {advice}" if advice else f"error: {error}"

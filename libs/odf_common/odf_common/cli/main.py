@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from odf_common.cli.exit_codes import ExitCode, importing
-from odf_common.errors import OdfError, VerificationFailed
+from odf_common.errors import OdfError, VerificationFailed, explained
 
 PACKAGE: Final = "odf_common.cli.commands"
 # The descriptions are here so that `odf --help` imports no command.
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo("aborted", err=True)
         return ExitCode.ABORTED
     except OdfError as error:
-        _explain(error)
+        click.echo(explained(error), err=True)
         return ExitCode.VERIFICATION_FAILED if isinstance(error, VerificationFailed) else ExitCode.FAILED
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe. Keep the interpreter from failing when it flushes.
@@ -119,9 +119,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"error: {where}{error.strerror or error}", err=True)
         return ExitCode.FAILED
     return result if isinstance(result, int) else ExitCode.OK
-
-
-def _explain(error: OdfError) -> None:
-    click.echo(f"error: {error}", err=True)
-    if advice := error.advice():
-        click.echo(f"hint: {advice}", err=True)

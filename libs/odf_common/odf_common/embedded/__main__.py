@@ -5,7 +5,7 @@ import sys
 import click
 
 from odf_common.embedded.supervisor import Start, supervise
-from odf_common.errors import OdfError
+from odf_common.errors import OdfError, explained
 from odf_common.service.settings import load
 
 
@@ -14,9 +14,7 @@ def main() -> int:
     try:
         supervise(load(), Start.parse(sys.argv[1:]), lambda _: None)
     except OdfError as error:
-        click.echo(f"error: {error}", err=True)
-        if advice := error.advice():
-            click.echo(f"hint: {advice}", err=True)
+        click.echo(explained(error), err=True)
         return 1
     return 0
 

@@ -18,7 +18,7 @@ from typing import Final
 from odf_common.embedded.managed_process import held_in_foreground, launched
 from odf_common.embedded.node_file import Node, is_running, read_node
 from odf_common.embedded.plan import installed
-from odf_common.errors import Conflict, InvalidInput, OdfError, Unavailable
+from odf_common.errors import Conflict, InvalidInput, OdfError, Unavailable, explained
 from odf_common.service.settings import child_environment, load
 
 STOP_SECONDS: Final = 15.0  # the supervised process may finish a commit
@@ -102,9 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return run(names[0], is_debugged="--debug" in arguments)
     except OdfError as error:
-        sys.stderr.write(f"error: {error}\n")
-        if advice := error.advice():
-            sys.stderr.write(f"hint: {advice}\n")
+        sys.stderr.write(f"{explained(error)}\n")
         return 1
 
 

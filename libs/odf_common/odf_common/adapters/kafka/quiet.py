@@ -35,7 +35,9 @@ class QuietPartitions:
 
     def watch(self, positions: Mapping[Partition, int]) -> None:
         """Also watch these partitions, for messages at these offsets or later."""
-        left = dict(positions)
+        # Those that are watched already were added by a call that failed half-way; librdkafka refuses them again.
+        watched = {partition for client in self._clients for partition in client.watched}
+        left = {partition: at for partition, at in positions.items() if partition not in watched}
         while left:
             client = next((one for one in self._clients if len(one.watched) < PER_CLIENT), None)
             if client is None:
