@@ -1,6 +1,7 @@
 import socket
 
 import pytest
+from odf_testing.actors import VirtualTime
 from odf_testing.builders import a_dataset
 
 from odf_common.adapters.grpc.client import NobodyThere
@@ -10,15 +11,15 @@ from odf_coordinator.operations.ingest_client import IngestClient
 def test_an_ingest_that_does_not_come_is_waited_for_once_and_not_for_each_dataset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr("time.sleep", pauses.append)
+    clock = VirtualTime(monkeypatch)
+    began = clock.now
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         client = IngestClient("127.0.0.1:{1}".format(*nobody.getsockname()), patience=0.2)
-        waits = []
+        ends = []
         for _ in range(2):
             with pytest.raises(NobodyThere, match="ingest cannot be reached: no server answers"):
                 list(client.drain(a_dataset()))
-            waits.append(len(pauses))
-    assert waits[0] > 0
-    assert waits[1] == waits[0]
+            ends.append(clock.now)
+    assert ends[0] >= began + 0.2
+    assert ends[1] == ends[0]

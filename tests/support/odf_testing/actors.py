@@ -104,15 +104,26 @@ class ActorKiller(Killer):
 
 
 class VirtualTime:
-    """A clock that only advances by waiting."""
+    """A clock that only advances by waiting; threads that earlier tests left behind keep the real one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Replace the clocks and sleeps of the code under test."""
         self.now = 1000.0
         began = time.time() - self.now
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(time, "time", lambda: began + self.now)
-        monkeypatch.setattr(time, "sleep", self.sleep)
+        creator = threading.current_thread()
+
+        def replace(name: str, ours: Callable[..., object]) -> None:
+            real = getattr(time, name)
+
+            def chosen(*seconds: float) -> object:
+                is_ours = current_actor() is not None or threading.current_thread() is creator
+                return ours(*seconds) if is_ours else real(*seconds)
+
+            monkeypatch.setattr(time, name, chosen)
+
+        replace("monotonic", lambda: self.now)
+        replace("time", lambda: began + self.now)
+        replace("sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
         """Advance the time."""

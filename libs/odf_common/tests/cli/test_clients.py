@@ -2,6 +2,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from odf_testing.actors import VirtualTime
 
 from odf_common.adapters.grpc.client import NobodyThere
 from odf_common.cli import clients
@@ -24,17 +25,19 @@ def node(listener: socket.socket) -> Node:
 def test_a_service_that_is_being_restarted_is_waited_for(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses = []
+    class Clock(VirtualTime):
+        pauses = 0
 
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 3:
-            listener.listen()
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            self.pauses += 1
+            if self.pauses == 3:
+                listener.listen()
 
-    monkeypatch.setattr("time.sleep", sleep)
+    clock = Clock(monkeypatch)
     with listener, clients.coordinator(node(listener)) as coordinator:
         assert coordinator is not None
-    assert len(pauses) == 3
+    assert clock.pauses == 3
 
 
 def test_a_service_that_stays_away_is_told_with_where_to_look(listener: socket.socket) -> None:
