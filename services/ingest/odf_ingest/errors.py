@@ -21,6 +21,25 @@ class UnsupportedStep(InvalidInput):
         return "Choose another read format or merge strategy, or convert the data before pushing it."
 
 
+@dataclass(eq=False, kw_only=True)
+class UnsupportedMediaType(InvalidInput):
+    """Data was pushed with a media type that this node does not read."""
+
+    media_type: str
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return the media type."""
+        return f"Content-Type {self.media_type!r} is not a format that this node reads"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return (
+            f"Set the header Content-Type to the format of the body: {', '.join(self.known)}; or to "
+            "application/octet-stream for the format of the source."
+        )
+
+
 QUICKER: Final = (
     "Commit an AddPushSource with a faster query, with `odf commit`: the source continues with that."
 )

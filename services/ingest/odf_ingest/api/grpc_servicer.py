@@ -26,6 +26,7 @@ from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.read.input_format import InputFormat
 
 NAME = "odf.node.v1.Ingest"
 
@@ -224,13 +225,20 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             event_time=event_time or self._clock.now(),
             key=header.idempotency_key or uuid.uuid4().hex,
             is_key_generated=is_generated,
+            format=InputFormat.parse(header.input_format),
         )
 
         def commit(is_wanted: IsWanted) -> Outcome:
             return FileCommit(source, batch, self._preparer, is_wanted).commit(self._queues, entry.dataset_id)
 
         outcome = self._pushes.run(
-            Target(dataset=entry.dataset_id, source=source, event_time=event_time, size=file.stat().st_size),
+            Target(
+                dataset=entry.dataset_id,
+                source=source,
+                event_time=event_time,
+                input_format=header.input_format,
+                size=file.stat().st_size,
+            ),
             file,
             commit,
             key=batch.key,

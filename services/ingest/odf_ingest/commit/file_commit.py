@@ -51,7 +51,8 @@ class FileCommit:
 
     def prepare(self, state: ChainState) -> Prepared:
         """Return the file's records; raises `InvalidInput`."""
-        plan = plan_of(state, chosen_source(state, self.source))
+        source = chosen_source(state, self.source)
+        plan = plan_of(state, replace(source, read=self._batch.format.step(source.read)))
         if self._read is None or self._read[0] != plan:
             try:
                 self._read = plan, self._preparer.file(replace(plan, is_wanted=self._is_wanted), self._batch)

@@ -32,6 +32,7 @@ class Target:
     dataset: DatasetId
     source: str
     event_time: Timestamp | None
+    input_format: str = ""
     size: int
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from odf_common.metadata.scalars import Timestamp
+from odf_ingest.read.input_format import SOURCES_OWN, InputFormat
 from odf_ingest.read.message_buffer import MessageBuffer, Places
 
 MessagePosition = tuple[int, int]  # partition and offset
@@ -156,6 +157,8 @@ class FileBatch:
     key: str
     is_key_generated: bool = False
     """Whether the key is generated, so that no client can repeat it."""
+    format: InputFormat = SOURCES_OWN
+    """The file's format; by default the source's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@
 and how a record is read depends only on that record and the schema, never on its neighbours.
 """
 
-from odf_ingest.read import csv, json, ndjson, parquet
+from odf_ingest.read import arrow_ipc, csv, json, ndjson, parquet
 from odf_ingest.read.format import (
     infer_batch,
     infer_records,
@@ -16,6 +16,7 @@ from odf_ingest.read.format import (
 )
 
 __all__ = [
+    "arrow_ipc",
     "csv",
     "infer_batch",
     "infer_records",

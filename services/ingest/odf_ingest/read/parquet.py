@@ -29,6 +29,11 @@ def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(text=f"is not a Parquet file: {error}") from error
+    return with_columns(table, schema, "the Parquet file")
+
+
+def with_columns(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Table:
+    """Return the columns of a schema, with its types, or all that have a type; `what` names the data in errors."""
     if schema is None:
         # A column with only nulls has no type: it is left out until it has a value.
         columns = [column.name for column in table.schema if not kind.is_null(column.type)]
@@ -36,12 +41,12 @@ def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
     missing = [column for column in schema if column.name not in table.column_names]
     for column in missing:
         if not column.nullable or len(missing) == len(schema):
-            raise InvalidInput(where=f"column {column.name}", text="is missing in the Parquet file")
+            raise InvalidInput(where=f"column {column.name}", text=f"is missing in {what}")
         table = table.append_column(column, pa.nulls(len(table), column.type))
     try:
         return with_known_years(table.select(schema.names).cast(schema))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise InvalidInput(text=f"the Parquet file has other types: {error}") from error
+        raise InvalidInput(text=f"{what} has other types: {error}") from error
 
 
 def _without_views(table: pa.Table) -> pa.Table:

@@ -42,6 +42,12 @@ COLUMNS: Final = ("file", "outcome", "records", "error", "head")
 @click.option("--source", default="", help="Push source; required if the dataset has several.")
 @click.option("--event-time", metavar="T", help="Event time of records without one (RFC 3339).")
 @click.option(
+    "--input-format",
+    metavar="FORMAT",
+    default="",
+    help="Format of the files, if it is not that of the source: arrow, csv, json, ndjson, parquet, …",
+)
+@click.option(
     "--idempotency-key",
     metavar="KEY",
     help="Repeating a command with the same key and files commits only what is missing. The last 64 keys are kept.",
@@ -53,6 +59,7 @@ def command(
     files: tuple[str, ...],
     source: str,
     event_time: str | None,
+    input_format: str,
     idempotency_key: str | None,
     output: str,
 ) -> None:
@@ -65,6 +72,7 @@ def command(
     \b
     Example:
       odf ingest flights flights.ndjson
+      odf ingest flights flights.csv --input-format csv
       zcat flights.ndjson.gz | odf ingest flights -
     """  # noqa: D301 - click's marker for text that must not be wrapped
     moment = None if event_time is None else time_message(Timestamp.parse(event_time))
@@ -78,6 +86,7 @@ def command(
             event_time=moment,
             idempotency_key=key_in_run(run, number),
             is_key_generated=idempotency_key is None,
+            input_format=input_format,
         )
         results.append(_outcome(node, header, file, run))
         if results[-1].ends_the_command:
@@ -242,9 +251,10 @@ def _withdrawn(ingest: IngestStub, call: grpc.Future, key: str) -> PushReply:  #
 
 @contextmanager
 def _shown(file: str) -> Iterator[Show]:
-    """Show the progress of a large file on a terminal."""
+    """Show the progress of a large file, or of standard input once it is large, on a terminal."""
+    is_piped = file == "-" and not sys.stdin.isatty()
     size = 0 if file == "-" else Path(file).stat().st_size
-    if size < LARGE:
+    if size < LARGE and not is_piped:
         yield lambda _stage, _done: None
         return
     with progress() as bars:
@@ -252,10 +262,12 @@ def _shown(file: str) -> Iterator[Show]:
 
         def update(stage: str, done: int) -> None:
             if stage not in tasks:
+                if size < LARGE and done < LARGE and not tasks:
+                    return
                 # A task keeps its total, so a stage without one, such as committing, needs a task of its own.
                 for other in list(tasks):
                     bars.remove_task(tasks.pop(other))
-                total = size // MIB if stage == "copying" else None
+                total = size // MIB if stage == "copying" and size else None
                 tasks[stage] = bars.add_task(f"{_named(file)}: {stage}", total=total)
             bars.update(tasks[stage], completed=done // MIB)
 

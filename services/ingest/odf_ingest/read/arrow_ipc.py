@@ -1,0 +1,91 @@
+"""Arrow IPC, as stream or file: a whole table, like Parquet.
+
+No read step of the specification, so no chain names it: pushed files, HTTP bodies and gRPC streams may have this format
+instead of their source's own.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepParquet
+from odf_ingest.read.format import read_batch, read_file
+from odf_ingest.read.parquet import with_columns
+
+MAGIC: Final = b"ARROW1"  # begins the file format; a stream begins with its schema
+WHAT: Final = "Arrow data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadArrowIpc(ReadStepParquet):
+    """Arrow IPC; declared columns are chosen as those of a Parquet file are."""
+
+
+@read_file.register(ReadArrowIpc)
+def _file(step: ReadArrowIpc, file: Path, schema: pa.Schema | None) -> pa.Table:
+    with pa.memory_map(str(file)) as source:
+        return _read(source, schema)
+
+
+@read_batch.register(ReadArrowIpc)
+def _batch(step: ReadArrowIpc, value: bytes, schema: pa.Schema | None) -> pa.Table:
+    return _read(pa.BufferReader(value), schema)
+
+
+def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
+    try:
+        is_file = source.read(len(MAGIC)) == MAGIC
+        source.seek(0)
+        reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+        table = reader.read_all().replace_schema_metadata(None)
+        table.validate(full=True)  # offsets that leave their buffer would crash a reader
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInput(text=f"is not {WHAT}: {error}") from error
+    require_storable(table.schema)
+    return with_columns(_decoded(table), schema, WHAT)
+
+
+def require_storable(schema: pa.Schema) -> None:
+    """Raise `InvalidInput` for a column of a type that no slice has, or that has no name of its own."""
+    for column in schema:
+        is_encoded = kind.is_run_end_encoded(column.type)
+        why = _unstorable(column.type.value_type if is_encoded else column.type)
+        if why is not None:
+            raise InvalidInput(where=f"column {column.name}", text=f"{why} cannot be stored")
+    repeated = {name for name in schema.names if schema.names.count(name) > 1}
+    if repeated:
+        raise InvalidInput(where=f"column {min(repeated)}", text="occurs more than once")
+
+
+def _unstorable(type_: pa.DataType) -> str | None:
+    """Return the part of a type that cannot be stored; None if it can."""
+    if kind.is_dictionary(type_):
+        return _unstorable(type_.value_type)
+    if kind.is_map(type_) or kind.is_list_view(type_) or kind.is_large_list_view(type_):
+        return str(type_)
+    if kind.is_struct(type_):
+        return next((why for field in type_.fields if (why := _unstorable(field.type))), None)
+    if kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_):
+        return _unstorable(type_.value_type)
+    is_refused = kind.is_union(type_) or kind.is_duration(type_) or kind.is_interval(type_)
+    is_refused = is_refused or kind.is_run_end_encoded(type_) or isinstance(type_, pa.BaseExtensionType)
+    return str(type_) if is_refused else None
+
+
+def _decoded(table: pa.Table) -> pa.Table:
+    """Return the table with plain columns instead of encoded ones."""
+    for place, column in enumerate(table.schema):
+        held = table.column(place)
+        if kind.is_run_end_encoded(column.type):
+            chunks = [pc.run_end_decode(chunk) for chunk in held.chunks]
+            held = pa.chunked_array(chunks, column.type.value_type)
+        if kind.is_dictionary(held.type):
+            held = held.cast(held.type.value_type)
+        if held.type != column.type:
+            table = table.set_column(place, column.with_type(held.type), held)
+    return table

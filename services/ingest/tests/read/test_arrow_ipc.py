@@ -1,0 +1,93 @@
+import contextlib
+import io
+
+import pyarrow as pa
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_ingest.read import read_batch
+from odf_ingest.read.arrow_ipc import ReadArrowIpc
+
+
+def stream_of(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def file_of(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("encode", [stream_of, file_of])
+def test_both_the_stream_and_the_file_format_are_read(encode: object) -> None:
+    table = pa.table({"a": [1, None], "b": ["x", "y"]})
+    raw = encode(table)  # type: ignore[operator]
+    assert read_batch(ReadArrowIpc(), raw, None).to_pylist() == table.to_pylist()
+
+
+def test_declared_columns_are_chosen_by_name_and_cast() -> None:
+    wanted = pa.schema([("b", pa.string()), ("a", pa.int32())])
+    found = read_batch(ReadArrowIpc(), stream_of(pa.table({"a": [1], "b": ["x"], "c": [0]})), wanted)
+    assert found.schema.equals(wanted)
+
+
+def test_a_value_that_does_not_fit_the_declared_type_is_refused() -> None:
+    wanted = pa.schema([("a", pa.int32())])
+    with pytest.raises(InvalidInput, match="other types"):
+        read_batch(ReadArrowIpc(), stream_of(pa.table({"a": [2**40]})), wanted)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(["x", "y", "x"]).dictionary_encode(),
+        pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array(["x", "y"])),
+        pa.array(["x", "y", "x"], pa.large_string()),
+    ],
+)
+def test_encoded_columns_are_read_as_plain_ones(values: pa.Array) -> None:
+    table = pa.table({"a": values})
+    found = read_batch(ReadArrowIpc(), stream_of(table), None)
+    assert found.to_pylist() == table.to_pylist()
+    assert not pa.types.is_dictionary(found.schema.field("a").type)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1], pa.duration("ms")),
+        pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+        pa.array([{"b": 1}], pa.struct([("b", pa.duration("s"))])),
+        pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]),
+    ],
+)
+def test_a_type_that_no_slice_has_is_refused_by_the_columns_name(values: pa.Array) -> None:
+    with pytest.raises(InvalidInput, match=r"column a: .* cannot be stored"):
+        read_batch(ReadArrowIpc(), stream_of(pa.table({"a": values})), None)
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(InvalidInput, match="column a: occurs more than once"):
+        read_batch(ReadArrowIpc(), stream_of(table), None)
+
+
+@pytest.mark.parametrize("raw", [b"", b"ARROW1", b"junk" * 100])
+def test_bytes_that_are_no_arrow_are_refused(raw: bytes) -> None:
+    with pytest.raises(InvalidInput, match="is not Arrow data"):
+        read_batch(ReadArrowIpc(), raw, None)
+
+
+def test_a_cut_or_damaged_stream_never_crashes_the_reader() -> None:
+    whole = stream_of(pa.table({"a": ["x" * 10, "y"], "b": [1, 2]}))
+    for length in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[length] ^= 0xFF
+        for raw in (whole[:length], bytes(damaged)):
+            with contextlib.suppress(InvalidInput):
+                read_batch(ReadArrowIpc(), raw, None)

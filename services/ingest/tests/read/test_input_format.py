@@ -1,0 +1,90 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson, ReadStepParquet
+from odf_ingest.commit.file_commit import FileCommit
+from odf_ingest.errors import UnsupportedMediaType
+from odf_ingest.prepare.batch import FileBatch
+from odf_ingest.read.arrow_ipc import ReadArrowIpc
+from odf_ingest.read.input_format import InputFormat
+
+COLUMNS = ("id BIGINT", "v STRING")
+OWN = ReadStepNdJson(ddl_schema=COLUMNS, timestamp_format="yyyy")
+
+
+def step(text: str, own: Any = OWN) -> Any:
+    return InputFormat.parse(text).step(own)
+
+
+@pytest.mark.parametrize("text", ["", "application/octet-stream", "ndjson", "application/x-ndjson"])
+def test_the_sources_own_format_keeps_the_sources_options(text: str) -> None:
+    assert step(text) == OWN
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("csv", ReadStepCsv),
+        ("text/csv; charset=utf-8", ReadStepCsv),
+        ("application/json", ReadStepJson),
+        ("application/vnd.apache.parquet", ReadStepParquet),
+        ("application/vnd.apache.arrow.stream", ReadArrowIpc),
+        ("ARROW", ReadArrowIpc),
+    ],
+)
+def test_another_format_has_the_sources_columns_and_no_option_of_it(text: str, kind: type) -> None:
+    found = step(text)
+    assert found.ddl_schema == COLUMNS
+    assert isinstance(found, kind)
+    assert getattr(found, "timestamp_format", None) is None
+
+
+def test_arrow_for_a_parquet_source_is_not_read_as_parquet() -> None:
+    assert type(step("arrow", ReadStepParquet())) is ReadArrowIpc
+
+
+def test_csv_of_another_source_has_a_header_unless_it_is_denied() -> None:
+    assert step("csv").header
+    assert step("text/csv; header=absent").header is False
+    own = ReadStepCsv(separator=";")
+    assert step("csv", own) == own
+    assert step("text/csv; header=present", own) == ReadStepCsv(separator=";", header=True)
+
+
+def test_the_charset_of_a_media_type_is_the_encoding() -> None:
+    assert step("text/csv; charset=ISO-8859-1").encoding == "iso-8859-1"
+    with pytest.raises(InvalidInput, match="charset latin1"):
+        step("application/parquet; charset=latin1")
+
+
+def test_unknown_formats_are_refused_with_those_that_are_read() -> None:
+    with pytest.raises(InvalidInput, match=r"unknown input format 'xml'; choose from arrow, csv, .*parquet"):
+        InputFormat.parse("xml")
+    with pytest.raises(UnsupportedMediaType, match="'application/xml'") as caught:
+        InputFormat.parse("application/xml")
+    assert "text/csv" in caught.value.advice()
+
+
+def test_a_file_in_another_format_is_committed_by_its_columns_names(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench(None, ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "v STRING")))
+    file = tmp_path / "batch"
+    file.write_text("v,id\na,1\nb,2\n")
+    batch = FileBatch(file=file, event_time=Timestamp(0), key="k", format=InputFormat.parse("csv"))
+    assert FileCommit("default", batch, bench.preparer).commit(bench.queues, bench.dataset).count == 2
+    assert bench.values("id", "v") == [(1, "a"), (2, "b")]
+
+
+def test_types_of_csv_for_a_source_without_a_schema_are_inferred(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench(None, ReadStepNdJson())
+    for number, (text, format_) in enumerate([('{"id": 1}\n', ""), ("id,v\n2,x\n", "csv")]):
+        file = tmp_path / "batch"
+        file.write_text(text)
+        batch = FileBatch(
+            file=file, event_time=Timestamp(0), key=str(number), format=InputFormat.parse(format_)
+        )
+        FileCommit("default", batch, bench.preparer).commit(bench.queues, bench.dataset)
+    assert bench.values("id", "v") == [(1, None), (2, "x")]
