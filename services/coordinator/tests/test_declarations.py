@@ -120,13 +120,28 @@ def test_an_event_time_column_may_be_made_by_sql_or_found_in_data_or_be_the_usua
         assert node.add(text.replace("name: cities", f"name: cities{len(list(node.catalog.entries()))}"))
 
 
-@pytest.mark.parametrize("option", ['separator: "||"', "quote: “", 'escape: "\\n"'])
-def test_csv_is_separated_and_quoted_by_single_characters(node: Coordinator, root: str, option: str) -> None:
-    text = root.replace("kind: NdJson", "kind: Csv").replace(COLUMNS, f"{COLUMNS}, {option}")
+@pytest.mark.parametrize(
+    ("kind", "option", "complaint"),
+    [
+        ("Csv", 'separator: "||"', "is not one ASCII character"),
+        ("Csv", "quote: “", "is not one ASCII character"),
+        ("Csv", 'escape: "\\n"', "is not one ASCII character"),
+        ("Csv", "encoding: utf-80", "'utf-80' is not a known encoding"),
+        ("Csv", "dateFormat: QQ", "the letter 'Q' is not supported"),
+        ("Json", "subPath: a..b", r"'a\.\.b' is not of the form a\.b\.c"),
+        ("Json", 'timestampFormat: "%Q"', "%Q is not supported"),
+        ("NdJson", "encoding: base64", "'base64' is not a known encoding"),
+    ],
+)
+def test_options_that_could_never_be_obeyed_are_refused(
+    node: Coordinator, root: str, kind: str, option: str, complaint: str
+) -> None:
+    text = root.replace("kind: NdJson", f"kind: {kind}").replace(COLUMNS, f"{COLUMNS}, {option}")
     with pytest.raises(
-        InvalidInput, match=rf"read\.{option.split(':', maxsplit=1)[0]}: .*is not one ASCII character"
+        InvalidInput, match=rf"read\.{option.split(':', maxsplit=1)[0]}: source default: .*{complaint}"
     ):
         node.add(text)
+    assert list(node.catalog.entries()) == []
 
 
 @pytest.mark.parametrize(

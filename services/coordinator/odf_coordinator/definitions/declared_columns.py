@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.ddl import ddl_to_schema
+from odf_common.data.read_options import require_options
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput, nearest
@@ -96,8 +97,10 @@ def declared_columns(read: ReadStep) -> tuple[Column, ...] | None:
 def _require_source(source: Source, vocabulary: DatasetVocabulary) -> None:
     if isinstance(source, AddPushSource) and not source.source_name.strip():
         raise InvalidInput(text="its name is empty; call it default", where="sourceName")
-    if isinstance(source.read, ReadStepCsv):
-        _require_characters(source.read)
+    try:
+        require_options(source.read)
+    except InvalidInput as error:
+        raise InvalidInput(text=error.text, where=f"read.{error.where}") from error
     columns = declared_columns(source.read)
     if columns is not None:
         _require_distinct(columns)
@@ -135,14 +138,6 @@ def _require_flat(columns: Iterable[Column]) -> None:
                 f"Csv has no values of type {column.field.type}; declare STRING, and parse it in preprocess"
             )
             raise column.refused(text)
-
-
-def _require_characters(read: ReadStepCsv) -> None:
-    """Raise `InvalidInput` unless separator, quote and escape are single characters."""
-    for name in ("separator", "quote", "escape"):
-        value = getattr(read, name)
-        if value and (len(value) != 1 or not value.isascii() or value in "\r\n"):
-            raise InvalidInput(text=f"{value!r} is not one ASCII character", where=f"read.{name}")
 
 
 def _require_event_time(names: Sequence[str], vocabulary: DatasetVocabulary) -> None:

@@ -1,13 +1,15 @@
 """The types that text formats are parsed to, and their conversion to the expected types."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from odf_common.data.time_format import named_format
 from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read.times import read_as, to_dates, to_moments, to_times
 from odf_ingest.read.uuids import UUID, to_uuids
 from odf_ingest.read.years import with_known_years
@@ -21,6 +23,11 @@ class TimeFormats:
 
     timestamp: str | None = None
     date: str | None = None
+
+    @classmethod
+    def of(cls, step: ReadStepCsv | ReadStepJson | ReadStepNdJson) -> Self:
+        """Return the formats of a read step."""
+        return cls(timestamp=named_format(step.timestamp_format), date=named_format(step.date_format))
 
 
 def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool = False) -> pa.Schema:

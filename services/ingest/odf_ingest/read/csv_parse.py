@@ -32,7 +32,7 @@ def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
     if len(columns) == 0:
         raise InvalidInput(text="has no columns")
     require_utf8(text)
-    formats = TimeFormats(timestamp=step.timestamp_format, date=step.date_format)
+    formats = TimeFormats.of(step)
     parsed = _readable(parsed_schema(columns, formats, is_lenient=True))
     try:
         table = _read(step, text, parsed)
@@ -156,6 +156,7 @@ def _read(
 ) -> pa.Table:
     grammar = grammar_of(step)
     names = names if schema is None else schema.names
+    text = grammar.with_doubled_quotes(text)
     # At the end of a text, Arrow treats an empty value after a quoted one as quoted too.
     text = text if text.endswith(b"\n") else text + b"\n"
     if text.startswith(BOM):
@@ -169,9 +170,9 @@ def _read(
             ),
             parse_options=pcsv.ParseOptions(
                 delimiter=grammar.separator,
-                quote_char=grammar.quote,
-                escape_char=grammar.escape or False,
-                double_quote=grammar.escape is None,
+                quote_char=grammar.quote or False,
+                escape_char=False,
+                double_quote=grammar.quote is not None,
                 newlines_in_values=True,
             ),
             convert_options=_converting(step, schema, only),

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from odf_common.data.read_options import (
+    DEFAULT_ESCAPE,
+    DEFAULT_QUOTE,
+    DEFAULT_SEPARATOR,
+    require_csv_characters,
+)
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read.type_names import shown
@@ -23,14 +29,17 @@ class UnclosedQuote(InvalidInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """Separators and quotes; `escape` is None if quotes are doubled inside quotes.
+    """Separators and quotes; `quote` is None if there are none.
+
+    Inside quotes a quote is doubled, or follows `escape`, unless that is None. `escape` twice stands for itself, and
+    before any other character it is kept; outside of quotes it means nothing.
 
     `record` matches one record up to its line end, `records` a whole text of them, `lines` a text with one record per
     line; `special`: characters without which each line is a record.
     """
 
     separator: str
-    quote: str
+    quote: str | None
     escape: str | None
     record: "re.Pattern[bytes]"
     records: "re.Pattern[bytes]"
@@ -79,6 +88,14 @@ class Grammar:
         """Return whether each line of the text is certainly one record."""
         return self.is_plain(text) or self.lines.fullmatch(text) is not None
 
+    def with_doubled_quotes(self, text: bytes) -> bytes:
+        """Return the text with escaped quotes doubled and no escapes; its quotes must be closed."""
+        quote, escape = self.quote, self.escape
+        if quote is None or escape is None or escape.encode() not in text:
+            return text
+        values = _quoted_value(self.separator, quote, escape)
+        return values.sub(lambda found: _unescaped(found.group(), quote, escape), text)
+
     def width(self, record: bytes) -> int:
         """Return the number of values of a record."""
         separator = self.separator.encode()
@@ -89,49 +106,78 @@ class Grammar:
 
 def grammar_of(step: ReadStepCsv) -> Grammar:
     """Return the grammar of the step's options; raises `InvalidInput` unless each is one ASCII character."""
-    given = {"separator": step.separator, "quote": step.quote, "escape": step.escape}
-    for name, value in given.items():
-        if value and (len(value) != 1 or not value.isascii() or value in "\r\n"):
-            raise InvalidInput(where=name, text=f"{value!r} is not one ASCII character")
-    quote = step.quote or '"'
-    return _grammar(step.separator or ",", quote, step.escape if step.escape != quote else None)
+    require_csv_characters(step)
+    separator = DEFAULT_SEPARATOR if step.separator is None else step.separator
+    quote = DEFAULT_QUOTE if step.quote is None else step.quote
+    escape = DEFAULT_ESCAPE if step.escape is None else step.escape
+    return _grammar(
+        separator, quote or None, escape if quote and escape not in {"", quote, separator} else None
+    )
 
 
 @cache
-def _grammar(separator: str, quote: str, escape: str | None) -> Grammar:
+def _grammar(separator: str, quote: str | None, escape: str | None) -> Grammar:
     value, line = (_value_pattern(separator, quote, escape, extra) for extra in (b"", rb"\r\n"))
     record, one_line = (one + b"(?:" + re.escape(separator.encode()) + one + b")*+" for one in (value, line))
     return Grammar(
         separator=separator,
         quote=quote,
-        escape=escape or None,
+        escape=escape,
         record=re.compile(record, re.DOTALL),
         records=re.compile(b"(?:" + record + rb"(?:\r\n|\n|\r))*+" + record, re.DOTALL),
         lines=re.compile(b"(?:" + one_line + rb"\n)*+" + one_line),
-        special=tuple(one.encode() for one in (quote, escape, "\r") if one),
+        special=tuple(one.encode() for one in (quote, "\r") if one),
     )
 
 
 @cache
-def _values(separator: str, quote: str, escape: str | None) -> "re.Pattern[bytes]":
+def _values(separator: str, quote: str | None, escape: str | None) -> "re.Pattern[bytes]":
     start = b"(?:^|(?<=" + re.escape(separator.encode()) + b"))"
     return re.compile(start + _value_pattern(separator, quote, escape, b""), re.DOTALL)
 
 
-def _value_pattern(separator: str, quote: str, escape: str | None, never: bytes) -> bytes:
+@cache
+def _quoted_value(separator: str, quote: str, escape: str) -> "re.Pattern[bytes]":
+    """Return the pattern of quoted values in a text of several records."""
+    start = rb"(?:\A|(?<=[\r\n" + re.escape(separator.encode()) + b"]))"
+    return re.compile(start + _closed_pattern(quote, escape, b""), re.DOTALL)
+
+
+def _unescaped(value: bytes, quote: str, escape: str) -> bytes:
+    if escape.encode() not in value:
+        return value
+    pairs = {f"{escape}{quote}".encode(): quote * 2, escape.encode() * 2: escape}
+    return _pairs(quote, escape).sub(
+        lambda found: pairs.get(found.group(), found.group().decode()).encode(), value
+    )
+
+
+@cache
+def _pairs(quote: str, escape: str) -> "re.Pattern[bytes]":
+    """Return the pattern of an escaped quote, an escaped escape and a doubled quote."""
+    one, two = re.escape(quote.encode()), re.escape(escape.encode())
+    return re.compile(two + b"[" + one + two + b"]|(?<=.)" + one + one + b"(?=.)", re.DOTALL)
+
+
+def _value_pattern(separator: str, quote: str | None, escape: str | None, never: bytes) -> bytes:
     """Return the pattern of one value, quoted or not; a quote opens only at its beginning.
 
     Quoted values contain no characters of `never`.
     """
-    quoted, split = re.escape(quote.encode()), re.escape(separator.encode())
+    outside = b"[^" + re.escape(separator.encode()) + rb"\r\n]*+"
+    if quote is None:
+        return outside
+    closed = _closed_pattern(quote, escape, never)
+    return b"(?:" + closed + outside + b"|(?!" + re.escape(quote.encode()) + b")" + outside + b")"
+
+
+def _closed_pattern(quote: str, escape: str | None, never: bytes) -> bytes:
+    quoted = re.escape(quote.encode())
     escaped = re.escape(escape.encode()) if escape else b""
     any_ = b"[^" + never + b"]" if never else b"."
-    hidden = escaped + any_ if escape else quoted + quoted
+    hidden = quoted + quoted + (b"|" + escaped + any_ if escape else b"")
     inside = b"[^" + quoted + escaped + never + b"]"
-    plain = b"[^" + split + escaped + rb"\r\n]"
-    outside = b"(?:" + plain + b"++" + (b"|" + escaped + any_ if escape else b"") + b")*+"
-    closed = quoted + b"(?:" + inside + b"++|" + hidden + b")*+" + quoted
-    return b"(?:" + closed + outside + b"|(?!" + quoted + b")" + outside + b")"
+    return quoted + b"(?:" + inside + b"++|" + hidden + b")*+" + quoted
 
 
 def usual_width(grammar: Grammar, records: Sequence[bytes]) -> int:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from odf_common.errors import InvalidInput
 
 BOM: Final = codecs.BOM_UTF8
-_UTF8 = frozenset({"utf-8", "utf8", "utf_8", "us-ascii", "ascii"})
+_UTF8 = frozenset({"utf-8", "utf8", "utf_8"})
 
 
 def to_utf8(raw: bytes, encoding: str | None) -> bytes:
@@ -17,6 +17,11 @@ def to_utf8(raw: bytes, encoding: str | None) -> bytes:
     if encoding is not None and encoding.lower() not in _UTF8:
         try:
             return raw.decode(encoding).removeprefix("\ufeff").encode()
+        except UnicodeDecodeError as error:
+            number = raw.count(b"\n", 0, error.start) + 1
+            line = f"line {number}" if b"\n" in raw.strip() else None
+            text = f"cannot be read as {encoding}: byte 0x{raw[error.start]:02x}"
+            raise InvalidInput(where=line, text=text) from error
         except (LookupError, UnicodeError) as error:
             raise InvalidInput(text=f"cannot be read as {encoding}: {error}") from error
     return raw.removeprefix(BOM)

@@ -31,12 +31,12 @@ from odf_ingest.read.json_lines import (
 
 @read_records.register(ReadStepJson)
 def _records(step: ReadStepJson, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
-    return parse_objects([_one(step, value) for value in values], schema, _formats(step))
+    return parse_objects([_one(step, value) for value in values], schema, TimeFormats.of(step))
 
 
 @read_inferred.register(ReadStepJson)
 def _inferred(step: ReadStepJson, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-    return parse_inferred([_one(step, value) for value in values], schema, _formats(step))
+    return parse_inferred([_one(step, value) for value in values], schema, TimeFormats.of(step))
 
 
 @read_file.register(ReadStepJson)
@@ -49,12 +49,12 @@ def _batch(step: ReadStepJson, value: bytes, schema: pa.Schema | None) -> pa.Tab
     lines = _lines(step, value)
     if not lines:
         return (schema or pa.schema([])).empty_table()
-    wanted = columns_of_batch(lines, None, _formats(step)) if schema is None else schema
+    wanted = columns_of_batch(lines, None, TimeFormats.of(step)) if schema is None else schema
     try:
-        return parse_objects(lines, wanted, _formats(step))
+        return parse_objects(lines, wanted, TimeFormats.of(step))
     except InvalidInput:
         names = [f"record {number}" for number in range(1, len(lines) + 1)]
-        return read_records_by_name(lines, names, wanted, _formats(step))
+        return read_records_by_name(lines, names, wanted, TimeFormats.of(step))
 
 
 @suspects.register(ReadStepJson)
@@ -62,7 +62,7 @@ def _suspects(
     step: ReadStepJson, values: Sequence[bytes], schema: pa.Schema | None
 ) -> Mapping[int, str | None]:
     is_plain = step.sub_path is None and step.encoding is None
-    return misfits(values, schema, _formats(step)) if is_plain else dict.fromkeys(range(len(values)))
+    return misfits(values, schema, TimeFormats.of(step)) if is_plain else dict.fromkeys(range(len(values)))
 
 
 @infer_records.register(ReadStepJson)
@@ -74,16 +74,12 @@ def _infer(step: ReadStepJson, values: Sequence[bytes], known: pa.Schema | None)
         except InvalidInput:
             # It will be rejected when it is read.
             continue
-    return inferred_columns(lines, known, _formats(step))
+    return inferred_columns(lines, known, TimeFormats.of(step))
 
 
 @infer_batch.register(ReadStepJson)
 def _infer_batch(step: ReadStepJson, value: bytes, known: pa.Schema | None) -> pa.Schema:
-    return columns_of_batch(_lines(step, value), known, _formats(step))
-
-
-def _formats(step: ReadStepJson) -> TimeFormats:
-    return TimeFormats(timestamp=step.timestamp_format, date=step.date_format)
+    return columns_of_batch(_lines(step, value), known, TimeFormats.of(step))
 
 
 def _one(step: ReadStepJson, value: bytes) -> bytes:

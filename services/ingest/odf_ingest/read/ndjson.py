@@ -29,12 +29,12 @@ from odf_ingest.read.json_lines import (
 
 @read_records.register(ReadStepNdJson)
 def _records(step: ReadStepNdJson, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
-    return parse_objects(_texts(step, values), schema, _formats(step))
+    return parse_objects(_texts(step, values), schema, TimeFormats.of(step))
 
 
 @read_inferred.register(ReadStepNdJson)
 def _inferred(step: ReadStepNdJson, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-    return parse_inferred(_texts(step, values), schema, _formats(step))
+    return parse_inferred(_texts(step, values), schema, TimeFormats.of(step))
 
 
 @read_file.register(ReadStepNdJson)
@@ -44,7 +44,7 @@ def _file(step: ReadStepNdJson, file: Path, schema: pa.Schema | None) -> pa.Tabl
 
 @read_batch.register(ReadStepNdJson)
 def _batch(step: ReadStepNdJson, value: bytes, schema: pa.Schema | None) -> pa.Table:
-    return parse_text(to_utf8(value, step.encoding), schema, _formats(step))
+    return parse_text(to_utf8(value, step.encoding), schema, TimeFormats.of(step))
 
 
 @suspects.register(ReadStepNdJson)
@@ -52,24 +52,20 @@ def _suspects(
     step: ReadStepNdJson, values: Sequence[bytes], schema: pa.Schema | None
 ) -> Mapping[int, str | None]:
     if step.encoding is None:
-        return misfits(values, schema, _formats(step))
+        return misfits(values, schema, TimeFormats.of(step))
     return dict.fromkeys(range(len(values)))
 
 
 @infer_records.register(ReadStepNdJson)
 def _infer(step: ReadStepNdJson, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
-    return inferred_columns(decodable(values, step.encoding), known, _formats(step))
+    return inferred_columns(decodable(values, step.encoding), known, TimeFormats.of(step))
 
 
 @infer_batch.register(ReadStepNdJson)
 def _infer_batch(step: ReadStepNdJson, value: bytes, known: pa.Schema | None) -> pa.Schema:
     lines = to_utf8(value, step.encoding).split(b"\n")
-    return columns_of_batch([line for line in lines if line.strip()], known, _formats(step))
+    return columns_of_batch([line for line in lines if line.strip()], known, TimeFormats.of(step))
 
 
 def _texts(step: ReadStepNdJson, values: Sequence[bytes]) -> Sequence[bytes]:
     return values if step.encoding is None else [to_utf8(value, step.encoding) for value in values]
-
-
-def _formats(step: ReadStepNdJson) -> TimeFormats:
-    return TimeFormats(timestamp=step.timestamp_format, date=step.date_format)

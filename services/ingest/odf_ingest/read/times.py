@@ -8,8 +8,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from odf_common.data.time_format import TimeFormat, time_format
 from odf_common.errors import InvalidInput
-from odf_ingest.read.time_format import TimeFormat, time_format
 from odf_ingest.read.type_names import shown, type_name
 
 MOMENT: Final = pa.timestamp("us", "UTC")

@@ -200,6 +200,7 @@ OPTIONS: Final = [
     {},
     {"quote": "'", "separator": ";", "escape": "\\"},
     {"escape": '"', "null_value": "NA"},
+    {"quote": ""},
 ]
 
 

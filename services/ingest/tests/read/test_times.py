@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from odf_common.data.ddl import ddl_to_schema
+from odf_common.data.time_format import time_format
 from odf_common.errors import InvalidInput
 from odf_ingest.read.columns import TimeFormats
 from odf_ingest.read.json_lines import parse_objects
-from odf_ingest.read.time_format import time_format
 from odf_ingest.read.times import to_dates, to_moments
 
 NOON = datetime(2020, 2, 1, 12, 0, tzinfo=UTC)

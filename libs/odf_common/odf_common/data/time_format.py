@@ -53,16 +53,42 @@ _JAVA: Final[dict[str, Sequence[tuple[int, str]]]] = {
     "Z": ((1, "%z"),),
 }
 _JAVA_TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
-_TOKEN: Final = re.compile(r"%.|[^%]+", re.DOTALL)
+_TOKEN: Final = re.compile(r"%.|[^%]+|%\Z", re.DOTALL)
+_DIRECTIVES: Final = frozenset("%" + letter for letter in "YymdHIMSfzjbBaAp")
+RFC3339: Final = "rfc3339"  # the only name of a format; the default
 
 
 @cache
 def time_format(text: str) -> TimeFormat:
-    """Return a read step's `timestampFormat` or `dateFormat`; raises `InvalidInput`."""
+    """Return a read step's `timestampFormat` or `dateFormat`, which is not `rfc3339`; raises `InvalidInput`."""
     strptime = text if "%" in text else _from_java(text)
-    for composed, plain in _COMPOSED.items():
-        strptime = strptime.replace(composed, plain)
+    strptime = "".join(_COMPOSED.get(token, token) for token in _TOKEN.findall(strptime))
+    _require_directives(strptime, text)
     return TimeFormat(text=text, regex=_regex(strptime), strptime=strptime)
+
+
+def named_format(text: str | None) -> str | None:
+    """Return the format; None if it is absent or `rfc3339`."""
+    return None if text is None or text.lower() == RFC3339 else text
+
+
+def _require_directives(strptime: str, text: str) -> None:
+    seen = set()
+    for token in _TOKEN.findall(strptime):
+        if not token.startswith("%") or token == "%%":  # noqa: S105 - no secret
+            continue
+        if token not in _DIRECTIVES:
+            known = " ".join(sorted(_DIRECTIVES | set(_COMPOSED)))
+            raise InvalidInput(
+                where=f"time format {text!r}", text=f"{token} is not supported; supported are {known}"
+            )
+        if token in seen:
+            raise InvalidInput(
+                where=f"time format {text!r}", text=f"a part of the time occurs twice ({token})"
+            )
+        seen.add(token)
+    if not seen:
+        raise InvalidInput(where=f"time format {text!r}", text="has no part of a date or time")
 
 
 def _from_java(text: str) -> str:

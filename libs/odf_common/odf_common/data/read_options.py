@@ -1,0 +1,86 @@
+"""Which options of a read step are possible; `where` in errors is the option, as in a manifest (spec: ReadStep)."""
+
+import codecs
+from contextlib import suppress
+from typing import Final
+
+from odf_common.data.time_format import named_format, time_format
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import (
+    ReadStep,
+    ReadStepCsv,
+    ReadStepEsriShapefile,
+    ReadStepJson,
+    ReadStepNdJson,
+)
+
+# The specification's defaults, which are never written into blocks.
+DEFAULT_SEPARATOR: Final = ","
+DEFAULT_QUOTE: Final = '"'
+DEFAULT_ESCAPE: Final = "\\"
+
+# Encodings of Python that are no character sets.
+_NO_CHARSETS: Final = frozenset(
+    {"idna", "mbcs", "oem", "palmos", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"}
+)
+
+
+def require_options(step: ReadStep) -> None:
+    """Raise `InvalidInput` for an option that can never be obeyed."""
+    if isinstance(step, ReadStepCsv):
+        require_csv_characters(step)
+    if isinstance(step, ReadStepJson):
+        _require_sub_path(step.sub_path)
+    if isinstance(step, ReadStepEsriShapefile) and step.sub_path == "":
+        raise InvalidInput(where="subPath", text="is empty; name a .shp file, or leave it out")
+    if isinstance(step, ReadStepCsv | ReadStepJson | ReadStepNdJson):
+        _require_encoding(step.encoding)
+        _require_time_format("dateFormat", step.date_format)
+        _require_time_format("timestampFormat", step.timestamp_format)
+
+
+def require_csv_characters(step: ReadStepCsv) -> None:
+    """Raise `InvalidInput` unless separator, quote and escape are single characters that can be distinguished."""
+    given = {"separator": step.separator, "quote": step.quote, "escape": step.escape}
+    for name, value in given.items():
+        is_off = value == "" and name != "separator"
+        if value is not None and not is_off and not _is_character(value):
+            raise InvalidInput(where=name, text=f"{value!r} is not one ASCII character")
+    separator = DEFAULT_SEPARATOR if step.separator is None else step.separator
+    others = {"quote": DEFAULT_QUOTE if step.quote is None else step.quote, "escape": step.escape}
+    for name, value in others.items():
+        if value == separator:
+            raise InvalidInput(where=name, text=f"{value!r} is also the separator; choose another character")
+
+
+def _is_character(value: str) -> bool:
+    return len(value) == 1 and value.isascii() and value not in "\0\r\n"
+
+
+def _require_encoding(encoding: str | None) -> None:
+    if encoding is None:
+        return
+    try:
+        name = codecs.lookup(encoding).name
+        with suppress(UnicodeError):
+            b" ".decode(encoding)  # refuses codecs that are not of text
+    except (LookupError, ValueError) as error:
+        text = f"{encoding!r} is not a known encoding; names are such as utf-8, latin-1, windows-1252, utf-16"
+        raise InvalidInput(where="encoding", text=text) from error
+    if name.replace("_", "-") in _NO_CHARSETS:
+        raise InvalidInput(where="encoding", text=f"{encoding!r} is not an encoding of text")
+
+
+def _require_time_format(option: str, text: str | None) -> None:
+    named = named_format(text)
+    if named is None:
+        return
+    try:
+        time_format(named)
+    except InvalidInput as error:
+        raise InvalidInput(where=option, text=str(error)) from error
+
+
+def _require_sub_path(path: str | None) -> None:
+    if path is not None and not all(path.split(".")):
+        raise InvalidInput(where="subPath", text=f"{path!r} is not of the form a.b.c")
