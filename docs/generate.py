@@ -139,7 +139,7 @@ class ErrorClass:
     """An error as the source declares it."""
 
     name: str
-    base: str
+    bases: tuple[str, ...]
     about: str
     service: str
 
@@ -148,7 +148,7 @@ def _errors(trees: Iterable["Module"]) -> str:
     classes = {found.name: found for module in trees for found in _error_classes(module)}
     errors = {name: found for name, found in classes.items() if ROOT_ERROR in _ancestors(name, classes)}
     rows = [
-        (f"`{name}`", f"`{_public_base(name, errors)}`", errors[name].service, errors[name].about)
+        (f"`{name}`", _bases(errors[name]), errors[name].service, errors[name].about)
         for name in sorted(errors)
         if not name.startswith("_") and name != ROOT_ERROR
     ]
@@ -184,22 +184,22 @@ def _error_classes(module: "Module") -> Iterator[ErrorClass]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ClassDef) and node.bases:
             about = (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
-            yield ErrorClass(
-                name=node.name, base=_name(node.bases[0]), about=about.strip(), service=module.service
-            )
+            bases = tuple(map(_name, node.bases))
+            yield ErrorClass(name=node.name, bases=bases, about=about.strip(), service=module.service)
 
 
-def _public_base(name: str, errors: Mapping[str, ErrorClass]) -> str:
-    base = errors[name].base
-    return _public_base(base, errors) if base.startswith("_") else base
+def _bases(error: ErrorClass) -> str:
+    return ", ".join(f"`{base}`" for base in error.bases)
 
 
 def _ancestors(name: str, classes: Mapping[str, ErrorClass]) -> set[str]:
-    found: set[str] = set()
-    while name in classes and name not in found:
+    found, waiting = set[str](), [name]
+    while waiting:
+        name = waiting.pop()
+        if name not in found and name in classes:
+            waiting += classes[name].bases
         found.add(name)
-        name = classes[name].base
-    return {*found, name}
+    return found
 
 
 # --- shared -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from odf_common.adapters.grpc.bulkheads import Bulkheads, Busy
-from odf_common.adapters.grpc.client import OutOfReach, calling, channel
+from odf_common.adapters.grpc.client import RemoteUnavailable, calling, channel
 from odf_common.adapters.grpc.server import serve
 from odf_common.proto.odf.node.v1 import ingest_pb2 as pb
 from odf_common.proto.odf.node.v1 import ingest_pb2_grpc
@@ -62,7 +62,7 @@ def test_calls_that_wait_for_one_dataset_hold_up_neither_others_nor_other_method
             servicer.waiting.acquire(timeout=10)
 
         too_many = r"Drain of stuck cannot be reached: 3 such calls are in flight"
-        with pytest.raises(OutOfReach, match=too_many), calling("ingest"):
+        with pytest.raises(RemoteUnavailable, match=too_many), calling("ingest"):
             list(stub.Drain(pb.DrainRequest(ref="Stuck"), timeout=5))
         assert [one.done for one in stub.Drain(pb.DrainRequest(ref="other"), timeout=30)] == [True]
         assert stub.Stuck(pb.StuckRequest(), timeout=30) == pb.StuckReply()
@@ -86,7 +86,7 @@ def test_a_stream_is_counted_for_the_dataset_of_its_header_and_arrives_whole(
         for _ in waiting:
             servicer.waiting.acquire(timeout=10)
 
-        with pytest.raises(OutOfReach, match="Push of stuck"), calling("ingest"):
+        with pytest.raises(RemoteUnavailable, match="Push of stuck"), calling("ingest"):
             stub.Push(parts("stuck"), timeout=30)
         assert stub.Push(parts("other"), timeout=30).records == 2
 

@@ -89,6 +89,21 @@ def test_an_error_travels_with_its_family_and_words(
     with pytest.raises(family) as caught, calling("ingest"):
         stub.Push(iter([]), timeout=5)
     assert str(caught.value) == str(fault)
+    assert caught.value.code in (fault.code, "R")
+
+
+@pytest.mark.parametrize(
+    "fault", [InvalidQuery(text="no table"), HeadMoved(dataset="a", expected=None, actual="f")]
+)
+def test_an_error_keeps_its_name_and_family_over_two_hops(served: Served, fault: OdfError) -> None:
+    servicer, stub, _ = served
+    servicer.fault = fault
+    with pytest.raises(OdfError) as near, calling("engine"):
+        stub.Push(iter([]), timeout=5)
+    servicer.fault = near.value
+    with pytest.raises(type(fault).__bases__[0]) as far, calling("coordinator"):
+        stub.Push(iter([]), timeout=5)
+    assert far.value.code == fault.code
 
 
 def test_a_refusal_bears_the_name_of_the_error(served: Served) -> None:

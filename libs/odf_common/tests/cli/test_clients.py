@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from odf_testing.actors import VirtualTime
 
-from odf_common.adapters.grpc.client import NobodyThere
+from odf_common.adapters.grpc.client import ServiceUnreachable
 from odf_common.cli import clients
 from odf_common.embedded.node_file import Node
 
@@ -41,7 +41,11 @@ def test_a_service_that_is_being_restarted_is_waited_for(
 
 
 def test_a_service_that_stays_away_is_told_with_where_to_look(listener: socket.socket) -> None:
-    with listener, pytest.raises(NobodyThere) as caught, clients.coordinator(node(listener), patience=0):
+    with (
+        listener,
+        pytest.raises(ServiceUnreachable) as caught,
+        clients.coordinator(node(listener), patience=0),
+    ):
         pass
     assert str(caught.value).startswith("coordinator cannot be reached: no server answers at 127.0.0.1:")
     assert "`odf status`" in caught.value.advice()

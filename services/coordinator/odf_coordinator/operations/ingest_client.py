@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from odf_common.adapters.grpc.client import (
     RESTART_TIMEOUT_SECONDS,
     STREAM_TIMEOUT_SECONDS,
-    Declined,
-    NobodyThere,
+    RemoteRefused,
+    ServiceUnreachable,
     calling,
     reached,
 )
@@ -37,10 +37,10 @@ class IngestClient:
                     DrainRequest(ref=str(dataset)), timeout=STREAM_TIMEOUT_SECONDS
                 ):
                     yield progress.waiting
-        except NobodyThere:
+        except ServiceUnreachable:
             self._is_there = False
             raise
-        except Declined as error:
+        except RemoteRefused as error:
             # A pull's result has only one text field, so the advice is appended.
             text = f"{error}. {error.advice()}" if error.advice() else str(error)
             raise Refused(reason=error.reason, text=text) from error

@@ -37,78 +37,88 @@ _OPTIONS: Final = (
 
 
 @dataclass(eq=False, kw_only=True)
-class _Hinted(OdfError):
-    """An error with the service's own advice."""
+class RemoteError(OdfError):
+    """A service answered with an error; the message and the advice are its own."""
 
+    text: str
+    name: str = ""
+    """The name of the service's error; empty if it sent none."""
     hint: str = ""
 
+    def __str__(self) -> str:
+        """Return the service's message."""
+        return self.text
+
+    @property
+    def code(self) -> str:
+        """Return the name of the service's error, so that it stays the same over several hops."""
+        return self.name or super().code
+
     def advice(self) -> str:
-        """Return the hint."""
+        """Return the service's advice."""
         return self.hint
 
 
+# One class per family, so that callers catch `NotFound` wherever it was raised.
+
+
 @dataclass(eq=False, kw_only=True)
-class _Said(_Hinted):
-    """An error with the service's own message."""
+class RemoteInvalidInput(RemoteError, InvalidInput):
+    """A service refused the input."""
 
     text: str
 
-    def __str__(self) -> str:
-        """Return the message."""
-        return self.text
-
 
 @dataclass(eq=False, kw_only=True)
-class InputRefused(_Hinted, InvalidInput):
-    """A service refused the input."""
-
-
-@dataclass(eq=False, kw_only=True)
-class QueryRefused(_Hinted, InvalidQuery):
+class RemoteInvalidQuery(RemoteError, InvalidQuery):
     """The engine refused the SQL."""
 
+    text: str
+
 
 @dataclass(eq=False, kw_only=True)
-class Missing(_Said, NotFound):
-    """A service did not find it."""
+class RemoteNotFound(RemoteError, NotFound):
+    """A service did not find what was named."""
 
     what: str = ""
 
 
 @dataclass(eq=False, kw_only=True)
-class Taken(_Said, AlreadyExists):
+class RemoteAlreadyExists(RemoteError, AlreadyExists):
     """A service reports that the name is taken."""
 
     what: str = ""
 
 
 @dataclass(eq=False, kw_only=True)
-class Conflicted(_Said, Conflict):
-    """Another process changed it first."""
+class RemoteConflict(RemoteError, Conflict):
+    """A service reports that another process changed it first."""
 
 
 @dataclass(eq=False, kw_only=True)
-class Declined(_Hinted, Refused):
+class RemoteRefused(RemoteError, Refused):
     """A service refused; `reason` is the name of its error."""
 
+    reason: str = ""
+
 
 @dataclass(eq=False, kw_only=True)
-class Damaged(_Said, VerificationFailed):
+class RemoteVerificationFailed(RemoteError, VerificationFailed):
     """A service found that stored data does not match what the chain declares."""
 
 
 @dataclass(eq=False, kw_only=True)
-class OutOfReach(_Said, Unavailable):
+class RemoteUnavailable(RemoteError, Unavailable):
     """A service answered that it cannot reach what it needs."""
 
 
 @dataclass(eq=False, kw_only=True)
-class ServiceFailed(_Said):
+class ServiceFailed(RemoteError):
     """A service failed."""
 
 
 @dataclass(eq=False, kw_only=True)
-class NobodyThere(Unavailable):
+class ServiceUnreachable(Unavailable):
     """No server is listening at the service's address."""
 
     def advice(self) -> str:
@@ -116,11 +126,12 @@ class NobodyThere(Unavailable):
         return f"`odf status` shows its state; {_SEE_LOG}"
 
 
-_FAMILIES: Final[Mapping[grpc.StatusCode, type[_Said]]] = {
-    grpc.StatusCode.NOT_FOUND: Missing,
-    grpc.StatusCode.ALREADY_EXISTS: Taken,
-    grpc.StatusCode.ABORTED: Conflicted,
-    grpc.StatusCode.DATA_LOSS: Damaged,
+_FAMILIES: Final[Mapping[grpc.StatusCode, type[RemoteError]]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: RemoteInvalidInput,
+    grpc.StatusCode.NOT_FOUND: RemoteNotFound,
+    grpc.StatusCode.ALREADY_EXISTS: RemoteAlreadyExists,
+    grpc.StatusCode.ABORTED: RemoteConflict,
+    grpc.StatusCode.DATA_LOSS: RemoteVerificationFailed,
 }
 
 
@@ -133,8 +144,8 @@ def channel(address: str) -> grpc.Channel:
 def reached(what: str, address: str, patience: float = RESTART_TIMEOUT_SECONDS) -> Iterator[grpc.Channel]:
     """Open a channel, waiting up to `patience` seconds for a server that the supervisor may be restarting.
 
-    Raises `NobodyThere`. The wait comes before the call: a call that fails on its way may have been executed, so it
-    must not be repeated.
+    Raises `ServiceUnreachable`. The wait comes before the call: a call that fails on its way may have been executed,
+    so it must not be repeated.
     """
     host, _, port = address.rpartition(":")
     until = time.monotonic() + patience
@@ -146,7 +157,7 @@ def reached(what: str, address: str, patience: float = RESTART_TIMEOUT_SECONDS) 
             break
         except OSError as error:
             if time.monotonic() >= until:
-                raise NobodyThere(what=what, why=f"no server answers at {address}") from error
+                raise ServiceUnreachable(what=what, why=f"no server answers at {address}") from error
             time.sleep(_CONNECT_POLL_SECONDS)
     with channel(address) as open_channel:
         yield open_channel
@@ -165,21 +176,19 @@ def error_of(error: grpc.RpcError, what: str) -> OdfError:
     """Return our error for a failed call."""
     text = error.details() or ""
     metadata = {str(key): value for key, value in cast("Any", error).trailing_metadata() or ()}
-    reason, hint = str(metadata.get(CODE_KEY, "")), bytes(metadata.get(ADVICE_KEY, b"")).decode()
+    name, hint = str(metadata.get(CODE_KEY, "")), bytes(metadata.get(ADVICE_KEY, b"")).decode()
     match error.code():
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.RESOURCE_EXHAUSTED if reason:
-            return OutOfReach(what=what, why=text, text=text, hint=hint)
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.RESOURCE_EXHAUSTED if name:
+            return RemoteUnavailable(what=what, why=text, text=text, name=name, hint=hint)
         case grpc.StatusCode.UNAVAILABLE:
             return Unavailable(what=what, why=text)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unavailable(what=what, why="no answer in time")
-        case grpc.StatusCode.INVALID_ARGUMENT if reason == "InvalidQuery":
-            return QueryRefused(text=text, hint=hint)
-        case grpc.StatusCode.INVALID_ARGUMENT:
-            return InputRefused(text=text, hint=hint)
+        case grpc.StatusCode.INVALID_ARGUMENT if name == InvalidQuery.__name__:
+            return RemoteInvalidQuery(text=text, name=name, hint=hint)
         case grpc.StatusCode.FAILED_PRECONDITION:
-            return Declined(reason=reason, text=text, hint=hint)
+            return RemoteRefused(reason=name, text=text, name=name, hint=hint)
         case code if code in _FAMILIES:
-            return _FAMILIES[code](text=text, hint=hint)
+            return _FAMILIES[code](text=text, name=name, hint=hint)
         case _:
             return ServiceFailed(text=f"{what} failed: {text}", hint=_SEE_LOG)

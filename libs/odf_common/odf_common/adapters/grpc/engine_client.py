@@ -12,7 +12,7 @@ import pyarrow as pa
 from odf_common.adapters.grpc.client import (
     CALL_TIMEOUT_SECONDS,
     STREAM_TIMEOUT_SECONDS,
-    Declined,
+    RemoteRefused,
     ServiceFailed,
     calling,
     channel,
@@ -247,7 +247,7 @@ class EngineClient:
         try:
             with calling(_WHAT):
                 yield
-        except Declined as error:
+        except RemoteRefused as error:
             if error.reason == EngineNotAvailable.__name__:
                 raise EngineNotAvailable(text=error.text) from error
             raise

@@ -1,6 +1,6 @@
 """gRPC servers: threads, health, reflection, and our errors as statuses.
 
-Servicers raise `OdfError`; callers get it back through `grpc_client.calling`.
+Servicers raise `OdfError`; callers get it back through `client.calling`.
 """
 
 import logging
