@@ -42,10 +42,14 @@ test: setup lint ## lint, then all tests, in two processes; tests of one file sh
 
 .PHONY: unit
 unit: setup ## tests that need neither broker nor Spark
-	@python -m pytest --ignore=tests/integration
+	@python -m pytest --ignore=tests/integration --ignore=services/engine-spark
+
+.PHONY: engine
+engine: setup ## tests of the engine, over Spark
+	@python -m pytest services/engine-spark
 
 .PHONY: integration
-integration: setup ## tests over the real broker, Redis, S3 and Spark
+integration: setup ## tests over the real broker, Redis and Spark
 	@python -m pytest tests/integration
 
 .PHONY: explore

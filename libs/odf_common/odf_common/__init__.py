@@ -1,1 +1,1 @@
-"""What all services of a node share: the format, the ports and their adapters, the runtime."""
+"""What all services of a node share: the format, ports and adapters, how a service runs, and the `odf` command."""

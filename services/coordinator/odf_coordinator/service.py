@@ -73,12 +73,7 @@ def build(env: Environment) -> Service:
         keys=keys,
     )
     creator = DatasetCreator(
-        datasets=datasets,
-        committer=committer,
-        claims=claims,
-        engine=env.engine,
-        clock=env.clock,
-        keys=keys,
+        datasets=datasets, committer=committer, claims=claims, engine=env.engine, clock=env.clock, keys=keys
     )
     collector = Collector(catalog=env.catalog, claims=claims, staging=Staging(env.settings.home))
     ingest = IngestClient(env.settings.ingest_grpc)

@@ -102,31 +102,11 @@ def kafka_part(
     )
     properties.write_text(text)
     run = (java(environment), *_JVM, *_archive(archive_at_exit), "-cp", _class_path())
+    plain = (run[0], "-Xmx256m", *(option for option in run[1:] if "ArchiveClassesAtExit" not in option))
 
     async def format_once() -> None:
-        if (data / "meta.properties").exists():
-            return
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        tool = (
-            "kafka.tools.StorageTool",
-            "format",
-            "--ignore-formatted",
-            "-t",
-            cluster,
-            "-c",
-            str(properties),
-        )
-        plain = tuple(option for option in run if "ArchiveClassesAtExit" not in option)
-        with (home / "logs" / "kafka.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *launched((plain[0], "-Xmx256m", *plain[1:], *tool)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-            await process.wait()
+        if not (data / "meta.properties").exists():
+            await _format_storage(plain, properties, home / "logs" / "kafka.log", environment)
 
     return PartSpec(
         name="kafka",
@@ -135,6 +115,24 @@ def kafka_part(
         probe=kafka_has_topics(Settings(home=home, kafka=f"127.0.0.1:{ports['kafka']}", kafka_prefix=prefix)),
         prepare=format_once,
     )
+
+
+async def _format_storage(
+    run: tuple[str, ...], properties: Path, log_file: Path, environment: Mapping[str, str]
+) -> None:
+    """Give Kafka's data folder a new cluster id."""
+    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    tool = ("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster, "-c", str(properties))
+    with log_file.open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *launched((*run, *tool)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+        await process.wait()
 
 
 def embedded_folder() -> Path:

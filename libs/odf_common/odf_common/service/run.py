@@ -1,6 +1,6 @@
 """How a service runs: settings, wiring, one reader per subscription, gRPC, and graceful shutdown.
 
-For messages that cannot be handled see `reader`. On SIGTERM: stop polling, finish messages in flight, close.
+For messages that cannot be handled see `consumer_loop`. On SIGTERM: stop polling, finish messages in flight, close.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""All settings, read once from the environment (12-factor); no other module reads it.
+"""All settings, read once from the environment (12-factor); no other module reads `ODF_…` variables.
 
 Each field is one variable: `session_timeout_ms` is `ODF_SESSION_TIMEOUT_MS`. All errors are reported together.
 """
@@ -17,6 +17,7 @@ MIB: Final = 1024 * 1024
 LEVELS: Final = ("debug", "info", "warning", "error")
 _ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})", re.ASCII)
 _TOPIC_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,64}", re.ASCII)
+_LOCAL_SPARK: Final = re.compile(r"local\[([1-9]\d{0,3}|\*)\]", re.ASCII)
 _PASSWORD: Final = re.compile(r"(?<=:)[^:@/]+(?=@)")
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
@@ -41,6 +42,14 @@ def _prefix(text: str) -> str:
 
 def _redis(text: str) -> str:
     return text if text.startswith(("redis://", "rediss://", "unix://")) else _address(text)
+
+
+def _spark_master(text: str) -> str:
+    if _LOCAL_SPARK.fullmatch(text) is None:
+        raise ValueError(
+            f"expected local[N] or local[*], as the engine runs Spark in its own process, got {text!r}"
+        )
+    return text
 
 
 def _switch(text: str) -> bool:
@@ -111,7 +120,7 @@ class Settings:
         _number(1024, 2048 * MIB), 16 * MIB, "maximum bytes of raw messages per slice"
     )
     slice_max_delay_ms: int = _option(
-        _number(0, 3_600_000), 100, "maximum delay of records while a slice fills"
+        _number(0, 3_600_000), 100, "delay of records while a slice fills; five times as long with a backlog"
     )
     lock_ttl_ms: int = _option(
         _number(100, 3_600_000), 10_000, "time until the lock of a dead process expires"
@@ -121,7 +130,9 @@ class Settings:
     )
     log_level: str = _option(_one_of(*LEVELS), "info", "debug, info, warning or error")
     # One thread per concurrent request of the engine: each is one task, and none waits behind a long one.
-    spark_master: str = _option(str, "local[12]", "Spark master, or sc://… for Spark Connect")
+    spark_master: str = _option(
+        _spark_master, "local[12]", "Spark master: local[N] for N threads, local[*] for one per core"
+    )
     engine_spare: bool = _option(
         _switch, default=False, about="keep a warm standby engine that takes over at once"
     )

@@ -31,7 +31,7 @@ def test_variables_are_parsed() -> None:
 def test_all_faults_are_reported_together() -> None:
     wrong = {
         "ODF_KAFKA": "kafka", "ODF_ENGINE": "h:99999", "ODF_BLOCK_VERSION": "4", "ODF_SIGNED_COLUMNS": "maybe",
-        "ODF_LOG_LEVEL": "loud", "ODF_METRICS_PORT": "-1",
+        "ODF_LOG_LEVEL": "loud", "ODF_METRICS_PORT": "-1", "ODF_SPARK_MASTER": "sc://host",
     }  # fmt: skip
     with pytest.raises(InvalidInput) as caught:
         Settings.from_env(wrong)

@@ -17,7 +17,7 @@ def hold_inputs(
     """Freeze the dependency graph while `events` with a transform are committed to a dataset.
 
     Raises `InvalidInput` for a cycle, and, with `are_here`, `DatasetUnknown` for an input that does not exist here.
-    Acquire it before `Committer.exclusively`, never inside, or two commits could deadlock.
+    Acquire it before `Committer.lock`, never inside, or two commits could deadlock.
     """
     events = tuple(events)
     if not any(isinstance(event, SetTransform) for event in events):

@@ -1,4 +1,4 @@
-"""The only code that moves references.
+"""The only code that moves and removes references, except that deleting a dataset removes its whole folder.
 
 The reference's compare-and-set against `expected_head` guarantees correctness. The locks around it, one in this process
 and one in Redis, only avoid wasted work: if one is lost or expires, an overtaken proposal still changes nothing.
@@ -144,6 +144,11 @@ class Committer:
         if ref == HEAD:
             _contained(self._states.remember, state)
             self.announce(state)
+
+    def remove_ref(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
+        """Remove a reference, from any value if `expected` is None; its blocks stay. Raises `HeadMoved`."""
+        self._refs.remove(dataset, ref, expected=expected)
+        log.info("reference removed", dataset=str(dataset), ref=ref)
 
     def announce(self, state: ChainState) -> None:
         """Call the listeners with a chain's state, at or before its head; errors are logged."""

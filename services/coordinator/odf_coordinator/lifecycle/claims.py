@@ -196,7 +196,7 @@ class Claims:
 
     def _drop_head(self, dataset: DatasetId) -> None:
         if self.refs.head(dataset) is not None:
-            self.refs.remove(dataset, HEAD, expected=None)
+            self.committer.remove_ref(dataset, HEAD, expected=None)
 
     def _require_free(self, alias: str) -> None:
         if self._catalog.by_alias(alias) is not None:

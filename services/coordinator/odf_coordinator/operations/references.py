@@ -94,7 +94,8 @@ class References:
             raise ReferenceUnknown(what=f"reference {name} of {entry.alias}")
         if expected == "":  # it must not exist, but it does: raises
             require_unmoved(entry.dataset_id, name, None, self.refs.head(entry.dataset_id, name))
-        self.refs.remove(entry.dataset_id, name, expected=Multihash.parse(expected) if expected else None)
+        known = Multihash.parse(expected) if expected else None
+        self.importer.committer.remove_ref(entry.dataset_id, name, expected=known)
 
     def fast_forward(self, ref: str) -> DatasetHandle:
         """Move the head forward to the reference, unless it is there or ahead.

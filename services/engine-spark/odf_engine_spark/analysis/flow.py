@@ -157,16 +157,7 @@ def joined(
     `bounds`: how much later than the left row the right one is complete, minimum and maximum.
     """
     least, most = bounds
-    if least > most:
-        raise InvalidQuery(text="the join's time bounds contradict each other: no row can ever match")
-    is_bounded = least != -FOREVER and most != FOREVER
-    if kind not in ("Inner", "LeftOuter", "RightOuter", "FullOuter", "LeftSemi", "LeftAnti"):
-        raise InvalidQuery(text=f"INNER, LEFT, RIGHT, FULL, SEMI and ANTI joins are supported, not {kind}")
-    if not is_bounded and not (kind == "Inner" and is_keyed):
-        raise InvalidQuery(
-            text="a join needs time bounds, such as a.window = b.window or b.event_time BETWEEN a.event_time "
-            "AND a.event_time + INTERVAL 1 HOUR; without them, an INNER join needs an equal column, and keeps all rows"
-        )
+    _require_joinable(kind, least, most, is_keyed=is_keyed)
     waits_left = max(0.0, most) if kind in ("LeftOuter", "FullOuter", "LeftSemi", "LeftAnti") else 0.0
     waits_right = max(0.0, -least) if kind in ("RightOuter", "FullOuter") else 0.0
     reach_left = {n: r + max(0.0, most, most + waits_right) for n, r in left.reach.items()}
@@ -199,6 +190,19 @@ def joined(
         case _:
             flow = replace(flow, known=here, maybe=maybe_here, system=left.system)
     return flow, waits_left, waits_right
+
+
+def _require_joinable(kind: str, least: float, most: float, *, is_keyed: bool) -> None:
+    if least > most:
+        raise InvalidQuery(text="the join's time bounds contradict each other: no row can ever match")
+    is_bounded = least != -FOREVER and most != FOREVER
+    if kind not in ("Inner", "LeftOuter", "RightOuter", "FullOuter", "LeftSemi", "LeftAnti"):
+        raise InvalidQuery(text=f"INNER, LEFT, RIGHT, FULL, SEMI and ANTI joins are supported, not {kind}")
+    if not is_bounded and not (kind == "Inner" and is_keyed):
+        raise InvalidQuery(
+            text="a join needs time bounds, such as a.window = b.window or b.event_time BETWEEN a.event_time "
+            "AND a.event_time + INTERVAL 1 HOUR; without them, an INNER join needs an equal column, and keeps all rows"
+        )
 
 
 def _moved(known: Known, least: float, most: float) -> Known:

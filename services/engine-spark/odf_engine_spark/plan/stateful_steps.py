@@ -1,6 +1,6 @@
 """Where a plan is cut at a stateful step: what Spark computes for the step, and where its rows continue."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -200,51 +200,59 @@ def _session(compiler: Compiler, node: Node, plan: Java) -> None:
 
 
 def _as_of(compiler: Compiler, node: Node, plan: Java) -> None:
-    plans = compiler.plans
     assert node.condition is not None
     assert node.stream is not None
-    sides = []
-    for at, (child, java) in enumerate(zip(node.children, items(plan.children()), strict=True)):
-        part = compiler.part(child, java, WAITING)
-        columns = items(java.output())
-        moment = next(each for each in columns if each.exprId().id() == node.times[at])
-        name, micros = plans.fresh("__odf_key"), plans.fresh("__odf_time")
-        probe = plans.with_key(part.plan, moment, name)
-        timed = plans.with_column(probe, micros, f"unix_micros(CAST({name} AS TIMESTAMP))")
-        hidden = part.hidden
-        if at == 0 and node.waits[0]:
-            complete = plans.fresh(COMPLETE)
-            timed = plans.with_column(timed, complete, f"{hidden[COMPLETE]} + {int(node.waits[0])}L")
-            hidden = {COMPLETE: complete}
-        flow = replace(child.flow, waits=True)
-        if at == 0:
-            flow = replace(
-                flow,
-                phase=flow.phase + int(node.waits[0]),
-                reach={stream: reach + node.waits[0] for stream, reach in flow.reach.items()},
-            )
-        part = compiler.in_order(
-            Part(timed, hidden), columns, by_arrival=at == 1 and len(child.flow.streams) == 1
-        )
-        own = [*columns, plans.column(part.plan, micros)]
-        segment = compiler.segment(f"{node.stream}{'<>'[at]}", flow, part, own)
-        sides.append((columns, replace(segment, versions_of=node.key_names if at == 1 else ())))
+    children = zip(node.children, items(plan.children()), strict=True)
+    sides = [_as_of_side(compiler, node, at, child, java) for at, (child, java) in enumerate(children)]
     (left, asking), (right, versions) = sides
-    ids = [[column.exprId().id() for column in columns] for columns in (left, right)]
-    keys = []
-    for pair in node.condition.equal:
-        one, other = pair if pair[0] in ids[0] else (pair[1], pair[0])
-        keys.append((ids[0].index(one), ids[1].index(other)))
     compiler.stages.append(
         AsOf(
             stream=node.stream,
             left=asking,
-            right=versions,
-            keys=tuple(keys),
+            right=replace(versions, versions_of=node.key_names),
+            keys=_key_positions(node.condition.equal, left, right),
             behind=int(node.waits[0] + node.waits[1]),
             is_inner=join_kind(node.tree) == "Inner",
         )
     )
+
+
+def _as_of_side(
+    compiler: Compiler, node: Node, at: int, child: Node, java: Java
+) -> tuple[list[Java], Segment]:
+    """Return a side's columns and segment, 0 for the rows that ask and 1 for the versions; its time is in micros."""
+    plans = compiler.plans
+    part = compiler.part(child, java, WAITING)
+    columns = items(java.output())
+    time = next(column for column in columns if column.exprId().id() == node.times[at])
+    name, micros = plans.fresh("__odf_key"), plans.fresh("__odf_time")
+    probe = plans.with_key(part.plan, time, name)
+    timed = plans.with_column(probe, micros, f"unix_micros(CAST({name} AS TIMESTAMP))")
+    hidden = part.hidden
+    if at == 0 and node.waits[0]:
+        complete = plans.fresh(COMPLETE)
+        timed = plans.with_column(timed, complete, f"{hidden[COMPLETE]} + {int(node.waits[0])}L")
+        hidden = {COMPLETE: complete}
+    flow = replace(child.flow, waits=True)
+    if at == 0:
+        flow = replace(
+            flow,
+            phase=flow.phase + int(node.waits[0]),
+            reach={stream: reach + node.waits[0] for stream, reach in flow.reach.items()},
+        )
+    by_arrival = at == 1 and len(child.flow.streams) == 1
+    part = compiler.in_order(Part(timed, hidden), columns, by_arrival=by_arrival)
+    own = [*columns, plans.column(part.plan, micros)]
+    return columns, compiler.segment(f"{node.stream}{'<>'[at]}", flow, part, own)
+
+
+def _key_positions(
+    equal: Iterable[tuple[int, int]], left: Iterable[Java], right: Iterable[Java]
+) -> tuple[tuple[int, int], ...]:
+    """Return the positions of equal columns in the left and in the right rows."""
+    ids = [[column.exprId().id() for column in columns] for columns in (left, right)]
+    pairs = (pair if pair[0] in ids[0] else (pair[1], pair[0]) for pair in equal)
+    return tuple((ids[0].index(one), ids[1].index(other)) for one, other in pairs)
 
 
 def _calls(

@@ -1,0 +1,116 @@
+"""What docstrings and comments name exists, and modules and functions are as short as CONTRIBUTING says."""
+
+import ast
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = [ROOT / "libs/odf_common/odf_common", *sorted((ROOT / "services").glob("*/odf_*"))]
+MODULES = [
+    file for package in PACKAGES for file in sorted(package.rglob("*.py")) if "proto" not in file.parts
+]
+QUOTED = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)")
+WORD = re.compile(r"[A-Za-z_]\w*")
+# Names of other systems: errno, the FlatBuffers schema, Python, Spark and Java.
+FOREIGN = {
+    *("EIO", "ESTALE", "MetadataEventWrapper", "preexec_fn"),
+    *("ParseException", "TreeNode.toJSON", "Double.equals"),
+}
+MAX_MODULE_LINES = 500
+MAX_BODY_LINES = 40
+
+
+def prose_of(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Yield docstrings, of fields too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.value
+
+
+@cache
+def words() -> frozenset[str]:
+    """Return all words of the code itself: names, strings and paths, but neither docstrings nor comments."""
+    found: set[str] = set()
+    for file in MODULES:
+        found |= {*file.relative_to(ROOT).with_suffix("").parts}
+        prose = {(node.lineno, node.col_offset) for node in prose_of(ast.parse(file.read_text("utf-8")))}
+        with tokenize.open(file) as source:
+            for token in tokenize.generate_tokens(source.readline):
+                if token.type in (tokenize.NAME, tokenize.STRING) and token.start not in prose:
+                    found |= set(WORD.findall(token.string))
+    camel = {re.sub(r"_([a-z])", lambda letter: letter[1].upper(), word) for word in found}
+    variables = {f"ODF_{word.upper()}" for word in found}
+    return frozenset(found | camel | variables)
+
+
+@cache
+def members() -> dict[str, set[str]]:
+    """Return what the bodies of classes without bases define; classes of one name count as one."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    derived = set()
+    for file in MODULES:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name] |= {
+                    name.attr
+                    if isinstance(name, ast.Attribute)
+                    else getattr(name, "name", getattr(name, "id", ""))
+                    for name in ast.walk(node)
+                    if isinstance(name, ast.FunctionDef | ast.Name | ast.Attribute)
+                }
+                if node.bases:
+                    derived.add(node.name)
+    return {name: defined for name, defined in found.items() if name not in derived}
+
+
+def quoted(file: Path) -> Iterator[str]:
+    for node in prose_of(ast.parse(file.read_text("utf-8"))):
+        yield from QUOTED.findall(str(node.value))
+    with tokenize.open(file) as source:
+        for token in tokenize.generate_tokens(source.readline):
+            if token.type == tokenize.COMMENT:
+                yield from QUOTED.findall(token.string)
+
+
+def exists(name: str) -> bool:
+    first, _, rest = name.partition(".")
+    if rest and first in members():
+        return rest.partition(".")[0] in members()[first]
+    return name in FOREIGN or set(WORD.findall(name)) <= words()
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_what_a_docstring_or_comment_names_exists(package: Path) -> None:
+    files = [file for file in MODULES if file.is_relative_to(package)]
+    gone = [
+        (str(file.relative_to(ROOT)), name) for file in files for name in quoted(file) if not exists(name)
+    ]
+    assert gone == []
+
+
+def test_a_name_that_is_gone_would_be_found() -> None:
+    assert exists("Committer.lock")
+    assert not exists("Committer.exclusively")
+    assert not exists("grpc_client.calling")
+
+
+def test_modules_are_short() -> None:
+    lines = {str(file.relative_to(ROOT)): len(file.read_text("utf-8").splitlines()) for file in MODULES}
+    assert {name: count for name, count in lines.items() if count > MAX_MODULE_LINES} == {}
+
+
+def test_functions_are_short() -> None:
+    long = {}
+    for file in MODULES:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                first = node.body[min(ast.get_docstring(node) is not None, len(node.body) - 1)]
+                if (count := node.end_lineno - first.lineno + 1) > MAX_BODY_LINES:
+                    long[f"{file.relative_to(ROOT)}: {node.name}"] = count
+    assert long == {}
