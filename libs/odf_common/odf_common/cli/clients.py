@@ -1,14 +1,17 @@
 """The `odf` command's gRPC clients: a stub per service, with refused calls raised as `OdfError`."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any
 
 import grpc
 
 from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, calling, reached
 from odf_common.embedded.node_file import Node, find_node
-from odf_common.errors import OdfError
+from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.proto.odf.node.v1.ingest_pb2 import StuckReply, StuckRequest
@@ -83,6 +86,18 @@ def _stuck(sources: Sequence[StuckReply.Source]) -> Stuck:
         since=Timestamp(min(times)).whole_ms() if times else None,
         remedy="; ".join(dict.fromkeys(one.advice for one in sources if one.advice)) or None,
     )
+
+
+def live_view(node: Node, timeout: float) -> list[dict[str, Any]]:
+    """Return the datasets as the views see them; raises `Unavailable`."""
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(f"{node.views}/datasets", timeout=timeout) as answer:  # noqa: S310 - our own node
+            rows: list[dict[str, Any]] = json.load(answer)
+    except (OSError, ValueError, HTTPException) as error:
+        raise Unavailable(what="the live view", why=str(error)) from error
+    return rows
 
 
 @contextmanager

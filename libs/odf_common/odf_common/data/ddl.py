@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from odf_common.data.stored_types import decimal_type
 from odf_common.errors import InvalidInput
 
 _TOKEN: Final = re.compile(r"""\s*(?:(`[^`]+`|"[^"]+")|([^\W\d]\w*(?:-\w+)*)|(\d+)|([(),<>:\[\]])|(\S))""")
@@ -40,7 +41,6 @@ _UNSIGNED: Final[Mapping[str, pa.DataType]] = {
     "BIGINT": pa.uint64(),
 }
 _MAX_PRECISION: Final = 76  # digits
-_WIDE_PRECISION: Final = 38
 _MAX_DEPTH: Final = 32
 _UNITS: Final = ((0, "s"), (3, "ms"), (6, "us"), (9, "ns"))  # maximum decimals of a second per unit
 
@@ -147,8 +147,7 @@ class _Definitions:
         precision, scale = (*given, *(10, 0)[len(given) :])
         if not 1 <= precision <= _MAX_PRECISION or scale > precision:
             raise self._error(f"DECIMAL({precision}, {scale}) does not exist")
-        make = pa.decimal128 if precision <= _WIDE_PRECISION else pa.decimal256
-        return make(precision, scale)
+        return decimal_type(precision, scale)
 
     def _timestamp(self) -> pa.DataType:
         unit = self._unit("TIMESTAMP")

@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import TIMESTAMP
+from odf_common.data.stored_types import TIMESTAMP, decimal_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata import schema as odf
 from odf_common.metadata.scalars import UInt64
@@ -30,7 +30,6 @@ _PLAIN: Final[Mapping[type, pa.DataType]] = {
 }
 _OF_PLAIN: Final[Mapping[pa.DataType, type]] = {plain: of for of, plain in _PLAIN.items()}
 _UNITS: Final = ("s", "ms", "us", "ns")
-_WIDE_PRECISION: Final = 38  # digits
 
 
 def to_arrow(schema: odf.DataSchema) -> pa.Schema:
@@ -59,7 +58,7 @@ def _type(type_: odf.DataType) -> pa.DataType:
         case odf.DataTypeBinary(fixed_length=length):
             return pa.binary() if length is None else pa.binary(length)
         case odf.DataTypeDecimal(precision=precision, scale=scale):
-            return (pa.decimal128 if precision <= _WIDE_PRECISION else pa.decimal256)(precision, scale)
+            return decimal_type(precision, scale)
         case odf.DataTypeStruct(fields=fields):
             return pa.struct([_field(inner) for inner in fields])
         case odf.DataTypeList(item_type=item, fixed_length=length):

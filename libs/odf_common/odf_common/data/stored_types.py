@@ -12,7 +12,7 @@ from odf_common.errors import InvalidInput
 
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")  # of system time and event time
 _UNITS: Final = ("s", "ms", "us", "ns")
-_PLAIN_DECIMAL: Final = 38  # digits; more need 256 bits
+_MAX_DECIMAL128: Final = 38  # digits; more need 256 bits
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:
@@ -83,6 +83,11 @@ def _same_values(type_: pa.DataType, target: pa.DataType) -> bool:
     return bool(text or raw)
 
 
+def decimal_type(precision: int, scale: int) -> pa.DataType:
+    """Return the narrowest type for decimals of so many digits that is stored: 128 or 256 bits."""
+    return (pa.decimal128 if precision <= _MAX_DECIMAL128 else pa.decimal256)(precision, scale)
+
+
 def _stored_field(column: pa.Field) -> pa.Field:
     return pa.field(column.name, stored_type(column.type), column.nullable)
 
@@ -96,8 +101,8 @@ def _stored_leaf(type_: pa.DataType) -> pa.DataType:
         return pa.string()
     if kind.is_large_binary(type_) or kind.is_binary_view(type_):
         return pa.binary()
-    if kind.is_decimal(type_) and type_.precision <= _PLAIN_DECIMAL:
-        return pa.decimal128(type_.precision, type_.scale)
+    if kind.is_decimal(type_):
+        return decimal_type(type_.precision, type_.scale)
     if kind.is_time32(type_):
         return pa.time32("ms")
     return type_

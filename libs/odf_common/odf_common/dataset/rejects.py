@@ -10,10 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+import structlog
+
 from odf_common.chain.state import ChainState
+from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.ports.store import BlobStore
+
+log = structlog.stdlib.get_logger(__name__)
 
 KIND: Final = "odf/kafka"  # of the source states that count rejected messages
 REASONS: Final = "rejected"
@@ -126,6 +131,15 @@ def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) ->
     reasons = load_reasons(blobs, state.dataset_id)
     reason = next((reasons[name] for name in waiting if name in reasons), "")
     return Rejects(count=sum(waiting.values()), reason=reason)
+
+
+def current_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) -> Rejects:
+    """Return the rejected messages that await a decision; none, with a log line, if they cannot be read."""
+    try:
+        return open_rejects(blobs, state, sources)
+    except OdfError as error:
+        log.warning("cannot count rejected messages", dataset=str(state.dataset_id), why=str(error))
+        return Rejects()
 
 
 def load_reasons(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -222,6 +223,8 @@ KnownEvent = (
     | DisablePushSource
     | DisablePollingSource
 )
+ROOT_ONLY: Final = (AddData, SetPollingSource, AddPushSource, DisablePushSource, DisablePollingSource)
+DERIVATIVE_ONLY: Final = (ExecuteTransform, SetTransform)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

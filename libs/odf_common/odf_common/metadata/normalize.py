@@ -10,6 +10,8 @@ from typing import Final, TypeVar
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import parse_alias, parse_ref
 from odf_common.metadata.events import (
+    DERIVATIVE_ONLY,
+    ROOT_ONLY,
     AddData,
     AddPushSource,
     DatasetKind,
@@ -26,7 +28,6 @@ from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.metadata.steps import SqlQueryStep, Transform
 
 _NEVER: Final = (AddData, ExecuteTransform, DisablePollingSource, DisablePushSource)
-_ONLY_ROOT: Final = (SetPollingSource, AddPushSource)
 S = TypeVar("S", SetPollingSource, AddPushSource)
 
 
@@ -65,11 +66,11 @@ def _check_allowed(event: KnownEvent, kind: DatasetKind, where: str) -> None:
         raise InvalidInput(text="a snapshot has no Seed; it is created with the dataset", where=where)
     if isinstance(event, _NEVER):
         raise InvalidInput(text=f"{name} cannot define a dataset", where=where)
-    if isinstance(event, _ONLY_ROOT) and kind is not DatasetKind.Root:
+    if isinstance(event, ROOT_ONLY) and kind is not DatasetKind.Root:
         raise InvalidInput(
             text=f"{name} is only allowed in a root dataset, not in a {kind.name}", where=where
         )
-    if isinstance(event, SetTransform) and kind is not DatasetKind.Derivative:
+    if isinstance(event, DERIVATIVE_ONLY) and kind is not DatasetKind.Derivative:
         raise InvalidInput(
             text=f"{name} is only allowed in a derivative dataset, not in a {kind.name}", where=where
         )

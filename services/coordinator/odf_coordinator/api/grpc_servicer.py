@@ -11,6 +11,7 @@ from odf_common.adapters.grpc.comparison import encode_comparison
 from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_of
+from odf_common.dataset.rejects import current_rejects
 from odf_common.dataset.signature_check import stored_signature
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import InvalidInput
@@ -25,7 +26,6 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
 from odf_coordinator.api.bus_handlers import known_event
 from odf_coordinator.api.responses import ref_item, summary, unheard, unreadable_summary
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
-from odf_coordinator.catalog.rejects import rejects_of
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.operations.drop_data import DataDropper
@@ -223,7 +223,7 @@ class Servicer(CoordinatorServicer):
             # Derivatives only: a listing opens no file of a root except its head.
             is_dropped=known.is_derivative and was_dropped(self._parts.datasets, known),
             late=late_rows(self._parts.datasets.blobs, known.id) if known.is_derivative else 0,
-            rejects=rejects_of(self._parts.datasets, known),
+            rejects=current_rejects(self._parts.datasets.blobs, known.state, known.entry.push_topics),
         )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.dataset.rejects import Rejects
+from odf_common.dataset.rejects import Rejects, current_rejects
 from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import is_pattern, matching_names
@@ -16,7 +16,6 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
-from odf_coordinator.catalog.rejects import rejects_of
 from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
 from odf_coordinator.operations.errors import PollingNotSupported
 from odf_coordinator.operations.modify import DatasetEditor
@@ -199,7 +198,7 @@ class Puller:
         after = self.datasets.find(str(before.id))
         now = after.state
         blocks = now.sequence_number - before.state.sequence_number
-        rejects = rejects_of(self.datasets, after)
+        rejects = current_rejects(self.datasets.blobs, after.state, after.entry.push_topics)
         return Pulled(
             alias=before.alias,
             state="updated" if blocks else "rebuilt" if is_rebuilt else "up-to-date",

@@ -20,13 +20,13 @@ from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.redis import RedisConnection, RedisStateCache
 from odf_common.codec.bus import decode
+from odf_common.dataset.rejects import current_rejects
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.service import logging, metrics
 from odf_common.service.settings import Settings, load
 from odf_coordinator.catalog.registry import Datasets
-from odf_coordinator.catalog.rejects import rejects_of
 from odf_coordinator.commit.bus_messages import committed
 from odf_coordinator.views.table import DatasetTable
 
@@ -49,7 +49,9 @@ def read_heads(table: DatasetTable, datasets: Datasets) -> None:
     for known in datasets.all():
         try:
             table.committed(str(known.id), committed(known.state, alias=known.alias), now=None)
-            table.rejected(str(known.id), rejects_of(datasets, known))
+            table.rejected(
+                str(known.id), current_rejects(datasets.blobs, known.state, known.entry.push_topics)
+            )
         except Exception:
             # One bad dataset must not hide the others: it would fail again at every start.
             log.exception("cannot show dataset", dataset=known.alias)

@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 import pyarrow as pa
@@ -51,6 +51,7 @@ from odf_engine_spark.transform.transform import Transforms
 
 log = structlog.stdlib.get_logger(__name__)
 
+R = TypeVar("R", TransformResponse, RawQueryResponse)
 CHUNK: Final = 1 << 20  # bytes
 
 
@@ -73,18 +74,13 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         """Execute one step of a transform."""
 
         def work(reports: Progress) -> TransformResponse:
-            try:
+            def execute() -> TransformResponse:
                 asked = transform_of(request.flatbuffer)
                 self._identity.require(asked.transform)
                 return self._transforms.execute(asked, reports)
-            except EngineNotAvailable:
-                raise
-            except InvalidQuery as error:
-                return TransformResponseInvalidQuery(message=str(error))
-            except (OdfError, RuntimeError, ValueError, ArithmeticError, OSError, pa.ArrowException) as error:
-                return TransformResponseInternalError(
-                    message=str(error), backtrace=_noted("transform", error, reports)
-                )
+
+            refused, failed = TransformResponseInvalidQuery, TransformResponseInternalError
+            return _response("transform", execute, reports, refused=refused, failed=failed)
 
         for each in self._steps.reports(context, work):
             value = TransformResponseProgress() if each.done is None else each.done.result()
@@ -97,18 +93,13 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         """Preprocess one batch."""
 
         def work(reports: Progress) -> RawQueryResponse:
-            try:
+            def execute() -> RawQueryResponse:
                 asked = decode_message(RawQueryRequest, request.flatbuffer)
                 self._identity.require(asked.transform)
                 return run_raw(self._spark, asked)
-            except EngineNotAvailable:
-                raise
-            except InvalidQuery as error:
-                return RawQueryResponseInvalidQuery(message=str(error))
-            except (OdfError, RuntimeError, ValueError, ArithmeticError, OSError, pa.ArrowException) as error:
-                return RawQueryResponseInternalError(
-                    message=str(error), backtrace=_noted("raw query", error, reports)
-                )
+
+            refused, failed = RawQueryResponseInvalidQuery, RawQueryResponseInternalError
+            return _response("raw query", execute, reports, refused=refused, failed=failed)
 
         for each in self._batches.reports(context, work):
             value = RawQueryResponseProgress() if each.done is None else each.done.result()
@@ -206,6 +197,25 @@ def register(
         return (engine_pb2.DESCRIPTOR.services_by_name["Engine"].full_name,)
 
     return add
+
+
+def _response(
+    what: str,
+    execute: Callable[[], R],
+    reports: Progress,
+    *,
+    refused: Callable[..., R],
+    failed: Callable[..., R],
+) -> R:
+    """Return the result, or the response for what it raised; raises only `EngineNotAvailable` and bugs."""
+    try:
+        return execute()
+    except EngineNotAvailable:
+        raise
+    except InvalidQuery as error:
+        return refused(message=str(error))
+    except (OdfError, RuntimeError, ValueError, ArithmeticError, OSError, pa.ArrowException) as error:
+        return failed(message=str(error), backtrace=_noted(what, error, reports))
 
 
 def _noted(what: str, error: Exception, reports: Progress) -> str:

@@ -3,18 +3,15 @@
 from collections.abc import Sequence
 from typing import Final
 
-import structlog
-
 from odf_common.chain.state import ChainState
 from odf_common.dataset.rejects import (
     Passed,
+    current_rejects,
     load_handled,
     load_reasons,
     note_reason,
-    open_rejects,
     save_handled,
 )
-from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import Bus, DeadLetter
 from odf_common.ports.store import BlobStore
@@ -23,8 +20,6 @@ from odf_ingest.commit.position import SourcePosition
 from odf_ingest.errors import RecordRejected, TooManyRejected
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.source_settings import BadRecords, load_settings
-
-log = structlog.stdlib.get_logger(__name__)
 
 FLUSH: Final = 1000  # dead letters per flush
 
@@ -66,12 +61,8 @@ class Rejecting:
         return shorter
 
     def add_to(self, progress: IngestProgress, state: ChainState) -> None:
-        """Add the number of rejected messages that await a decision; nothing if it cannot be read."""
-        try:
-            waiting = open_rejects(self._blobs, state, state.push_sources)
-        except OdfError as error:
-            log.warning("cannot count rejected messages", dataset=str(state.dataset_id), why=str(error))
-            return
+        """Set the number of rejected messages that await a decision; 0 if it cannot be read."""
+        waiting = current_rejects(self._blobs, state, state.push_sources)
         progress.rejected = waiting.count
         progress.rejected_reason = waiting.reason
 

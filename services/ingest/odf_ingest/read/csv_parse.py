@@ -15,12 +15,10 @@ from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read.columns import TimeFormats, converted, parsed_schema
 from odf_ingest.read.csv_records import grammar_of
 from odf_ingest.read.encoding import BOM, require_utf8
-from odf_ingest.read.numbers import require_finite, to_whole_numbers
+from odf_ingest.read.numbers import LONG_INTEGER, require_finite, to_whole_numbers
 
 _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error to (.+?): )?(.*)", re.DOTALL)
 _WIDTH: Final = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
-# An integer with so many digits that a double may not represent it.
-_LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")
 _INTEGER: Final = r"^\s*[+-]?\d{16,}\s*$"
 
 
@@ -95,7 +93,7 @@ def inferred_types(step: ReadStepCsv, names: Sequence[str], texts: Sequence[byte
 def _exact_type(step: ReadStepCsv, text: bytes, strings: pa.Schema, column: pa.Field) -> pa.DataType:
     if kind.is_null(column.type) or kind.is_binary(column.type):
         return pa.string()
-    if kind.is_floating(column.type) and _LONG_INTEGER.search(text):
+    if kind.is_floating(column.type) and LONG_INTEGER.search(text):
         values = _read(step, text, strings, only=[column.name]).column(0)
         if pc.any(pc.match_substring_regex(values, _INTEGER), min_count=0).as_py():
             return pa.string()

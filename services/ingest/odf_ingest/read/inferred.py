@@ -21,10 +21,9 @@ from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
 from odf_ingest.read.json_exact import decode_object
 from odf_ingest.read.message_buffer import MessageBuffer
+from odf_ingest.read.numbers import LONG_INTEGER
 from odf_ingest.read.type_names import Quoted, shown
 
-# An integer with so many digits that a double may not represent it.
-_LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")
 HALF_PAIR: Final = re.compile(
     rb"\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]"
 )
@@ -36,7 +35,7 @@ def inferred(lines: MessageBuffer, known: pa.Schema | None, found: pa.Schema | N
 
     `found`: the schema inferred by pyarrow; None if it refuses the lines.
     """
-    if found is None or (_has_doubles(found) and _LONG_INTEGER.search(lines.text)):
+    if found is None or (_has_doubles(found) and LONG_INTEGER.search(lines.text)):
         deep = too_deep(lines)
         found = _voted(line for place, line in enumerate(lines) if line and place not in deep)
     before = {} if known is None else {column.name: column for column in known}

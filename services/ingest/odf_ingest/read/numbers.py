@@ -1,5 +1,6 @@
 """String columns → numbers, exactly: an integer may be written with a zero fraction or an exponent."""
 
+import re
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
@@ -9,6 +10,7 @@ import pyarrow.compute as pc
 from odf_common.errors import InvalidInput
 from odf_ingest.read.type_names import shown, type_name
 
+LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")  # which a double may not represent exactly
 _ZERO_FRACTION: Final = r"^(\s*[+-]?\d+)\.0*(\s*)$"
 _INFINITE: Final = r"(?i)^\s*[+-]?inf(?:inity)?\s*$"
 _WIDEST: Final = 30  # digits; no integer type has as many

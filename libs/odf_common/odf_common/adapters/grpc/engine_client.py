@@ -20,18 +20,18 @@ from odf_common.adapters.grpc.client import (
 from odf_common.adapters.grpc.watchdog import Attention, Watchdog
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.codec.times import time_message, time_of
-from odf_common.errors import InvalidQuery
+from odf_common.errors import InvalidQuery, OdfError
 from odf_common.metadata.engine import (
     RawQueryRequest,
+    RawQueryResponse,
     RawQueryResponseInternalError,
     RawQueryResponseInvalidQuery,
-    RawQueryResponseProgress,
     RawQueryResponseRoot,
     RawQueryResponseSuccess,
     TransformRequest,
+    TransformResponse,
     TransformResponseInternalError,
     TransformResponseInvalidQuery,
-    TransformResponseProgress,
     TransformResponseRoot,
     TransformResponseSuccess,
 )
@@ -108,12 +108,8 @@ class EngineClient:
         match decode_message(TransformResponseRoot, raw).value:
             case TransformResponseSuccess() as success:
                 return success
-            case TransformResponseInvalidQuery(message=text):
-                raise InvalidQuery(text=text)
-            case TransformResponseInternalError(message=text):
-                raise ServiceFailed(text=f"the engine failed: {text}")
-            case TransformResponseProgress():
-                raise ServiceFailed(text="the engine ended without an answer")
+            case failed:
+                raise _error_of(failed)
 
     def execute_raw_query(
         self, request: RawQueryRequest, is_wanted: IsWanted = always
@@ -125,12 +121,8 @@ class EngineClient:
         match decode_message(RawQueryResponseRoot, raw).value:
             case RawQueryResponseSuccess() as success:
                 return success
-            case RawQueryResponseInvalidQuery(message=text):
-                raise InvalidQuery(text=text)
-            case RawQueryResponseInternalError(message=text):
-                raise ServiceFailed(text=f"the engine failed: {text}")
-            case RawQueryResponseProgress():
-                raise ServiceFailed(text="the engine ended without an answer")
+            case failed:
+                raise _error_of(failed)
 
     def validate(
         self,
@@ -264,6 +256,17 @@ def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> by
     if not raw:
         raise ServiceFailed(text="the engine ended without an answer")
     return raw
+
+
+def _error_of(response: TransformResponse | RawQueryResponse) -> OdfError:
+    """Return the error of a response that is no success."""
+    match response:
+        case TransformResponseInvalidQuery(message=text) | RawQueryResponseInvalidQuery(message=text):
+            return InvalidQuery(text=text)
+        case TransformResponseInternalError(message=text) | RawQueryResponseInternalError(message=text):
+            return ServiceFailed(text=f"the engine failed: {text}")
+        case _:
+            return ServiceFailed(text="the engine ended without an answer")
 
 
 def _input(name: str, schema: pa.Schema, vocab: DatasetVocabulary) -> Any:

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from odf_common.adapters.kafka.inbox import BroadcastInbox, GroupInbox
 from odf_common.adapters.kafka.letters import Headers, message_of, smaller_cuts
-from odf_common.adapters.kafka.settings import LOGGER, consuming, producing, unavailable
+from odf_common.adapters.kafka.settings import LOGGER, SESSION_TIMEOUT_MS, consuming, producing, unavailable
 from odf_common.codec.bus import Envelope, encode, stamped
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnAssigned
@@ -60,7 +60,7 @@ class KafkaBus:
         bootstrap: str,
         *,
         prefix: str = "",
-        session_timeout_ms: int = 6000,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
         instance: str | None = None,
     ) -> None:
         """Connect in the background. `prefix` is that of topics, groups and instances."""

@@ -98,7 +98,7 @@ def claim_topics(kafka: str, prefix: str, mine: Claim, *, is_taking_over: bool =
     Raises `TopicsTaken` if they belong to another node and are not taken over, `Unavailable` without Kafka.
     """
     topic = prefix + TOPIC
-    KafkaTopics(kafka).create_push_topic(topic)
+    KafkaTopics(kafka).create_push_topic(topic)  # a claim has to be kept as long as records
     owner = owner_of(_claims(kafka, topic))
     if owner is None or (is_taking_over and owner.node_id != mine.node_id):
         claim = replace(mine, replaces=None if owner is None else owner.node_id)
@@ -113,7 +113,7 @@ def claim_topics(kafka: str, prefix: str, mine: Claim, *, is_taking_over: bool =
 
 def _claims(kafka: str, topic: str) -> list[Claim]:
     """Return all claims, in order."""
-    config = consuming(kafka, group=f"{topic}.{uuid.uuid4().hex}", session_timeout_ms=6000, instance=None)
+    config = consuming(kafka, group=f"{topic}.{uuid.uuid4().hex}")
     consumer = Consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10}, logger=LOGGER)
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])

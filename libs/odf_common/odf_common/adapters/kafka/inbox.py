@@ -68,7 +68,7 @@ class BroadcastInbox:
         """Read all partitions from their current ends; every message sent after this returns will be seen."""
         ends = KafkaTopics(bootstrap).ends(topic)
         config = {
-            **consuming(bootstrap, group=group, session_timeout_ms=6000, instance=None),
+            **consuming(bootstrap, group=group),
             "auto.offset.reset": "latest",
         }
         self._consumer = Consumer(config, logger=LOGGER)

@@ -74,7 +74,7 @@ class KafkaLetters:
         if low == high:
             return
         group = f"{self._prefix}odf.{uuid.uuid4().hex}"  # nothing is committed to it
-        config = consuming(self._bootstrap, group=group, session_timeout_ms=6000, instance=None)
+        config = consuming(self._bootstrap, group=group)
         consumer = Consumer({**config, "enable.partition.eof": True}, logger=LOGGER)
         try:
             consumer.assign([TopicPartition(topic, partition, low)])

@@ -249,9 +249,7 @@ class KafkaRecords:
 
 
 def _settings(bootstrap: str, prefix: str) -> Config:
-    common = consuming(
-        bootstrap, group=f"{prefix}odf.records.{uuid.uuid4().hex}", session_timeout_ms=6000, instance=None
-    )
+    common = consuming(bootstrap, group=f"{prefix}odf.records.{uuid.uuid4().hex}")
     return {
         **common,
         "auto.offset.reset": "error",

@@ -11,6 +11,7 @@ from odf_common.errors import Unavailable
 Config: TypeAlias = Mapping[str, str | int | bool]
 
 DELIVERY_MS: Final = 10_000
+SESSION_TIMEOUT_MS: Final = 6000  # without a heartbeat; the least that brokers accept by default
 POLL_LIMIT_MS: Final = 3_600_000  # a replay may keep one handler busy for long
 QUIET_SECONDS: Final = 30.0  # between two log lines of the same kind
 
@@ -63,7 +64,9 @@ def producing(bootstrap: str) -> Config:
     }
 
 
-def consuming(bootstrap: str, *, group: str, session_timeout_ms: int, instance: str | None) -> Config:
+def consuming(
+    bootstrap: str, *, group: str, session_timeout_ms: int = SESSION_TIMEOUT_MS, instance: str | None = None
+) -> Config:
     """Return a consumer's settings. A static `instance` that returns gets its partitions back without a rebalance."""
     return {
         **common(bootstrap),

@@ -9,25 +9,20 @@ from odf_common.chain.fold import event_tag
 from odf_common.chain.state import ChainState
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import (
-    AddData,
+    DERIVATIVE_ONLY,
+    ROOT_ONLY,
     AddPushSource,
     DatasetKind,
-    DisablePollingSource,
-    DisablePushSource,
-    ExecuteTransform,
     KnownEvent,
     Seed,
     SetAttachments,
     SetInfo,
     SetLicense,
     SetPollingSource,
-    SetTransform,
     UnknownEvent,
 )
 
 _KNOWN: Final = KnownEvent.__args__
-_ROOT_ONLY: Final = (AddData, SetPollingSource, AddPushSource, DisablePushSource, DisablePollingSource)
-_DERIVATIVE_ONLY: Final = (ExecuteTransform, SetTransform)
 # No later check depends on the content of these, so they may be unreadable.
 _SAFE_UNREAD: Final = (SetPollingSource, AddPushSource, SetAttachments, SetInfo, SetLicense)
 
@@ -89,7 +84,7 @@ def event_fits_dataset_kind(past: ChainState, block: MetadataBlock) -> str | Non
     """Sources and AddData belong to root datasets, transforms to derivative ones (spec: Dataset)."""
     tag = event_tag(block.event)
     kind = _KNOWN[tag - 1] if 1 <= tag <= len(_KNOWN) else None
-    foreign = _DERIVATIVE_ONLY if past.kind is DatasetKind.Root else _ROOT_ONLY
+    foreign = DERIVATIVE_ONLY if past.kind is DatasetKind.Root else ROOT_ONLY
     if kind in foreign:
         return f"{_name(block)} is not allowed in a {past.kind.name.lower()} dataset"
     return None

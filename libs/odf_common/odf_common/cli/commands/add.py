@@ -1,6 +1,5 @@
 """`odf add FILE|DIR|URL|-…`: create datasets from DatasetSnapshot manifests."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlparse
@@ -8,8 +7,9 @@ from urllib.parse import urlparse
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.files import STDIN, read_limited, require_short, shown_name
 from odf_common.cli.output import output_option, print_rows
-from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.errors import NotFound, Unavailable
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest
 
 ENDINGS = (".yaml", ".yml", ".json")
@@ -47,21 +47,19 @@ def command(*, manifests: tuple[str, ...], recursive: bool, replace: bool, outpu
 
 
 def _read(where: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:
-    if where == "-":
-        yield "standard input", sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1)
+    if where == STDIN:
+        yield shown_name(where), read_limited(where, MAX_MANIFEST_BYTES)
     elif urlparse(where).scheme in ("http", "https"):
         yield where, _fetch(where)
     elif Path(where).is_dir():
         found = Path(where).rglob("*") if recursive else Path(where).iterdir()
         yield from (
-            (str(file), file.read_bytes())
+            (str(file), read_limited(str(file), MAX_MANIFEST_BYTES))
             for file in sorted(found)
             if file.suffix in ENDINGS and file.is_file()
         )
-    elif Path(where).is_file():
-        yield where, Path(where).read_bytes()
     else:
-        raise NotFound(what=f"file {where}")
+        yield where, read_limited(where, MAX_MANIFEST_BYTES)
 
 
 def _fetch(url: str) -> bytes:
@@ -72,6 +70,5 @@ def _fetch(url: str) -> bytes:
             content: bytes = answer.read(MAX_MANIFEST_BYTES + 1)
     except OSError as error:
         raise Unavailable(what=url, why=str(error)) from error
-    if len(content) > MAX_MANIFEST_BYTES:
-        raise InvalidInput(text=f"longer than {MAX_MANIFEST_BYTES} bytes", where=url)
+    require_short(content, MAX_MANIFEST_BYTES, url)
     return content

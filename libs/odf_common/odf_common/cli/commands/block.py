@@ -1,15 +1,15 @@
 """`odf block encode|decode FILE…`: the bytes and hashes of single blocks; needs no node."""
 
 import sys
-from pathlib import Path
 
 import click
 
+from odf_common.cli.files import read_limited
 from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.codec.manifests import block_from_text, block_to_yaml
 from odf_common.errors import InvalidInput
 
-_STDIN = "-"
+MAX_BLOCK_BYTES = 64 * 1024 * 1024  # of one block or manifest
 _DEFAULT_VERSION = 3
 _FILES = click.argument(
     "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, allow_dash=True)
@@ -35,7 +35,7 @@ def encode(*, version: int | None, raw: bool, files: tuple[str, ...]) -> None:
     if raw and len(files) != 1:
         raise click.UsageError("--raw writes the bytes of one block; give one FILE")
     for file in files:
-        block, own_version = block_from_text(_read(file), file)
+        block, own_version = block_from_text(read_limited(file, MAX_BLOCK_BYTES), file)
         content = encode_block(block, version or own_version or _DEFAULT_VERSION)
         if raw:
             sys.stdout.buffer.write(content)
@@ -50,11 +50,7 @@ def decode(*, files: tuple[str, ...]) -> None:
     """Print each block as a YAML document, in the order given; - is standard input."""
     for number, file in enumerate(files):
         try:
-            text = block_to_yaml(_read(file))
+            text = block_to_yaml(read_limited(file, MAX_BLOCK_BYTES))
         except InvalidInput as error:
             raise InvalidInput(text=f"not a metadata block: {error}", where=file) from error
         click.echo(("---\n" if number else "") + text, nl=False)
-
-
-def _read(file: str) -> bytes:
-    return sys.stdin.buffer.read() if file == _STDIN else Path(file).read_bytes()

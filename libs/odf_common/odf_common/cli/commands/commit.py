@@ -1,19 +1,16 @@
 """`odf commit DATASET EVENT.yaml…`: append raw metadata events to a dataset's chain."""
 
-import sys
-from pathlib import Path
-
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.files import read_limited, shown_name
 from odf_common.cli.output import output_option, print_rows, remark
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.manifests import event_from_text
-from odf_common.errors import InvalidInput, NotFound, OdfError
+from odf_common.errors import OdfError
 from odf_common.proto.odf.node.v1.coordinator_pb2 import CommitEventRequest
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of one event
-STDIN = "-"
 
 
 @click.command("commit")
@@ -30,7 +27,7 @@ def command(*, dataset: str, events: tuple[str, ...], output: str) -> None:
     Example:
       echo '{kind: SetInfo, description: Departures of 2013}' | odf commit flights -
     """  # noqa: D301 - click's marker for text that must not be wrapped
-    read = [(name, event_from_text(_read(name), _shown(name))) for name in events]
+    read = [(name, event_from_text(read_limited(name, MAX_EVENT_BYTES), shown_name(name))) for name in events]
     rows: list[dict[str, object]] = []
     try:
         with clients.coordinator() as coordinator:
@@ -43,23 +40,6 @@ def command(*, dataset: str, events: tuple[str, ...], output: str) -> None:
         if rows:
             print_rows(rows, output)
         if len(read) > 1:
-            remark(f"stopped at {_shown(read[len(rows)][0])}")
+            remark(f"stopped at {shown_name(read[len(rows)][0])}")
         raise
     print_rows(rows, output)
-
-
-def _read(name: str) -> bytes:
-    if name == STDIN:
-        text = sys.stdin.buffer.read(MAX_EVENT_BYTES + 1)
-    elif Path(name).is_file():
-        with Path(name).open("rb") as file:
-            text = file.read(MAX_EVENT_BYTES + 1)
-    else:
-        raise NotFound(what=f"file {name}")
-    if len(text) > MAX_EVENT_BYTES:
-        raise InvalidInput(text=f"longer than {MAX_EVENT_BYTES} bytes", where=_shown(name))
-    return text
-
-
-def _shown(name: str) -> str:
-    return "standard input" if name == STDIN else name

@@ -4,9 +4,9 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode
+from odf_common.cli.files import absolute_url
 from odf_common.cli.output import output_option, print_object
 from odf_common.cli.rows import comparison_row
-from odf_common.cli.urls import absolute_url
 from odf_common.errors import InvalidInput
 from odf_common.proto.odf.node.v1.coordinator_pb2 import CompareRequest, Comparison
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncCompareRequest

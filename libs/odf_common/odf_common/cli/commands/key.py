@@ -1,12 +1,12 @@
 """`odf key export|import`: move a dataset's private key between nodes; needs no running node."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Final
 
 import click
 
+from odf_common.cli.files import read_limited
 from odf_common.cli.output import output_option, print_object, remark
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
 from odf_common.identity.dataset_refs import parse_ref
@@ -103,14 +103,9 @@ def _write(file: str, text: str) -> None:
 
 def _read(file: str) -> PrivateKey:
     try:
-        with sys.stdin.buffer if file == "-" else Path(file).open("rb") as opened:
-            text = opened.read(MAX_KEY_BYTES).decode("ascii").strip()
-    except FileNotFoundError as error:
-        raise NotFound(what=f"file {file}") from error
-    except OSError as error:
-        raise Unavailable(what=file, why=error.strerror) from error
-    except UnicodeDecodeError:
-        text = ""
+        text = read_limited(file, MAX_KEY_BYTES).decode("ascii").strip()
+    except (InvalidInput, UnicodeDecodeError):
+        text = ""  # no key is as long, or has other characters
     try:
         return PrivateKey.parse(text)
     except InvalidInput as error:

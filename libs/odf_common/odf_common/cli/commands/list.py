@@ -1,6 +1,5 @@
 """`odf list`: the node's datasets."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from odf_common.cli import clients
 from odf_common.cli.output import is_wide, output_option, print_rows, remark, shortened
 from odf_common.cli.rows import summary_row, with_stuck
 from odf_common.embedded.node_file import Node
+from odf_common.errors import Unavailable
 from odf_common.identity.dataset_refs import NamePattern, parse_alias, parse_pattern
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 
@@ -63,11 +63,8 @@ def _is_like(patterns: Sequence[NamePattern], alias: str) -> bool:
 
 def _live(node: Node) -> Mapping[str, Mapping[str, Any]]:
     """Return the live view by dataset id; empty, with a remark, if it is unavailable."""
-    from urllib.request import urlopen
-
     try:
-        with urlopen(f"{node.views}/datasets", timeout=VIEWS_TIMEOUT_SECONDS) as answer:  # noqa: S310 - our own node
-            return {one["dataset_id"]: one for one in json.load(answer)}
-    except (OSError, ValueError) as error:
-        remark(f"no live view: {error}")
+        return {one["dataset_id"]: one for one in clients.live_view(node, VIEWS_TIMEOUT_SECONDS)}
+    except Unavailable as error:
+        remark(str(error))
         return {}

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.files import absolute_url
 from odf_common.cli.output import (
     is_wide,
     of_dataset,
@@ -17,7 +18,6 @@ from odf_common.cli.output import (
     remark,
     shortened,
 )
-from odf_common.cli.urls import absolute_url
 from odf_common.codec.times import time_message
 from odf_common.embedded.node_file import Node
 from odf_common.errors import Refused

@@ -1,8 +1,5 @@
 """`odf status`: the node's parts, their addresses, problems, and the state of the datasets."""
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,13 +19,13 @@ from odf_common.cli.output import (
 from odf_common.cli.rows import problem_of, with_stuck
 from odf_common.embedded.node_file import Node, read_node
 from odf_common.embedded.readable import readable
-from odf_common.errors import NotFound, OdfError
+from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_common.service.settings import load
 
-PROBLEM: Final = 300  # characters of each problem in the list of problems
-CALL_TIMEOUT_SECONDS: Final = 1.0
-LISTING: Final = 10.0  # seconds; thousands of datasets on a busy machine need more than one
+MAX_PROBLEM_CHARACTERS: Final = 300  # in the list of problems
+VIEWS_TIMEOUT_SECONDS: Final = 1.0
+LIST_TIMEOUT_SECONDS: Final = 10.0  # thousands of datasets on a busy machine need more than one
 COLUMNS: Final = ("dataset", "records", "watermark", "records/s", "waiting")
 EXTRA: Final = ("watermark", "records/s", "late", "dropped")  # left out first on a narrow terminal
 SELDOM: Final = ("running", "late", "rejected", "dropped", "problem")  # columns shown only if not empty
@@ -112,7 +109,7 @@ def _print_problems(problems: Iterable[Mapping[str, object]]) -> None:
     for one in problems:
         since = f", since {one['since']}" if one["since"] else ""
         click.echo(f"\n{in_colour(str(one['of']), 'red')}{since}")
-        text = str(one["problem"]) if is_wide() else short(str(one["problem"]), PROBLEM)
+        text = str(one["problem"]) if is_wide() else short(str(one["problem"]), MAX_PROBLEM_CHARACTERS)
         print_text(f"  {text}")
         if one["remedy"]:
             print_text(f"  → {one['remedy']}")
@@ -182,21 +179,17 @@ def _shown(one: dict[str, Any]) -> dict[str, object]:
 
 def _datasets(node: Node) -> list[dict[str, Any]]:
     """Return the datasets of the views; empty while those cannot be reached."""
-    if node.views is None:
-        return []
     try:
-        with urllib.request.urlopen(f"{node.views}/datasets", timeout=CALL_TIMEOUT_SECONDS) as answer:  # noqa: S310 - our own http URL
-            held: list[dict[str, Any]] = json.load(answer)
-    except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
+        return clients.live_view(node, VIEWS_TIMEOUT_SECONDS)
+    except Unavailable:
         return []
-    return held
 
 
 def _summaries(node: Node, on_silence: clients.OnSilence) -> list[DatasetSummary]:
     """Return the datasets of the coordinator; empty while it cannot be reached."""
     try:
         with clients.coordinator(node, patience=0) as coordinator:
-            return list(coordinator.List(ListRequest(), timeout=LISTING).datasets)
+            return list(coordinator.List(ListRequest(), timeout=LIST_TIMEOUT_SECONDS).datasets)
     except OdfError as error:
         on_silence("coordinator", error)
         return []

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.cli.urls import absolute_url
+from odf_common.cli.files import absolute_url, read_limited
+from odf_common.errors import InvalidInput, NotFound, Unavailable
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,15 @@ def test_a_folder_may_be_named_from_the_working_directory(
     monkeypatch.chdir(tmp_path)
     for typed in ("file://a%20b/c", "file://./a b/c"):
         assert absolute_url(typed) == (tmp_path / "a b" / "c").as_uri()
+
+
+def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    file = tmp_path / "event.yaml"
+    file.write_bytes(b"12345")
+    assert read_limited(str(file), 5) == b"12345"
+    with pytest.raises(InvalidInput, match=r"event\.yaml: longer than 4 bytes"):
+        read_limited(str(file), 4)
+    with pytest.raises(NotFound, match=r"file .*nothing does not exist"):
+        read_limited(str(tmp_path / "nothing"), 4)
+    with pytest.raises(Unavailable, match="Is a directory"):
+        read_limited(str(tmp_path), 4)
