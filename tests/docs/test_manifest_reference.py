@@ -147,5 +147,5 @@ def test_a_polling_source_is_refused_by_add(tmp_path: Path) -> None:
         f"kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: example\n  kind: Root\n  metadata:\n{indented}"
     )
 
-    with pytest.raises(InvalidInput, match="polling is not supported"):
+    with pytest.raises(InvalidInput, match="no prepare steps"):
         Coordinator(home=tmp_path).add(manifest)

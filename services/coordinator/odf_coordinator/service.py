@@ -139,6 +139,7 @@ def _parts(creator: DatasetCreator, importer: Importer, scheduler: Scheduler, in
             scheduler=scheduler,
             editor=editor,
             drain=ingest.drain,
+            poll=ingest.poll,
             keys=keys,
             rollback=DerivativeRollback(datasets=datasets, creator=creator, keys=keys),
             rebuilder=DataRebuilder(datasets=datasets, committer=creator.committer, engine=creator.engine),

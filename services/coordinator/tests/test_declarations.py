@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from odf_testing.builders import a_polling_source
 from odf_testing.coordinator import Coordinator
 
-from odf_common.errors import InvalidInput
-from odf_common.metadata.events import AddPushSource, DisablePushSource, SetDataSchema, SetInfo, SetVocab
+from odf_common.errors import InvalidInput, Unavailable
+from odf_common.metadata.events import AddPushSource, DisablePushSource, SetDataSchema, SetVocab
 from odf_common.metadata.schema import DataField, DataSchema, DataTypeDuration, DataTypeInt32, DataTypeUInt64
 from odf_common.metadata.steps import (
     MergeStrategyAppend,
@@ -16,6 +15,7 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     TransformSql,
 )
+from odf_coordinator.operations.pull import Pulled
 
 COLUMNS = "ddlSchema: [event_time TIMESTAMP, city STRING]"
 
@@ -142,14 +142,6 @@ def test_options_that_could_never_be_obeyed_are_refused(
     ):
         node.add(text)
     assert list(node.catalog.entries()) == []
-
-
-@pytest.mark.parametrize("read", ["GeoJson", "NdGeoJson", "EsriShapefile"])
-def test_a_geometry_is_text(node: Coordinator, root: str, read: str) -> None:
-    text = root.replace("kind: NdJson", f"kind: {read}")
-    with pytest.raises(InvalidInput, match="column geometry: geometries are GeoJSON text; declare STRING"):
-        node.add(text.replace("city STRING", "city STRING, geometry BINARY"))
-    assert node.add(text.replace("city STRING", "city STRING, geometry STRING"))[0].outcome == "added"
 
 
 @pytest.mark.parametrize(
@@ -411,33 +403,43 @@ def test_csv_declares_no_lists_and_structs(node: Coordinator, root: str, type_: 
 
 @pytest.fixture
 def polled(node: Coordinator, root: str) -> str:
-    """Return the manifest of `cities`, which an earlier release made with a polling source."""
-    node.add(root.split("    - kind", maxsplit=1)[0].replace("metadata:", "metadata: []"))
-    known = node.find("cities")
-    node.propose(known, [a_polling_source("http://example.org")])
-    return root.split("    - kind", maxsplit=1)[0] + POLLING.removeprefix("\n")
-
-
-def test_a_polling_source_is_refused_since_nothing_would_fetch_it(node: Coordinator, root: str) -> None:
+    """Return the manifest of `cities`, which has a polling source."""
     text = root.split("    - kind", maxsplit=1)[0] + POLLING.removeprefix("\n")
-    with pytest.raises(InvalidInput, match=r"^m0\.yaml:8:7: .*metadata\[0\]: polling is not supported"):
-        node.add(text)
-    assert list(node.catalog.entries()) == []
-    node.add(root.split("    - kind", maxsplit=1)[0].replace("metadata:", "metadata: []"))
-    with pytest.raises(InvalidInput, match="polling is not supported"):
-        node.editor.commit_event("cities", a_polling_source("http://example.org"))
+    node.add(text)
+    return text
 
 
-def test_a_polled_dataset_keeps_working_and_a_pull_says_that_nothing_was_fetched(
-    node: Coordinator, polled: str
+@pytest.mark.parametrize(
+    ("fetch", "where", "why"),
+    [
+        ('{kind: Url, url: "gopher://example.org"}', "fetch.url", "not from 'gopher'"),
+        ("{kind: FilesGlob, path: data/*.csv}", "fetch.path", "expected an absolute path"),
+        ("{kind: EthereumLogs, chainId: 1}", "fetch", "does not fetch from EthereumLogs"),
+    ],
+)
+def test_a_source_from_which_nothing_can_be_fetched_is_refused(  # noqa: PLR0917
+    node: Coordinator, root: str, polled: str, fetch: str, where: str, why: str
 ) -> None:
     assert node.add(polled)[0].outcome == "unchanged"
-    assert node.editor.commit_event("cities", SetInfo(description="x")).state.info is not None
-    step = [*node.puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True)][-1]
-    assert step.state == "failed"
-    assert "does not support polling" in step.error
-    with pytest.raises(InvalidInput, match="polling is not supported"):
-        node.add(polled.replace("example.org", "example.com"), replace=True)
+    text = polled.replace('{kind: Url, url: "http://example.org"}', fetch)
+    with pytest.raises(InvalidInput, match=rf"metadata\[0\]\.{where}: .*{why}"):
+        node.add(text, replace=True)
+
+
+def test_a_pull_polls_and_a_failure_counts_what_was_committed_before(node: Coordinator, polled: str) -> None:
+    del polled
+
+    def pull() -> list[Pulled]:
+        return [*node.puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True)]
+
+    _, step, last = pull()
+    assert step.progress is not None
+    assert (step.progress.stage, last.state) == ("fetching", "up-to-date")
+    assert node.ingest.polled == [node.find("cities").id]
+    node.ingest.poll_error = Unavailable(what="http://example.org")
+    *_, last = pull()
+    assert (last.state, last.new_blocks) == ("failed", 0)
+    assert "http://example.org cannot be reached" in last.error
 
 
 @pytest.mark.usefixtures("polled")

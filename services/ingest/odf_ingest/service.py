@@ -25,6 +25,9 @@ from odf_ingest.control.drain import Drains
 from odf_ingest.control.rejected_messages import RejectedMessages
 from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.control.source_control import SourceControl
+from odf_ingest.poll.fetch import Limits as FetchLimits
+from odf_ingest.poll.fetch.networks import Networks
+from odf_ingest.poll.poller import Poller
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -120,6 +123,7 @@ def _servicer(
         queues=queues,
         preparer=preparer,
         drains=Drains(env.topics, queues, owned, reader),
+        poller=_poller(env, queues, preparer),
         owned=owned,
         rejected=RejectedMessages(queues=queues, blobs=env.blobs, letters=letters, bus=env.bus),
         commands=commands,
@@ -127,6 +131,16 @@ def _servicer(
         staging=Staging(env.settings.home),
         scratch=env.blobs.scratch,
     )
+
+
+def _poller(env: Environment, queues: CommitQueues, preparer: Preparer) -> Poller:
+    settings = env.settings
+    limits = FetchLimits(
+        size=settings.fetch_max_bytes,
+        networks=Networks.parse(settings.fetch_networks),
+        secrets=settings.home / "keys",
+    )
+    return Poller(queues=queues, preparer=preparer, blobs=env.blobs, clock=env.clock, limits=limits)
 
 
 def _warm(_: threading.Event) -> None:

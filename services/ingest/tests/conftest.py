@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_seed
@@ -21,7 +21,8 @@ from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine import RawQueryRequest, RawQueryResponseSuccess
-from odf_common.metadata.events import AddData, AddPushSource, KnownEvent
+from odf_common.metadata.events import AddData, AddPushSource, KnownEvent, SetPollingSource
+from odf_common.metadata.fetching import FetchStep
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepNdJson
 from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter
@@ -185,6 +186,29 @@ def make_bench(tmp_path: Path) -> Iterator[MakeBench]:
         )
         chain = a_chain(a_seed(), *events, source)
         bench, pool = _bench(a_dataset(), is_signed=is_signed)
+        pools.append(pool)
+        for name, raw in chain.store.items():
+            bench.blobs.put(bench.dataset, ObjectKind.BLOCK, name, raw)
+        bench.refs.compare_and_set(bench.dataset, expected=None, new=chain.state.head)
+        return bench
+
+    yield make
+    for pool in pools:
+        pool.shutdown()
+
+
+@pytest.fixture
+def make_polled() -> Iterator[Callable[..., Bench]]:
+    """Return what makes a dataset with a polling source."""
+    pools = []
+
+    def make(fetch: FetchStep, merge: MergeStrategy | None = None, **more: Any) -> Bench:
+        source = SetPollingSource(
+            fetch=fetch,
+            **{"read": ReadStepNdJson(ddl_schema=COLUMNS), "merge": merge or MergeStrategyAppend()} | more,
+        )
+        chain = a_chain(a_seed(), source)
+        bench, pool = _bench(a_dataset(), is_signed=False)
         pools.append(pool)
         for name, raw in chain.store.items():
             bench.blobs.put(bench.dataset, ObjectKind.BLOCK, name, raw)

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from odf_common.data.columns import with_system_columns
 from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import slice_schema, write_slice
 from odf_common.dataset.state_cache import ChainStates, NoStateCache, StateCache
-from odf_common.errors import Unavailable
+from odf_common.errors import OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
@@ -102,10 +102,18 @@ class NoIngest:
 
     def __init__(self) -> None:
         self.drained: list[DatasetId] = []
+        self.polled: list[DatasetId] = []
+        self.poll_error: OdfError | None = None
 
     def drain(self, dataset: DatasetId) -> Iterator[int]:
         self.drained.append(dataset)
         yield 0
+
+    def poll(self, dataset: DatasetId) -> Generator[str, None, None]:
+        self.polled.append(dataset)
+        yield "fetching"
+        if self.poll_error is not None:
+            raise self.poll_error
 
 
 @dataclass
@@ -204,6 +212,7 @@ class Coordinator:
             scheduler=self.scheduler,
             editor=self.editor,
             drain=self.ingest.drain,
+            poll=self.ingest.poll,
             keys=self.keys,
             rollback=DerivativeRollback(datasets=self.datasets, creator=self.creator, keys=self.keys),
             rebuilder=DataRebuilder(datasets=self.datasets, committer=self.committer, engine=self.engine),

@@ -1,11 +1,12 @@
-"""A plain web server of static files, used as a repository; it records the requests."""
+"""Web servers that record the requests: of static files, used as a repository, and of pages that tests script."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 
@@ -35,3 +36,86 @@ def serving(folder: Path) -> Iterator[StaticServer]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@dataclass(slots=True)
+class Page:
+    """What a server answers at a path; each field can be changed while it serves."""
+
+    body: bytes = b""
+    etag: str | None = None
+    modified: str | None = None
+    """As in `Last-Modified`."""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    obeys: bool = True
+    """Whether conditional requests are answered with 304."""
+    breaks: list[int] = field(default_factory=list)
+    """For each of the next requests: the connection ends after that many bytes of the body."""
+    fails: list[int] = field(default_factory=list)
+    """For each of the next requests: the status instead of the page."""
+    pause: float = 0.0
+    """Seconds before each 1,000 bytes of the body."""
+
+
+@dataclass(slots=True)
+class PageServer:
+    """Its address, its pages by path, and the headers of each request so far, lower case, with `path`."""
+
+    url: str
+    pages: dict[str, Page] = field(default_factory=dict)
+    requests: list[dict[str, str]] = field(default_factory=list)
+
+
+@contextmanager
+def serving_pages() -> Iterator[PageServer]:
+    """Serve pages on a free loopback port inside the block: validators, redirects, slow and broken answers."""
+    served = PageServer(url="")
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            asked = {name.lower(): value for name, value in self.headers.items()}
+            served.requests.append({"path": self.path, **asked})
+            page = served.pages.get(self.path.partition("?")[0], Page(status=404))
+            if page.fails:
+                page = Page(status=page.fails.pop(0))
+            self._answer(page, is_same=page.obeys and _is_same(page, asked))
+
+        def _answer(self, page: Page, *, is_same: bool) -> None:
+            body = b"" if is_same else page.body
+            self.send_response(304 if is_same else page.status)
+            validators = {"ETag": page.etag, "Last-Modified": page.modified}
+            own = {name: value for name, value in validators.items() if value is not None}
+            length = {} if is_same else {"Content-Length": str(len(body))}
+            for name, value in {**own, **length, **page.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if page.breaks and not is_same:
+                body = body[: page.breaks.pop(0)]
+                self.close_connection = True
+            for start in range(0, len(body), 1000):
+                time.sleep(page.pause)
+                self.wfile.write(body[start : start + 1000])
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    served.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield served
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _is_same(page: Page, asked: dict[str, str]) -> bool:
+    if "if-none-match" in asked:
+        return asked["if-none-match"] == page.etag
+    return page.modified is not None and asked.get("if-modified-since") == page.modified

@@ -3,6 +3,7 @@
 Each field is one variable: `session_timeout_ms` is `ODF_SESSION_TIMEOUT_MS`. All errors are reported together.
 """
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -50,6 +51,10 @@ def _spark_master(text: str) -> str:
             f"expected local[N] or local[*], as the engine runs Spark in its own process, got {text!r}"
         )
     return text
+
+
+def _networks(text: str) -> tuple[str, ...]:
+    return tuple(str(ipaddress.ip_network(part.strip())) for part in text.split(","))
 
 
 def _switch(text: str) -> bool:
@@ -139,6 +144,14 @@ class Settings:
     engine_spare_after_ms: int = _option(
         _number(0, 3_600_000), 30_000, "idle time of the engine before its standby is started"
     )
+    fetch_max_bytes: int = _option(
+        _number(1, 1 << 50), 4096 * MIB, "maximum bytes of a file that a polling source fetches or unpacks"
+    )
+    fetch_networks: tuple[str, ...] = _option(
+        _networks,
+        (),
+        "networks that polling sources may fetch from in addition to public addresses, such as 127.0.0.0/8[,…]",
+    )
     verify_on_commit: bool = _option(_switch, default=True, about="verify every commit as it happens")
 
     @classmethod
@@ -192,6 +205,8 @@ def _masked(value: object) -> object:
     match value:
         case None | bool() | int():
             return value
+        case tuple():
+            return ",".join(value)
         case _:
             return _PASSWORD.sub("***", str(value))
 

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.ddl import ddl_to_schema
-from odf_common.data.read_options import GEOMETRY, require_options
+from odf_common.data.read_options import require_options
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput, nearest
 from odf_common.hashing.logical import UnhashableType, check_hashable
 from odf_common.metadata.events import AddPushSource, KnownEvent, SetDataSchema, SetPollingSource, SetVocab
+from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepUrl
 from odf_common.metadata.steps import (
     MergeStrategy,
     MergeStrategyAppend,
@@ -24,9 +25,6 @@ from odf_common.metadata.steps import (
     MergeStrategySnapshot,
     ReadStep,
     ReadStepCsv,
-    ReadStepEsriShapefile,
-    ReadStepGeoJson,
-    ReadStepNdGeoJson,
     Strings,
 )
 from odf_common.metadata.vocabulary import DatasetVocabulary, vocabulary_of
@@ -34,6 +32,7 @@ from odf_coordinator.definitions.declared_schemas import Source, without_operati
 
 PRIMARY: Final = "merge.primaryKey"
 COMPARED: Final = "merge.compareColumns"
+FETCHED: Final = ("http://", "https://", "file://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +63,25 @@ def require_possible(event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
             pass
 
 
-def require_pollable(event: KnownEvent) -> None:
-    """Raise `InvalidInput` for a polling source: this node does not fetch data."""
-    if isinstance(event, SetPollingSource):
-        text = (
-            "polling is not supported by this node: this source would never be fetched; "
-            "declare an AddPushSource and append fetched data with `odf ingest`"
-        )
-        raise InvalidInput(text=text)
+def require_fetchable(event: KnownEvent) -> None:
+    """Raise `InvalidInput` for a polling source of a kind from which this node cannot fetch."""
+    if isinstance(event, SetPollingSource) and event.prepare:
+        raise InvalidInput(text="this node has no prepare steps", where="prepare")
+    match event:
+        case SetPollingSource(fetch=FetchStepUrl(url=url)):
+            if not url.lower().startswith(FETCHED):
+                text = f"this node fetches from {', '.join(FETCHED)}, not from {url.partition(':')[0]!r}"
+                raise InvalidInput(text=text, where="fetch.url")
+        case SetPollingSource(fetch=FetchStepFilesGlob(path=path)):
+            if not path.startswith("/"):
+                text = f"expected an absolute path, such as /data/orders-*.csv, got {path!r}"
+                raise InvalidInput(text=text, where="fetch.path")
+        case SetPollingSource(fetch=fetch):
+            kind = type(fetch).__name__.removeprefix("FetchStep")
+            text = f"this node does not fetch from {kind}; fetch the data yourself, and append it with `odf ingest`"
+            raise InvalidInput(text=text, where="fetch")
+        case _:
+            pass
 
 
 def of_source(source: Source, error: InvalidInput) -> InvalidInput:
@@ -109,8 +119,6 @@ def _require_source(source: Source, vocabulary: DatasetVocabulary) -> None:
         _require_distinct(columns)
         if isinstance(source.read, ReadStepCsv):
             _require_flat(columns)
-        if isinstance(source.read, ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile):
-            _require_geometry(columns)
     if columns is None or source.preprocess is not None:
         _require_keys(source.merge, None)
         return
@@ -143,13 +151,6 @@ def _require_flat(columns: Iterable[Column]) -> None:
                 f"Csv has no values of type {column.field.type}; declare STRING, and parse it in preprocess"
             )
             raise column.refused(text)
-
-
-def _require_geometry(columns: Iterable[Column]) -> None:
-    """Raise `InvalidInput` if the geometry is declared as anything but text."""
-    for column in columns:
-        if column.field.name == GEOMETRY and not kind.is_string(column.field.type):
-            raise column.refused("geometries are GeoJSON text; declare STRING")
 
 
 def _require_event_time(names: Sequence[str], vocabulary: DatasetVocabulary) -> None:

@@ -22,7 +22,7 @@ from odf_common.metadata.events import (
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.metadata.steps import MergeStrategySnapshot
-from odf_coordinator.definitions.declared_columns import require_pollable, require_possible
+from odf_coordinator.definitions.declared_columns import require_fetchable, require_possible
 from odf_coordinator.definitions.declared_schemas import vocabulary_of_events
 from odf_coordinator.definitions.schema_evolution import require_continuing
 
@@ -135,7 +135,8 @@ def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[K
 def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[KnownEvent]) -> None:
     """Raise `InvalidInput` unless the chain rules admit a snapshot's changes after `past` (None: no chain).
 
-    The error has the rule, and the path of the first event that breaks it. A new polling source is refused too.
+    The error has the rule, and the path of the first event that breaks it. A new polling source of a kind from which
+    this node cannot fetch is refused too.
     """
     new = (seed, *events) if past is None else changed_events(past, events)
     if not new:
@@ -149,7 +150,7 @@ def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[Known
             raise InvalidInput(text=f"{error.text} (rule {error.rule})") from error
     for event in events if past is None else changed_events(past, events):
         with event_at(events.index(event)):
-            require_pollable(event)
+            require_fetchable(event)
 
 
 def require_settable(state: ChainState, event: KnownEvent) -> None:

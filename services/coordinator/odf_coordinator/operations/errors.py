@@ -45,10 +45,3 @@ class NotFastForward(Refused):
     """The reference does not continue the head's chain."""
 
     reason: str = "NotFastForward"
-
-
-@dataclass(eq=False, kw_only=True)
-class PollingNotSupported(Refused):
-    """This node does not fetch polling sources."""
-
-    reason: str = "PollingNotSupported"

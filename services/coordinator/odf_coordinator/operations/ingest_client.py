@@ -1,7 +1,8 @@
-"""Asks ingest to drain a dataset's sources."""
+"""Asks ingest to drain a dataset's push sources, and to poll its polling source."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from odf_common.adapters.grpc.client import (
     RESTART_TIMEOUT_SECONDS,
@@ -13,8 +14,10 @@ from odf_common.adapters.grpc.client import (
 )
 from odf_common.errors import Refused, Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.proto.odf.node.v1.ingest_pb2 import DrainRequest
+from odf_common.proto.odf.node.v1.ingest_pb2 import DrainRequest, PollRequest
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -25,18 +28,28 @@ class IngestClient:
     patience: float = RESTART_TIMEOUT_SECONDS  # seconds
     _is_there: bool = field(default=True, init=False)
 
+    def poll(self, dataset: DatasetId) -> Generator[str, None, None]:
+        """Iterate until all that is new at the polling source is committed; yield what is going on."""
+        for progress in self._stream(
+            lambda stub: stub.Poll(PollRequest(ref=str(dataset)), timeout=STREAM_TIMEOUT_SECONDS)
+        ):
+            yield progress.stage
+
     def drain(self, dataset: DatasetId) -> Iterator[int]:
         """Iterate until all messages now in the dataset's sources are committed; yield the number still waiting."""
+        for progress in self._stream(
+            lambda stub: stub.Drain(DrainRequest(ref=str(dataset)), timeout=STREAM_TIMEOUT_SECONDS)
+        ):
+            yield progress.waiting
+
+    def _stream(self, call: Callable[[IngestStub], Iterable[T]]) -> Iterator[T]:
         if self.address is None:
             raise Unavailable(what="ingest", why="its address is not configured")
         patience = self.patience if self._is_there else 0
         try:
             with calling("ingest"), reached("ingest", self.address, patience) as channel:
                 self._is_there = True
-                for progress in IngestStub(channel).Drain(
-                    DrainRequest(ref=str(dataset)), timeout=STREAM_TIMEOUT_SECONDS
-                ):
-                    yield progress.waiting
+                yield from call(IngestStub(channel))
         except ServiceUnreachable:
             self._is_there = False
             raise

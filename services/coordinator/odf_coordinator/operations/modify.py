@@ -38,7 +38,7 @@ from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnk
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator
-from odf_coordinator.definitions.declared_columns import require_pollable, require_possible
+from odf_coordinator.definitions.declared_columns import require_fetchable, require_possible
 from odf_coordinator.definitions.declared_schemas import sources_of
 from odf_coordinator.definitions.diff import require_settable
 from odf_coordinator.definitions.drafts import resolve
@@ -153,7 +153,7 @@ class DatasetEditor:
         fitting = self._fitting(known, event)
         if known.state.definitions.replaced_by(fitting) == fitting:
             return known
-        require_pollable(fitting)
+        require_fetchable(fitting)
         require_settable(known.state, fitting)
         return self.creator.amend(known, (fitting,))
 

@@ -1,5 +1,6 @@
-"""Brings datasets up to date on demand: drains the sources of roots, transforms derivatives."""
+"""Brings datasets up to date on demand: polls or drains the sources of roots, transforms derivatives."""
 
+import contextlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,17 +18,12 @@ from odf_common.ports.engine import EngineProgress
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
-from odf_coordinator.operations.errors import PollingNotSupported
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.rebuild_data import DataRebuilder
 from odf_coordinator.operations.rollback import DerivativeRollback
 from odf_coordinator.transforms.late_counter import late_rows
 from odf_coordinator.transforms.scheduler import Scheduler
 
-NOT_POLLED: Final = (
-    "{} has a polling source, and this node does not support polling: nothing was fetched; commit a "
-    "DisablePollingSource and an AddPushSource, then use `odf ingest`"
-)
 NO_REJECTS: Final = Rejects()
 log = structlog.stdlib.get_logger(__name__)
 
@@ -59,6 +55,8 @@ class Puller:
     editor: DatasetEditor
     drain: Callable[[DatasetId], Iterator[int]]
     """Commits all messages that are now in a dataset's sources; yields the number still waiting."""
+    poll: Callable[[DatasetId], Generator[str, None, None]]
+    """Commits all that is new at a dataset's polling source; yields what is going on."""
     keys: KeyStore
     rollback: DerivativeRollback
     rebuilder: DataRebuilder
@@ -115,13 +113,22 @@ class Puller:
             try:
                 yield from self._pull_one(known, is_wanted, is_explicit=known.id in explicit)
             except OdfError as error:
-                yield Pulled(
-                    alias=known.alias, state="failed", error=_with_advice(error), head=known.state.head
-                )
+                yield self._failure(known, error)
             except Exception as error:
                 log.exception("pull failed: a bug", dataset=known.alias)
                 text = f"{type(error).__name__} in the coordinator; see its log"
                 yield Pulled(alias=known.alias, state="failed", error=text, head=known.state.head)
+
+    def _failure(self, known: DatasetHandle, error: OdfError) -> Pulled:
+        """Return the failed pull; blocks that were committed before the failure count."""
+        failed = Pulled(alias=known.alias, state="failed", error=_with_advice(error), head=known.state.head)
+        if known.state.polling_source is None:
+            return failed
+        try:
+            done = self._outcome(known)
+        except OdfError:  # its chain cannot be read any more
+            return failed
+        return replace(failed, new_blocks=done.new_blocks, new_records=done.new_records, head=done.head)
 
     def _pull_one(
         self, known: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
@@ -156,13 +163,21 @@ class Puller:
         if known.is_derivative:
             yield from self._transform(known, is_wanted)
         elif known.state.polling_source is not None:
-            raise PollingNotSupported(text=NOT_POLLED.format(known.alias))
+            yield from self._poll(known, is_wanted)
         elif known.state.push_sources:
             self.editor.creator.create_missing_topics(known)
             for waiting in self.drain(known.id):
                 if waiting:
                     yield Pulled(alias=known.alias, state="waiting", head=known.state.head)
         return is_rebuilt
+
+    def _poll(self, known: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+        with contextlib.closing(self.poll(known.id)) as stages:
+            for stage in stages:
+                progress = EngineProgress(stage=stage)
+                yield Pulled(alias=known.alias, state="running", head=known.state.head, progress=progress)
+                if not is_wanted():
+                    return
 
     def _rebuild(self, known: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
         for _ in self.rebuilder.rebuild(known):

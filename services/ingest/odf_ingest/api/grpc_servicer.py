@@ -3,6 +3,7 @@
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -16,6 +17,7 @@ from odf_common.ports.bus import StoredLetter
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.node.v1 import ingest_pb2, ingest_pb2_grpc
+from odf_ingest.api.progress import reports_of
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source
@@ -23,6 +25,7 @@ from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target
 from odf_ingest.control.drain import Drains
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.control.source_commands import SourceCommands
+from odf_ingest.poll.poller import Poller
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -41,6 +44,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         queues: CommitQueues,
         preparer: Preparer,
         drains: Drains,
+        poller: Poller,
         owned: AssignedSources,
         rejected: RejectedMessages,
         commands: SourceCommands,
@@ -53,6 +57,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self._queues = queues
         self._preparer = preparer
         self._drains = drains
+        self._poller = poller
         self._owned = owned
         self._rejected = rejected
         self._pushes = PushesInFlight()
@@ -101,6 +106,15 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             yield ingest_pb2.DrainProgress(
                 waiting=progress.waiting, done=progress.head is not None, head=str(progress.head or "")
             )
+
+    def Poll(  # noqa: N802 - gRPC's name
+        self, request: ingest_pb2.PollRequest, context: grpc.ServicerContext
+    ) -> Iterator[ingest_pb2.PollProgress]:
+        """Yield progress until all that is new is committed; raises what is wrong with the source."""
+        dataset = self._entry(request.ref).dataset_id
+        poll = partial(self._poller.poll, dataset, is_wanted=context.is_active)
+        yield from (ingest_pb2.PollProgress(stage=stage) for stage in reports_of(poll, "poll"))
+        yield ingest_pb2.PollProgress(done=True)
 
     def Stuck(  # noqa: N802 - gRPC's name
         self, request: ingest_pb2.StuckRequest, context: grpc.ServicerContext

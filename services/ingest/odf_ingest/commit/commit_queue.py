@@ -11,7 +11,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_common.service.pools import SerialQueue
-from odf_ingest.commit.committer import Batch, BatchCommitter, Outcome
+from odf_ingest.commit.committer import Batch, BatchCommitter, Outcome, P
 from odf_ingest.history.history import DatasetHistory
 
 
@@ -67,7 +67,7 @@ class CommitQueues:
         self._states.forget(dataset)
 
     @guarded
-    def commit(self, dataset: DatasetId, batch: Batch) -> Outcome:
+    def commit(self, dataset: DatasetId, batch: Batch[P]) -> Outcome:
         """Commit the batch; see `BatchCommitter.commit`."""
         queue = self.queue(dataset)
         with queue.lock:

@@ -6,7 +6,7 @@ ingestion exactly-once.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -14,7 +14,7 @@ from odf_common.chain.state import ChainState
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import InvalidInput, Refused
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_ingest.commit.position import KIND, SourcePosition
+from odf_ingest.commit.position import KIND, Position, SourcePosition
 from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.slice_writer import Draft, Drafter, NewWatermark
 from odf_ingest.errors import AlreadyCommitted
@@ -26,10 +26,11 @@ from odf_ingest.source_settings import SourceSettings
 log = structlog.stdlib.get_logger(__name__)
 
 Current = Callable[[], ChainState]
+P = TypeVar("P", bound=Position)
 
 
-class Batch(Protocol):
-    """A batch to commit to one source."""
+class Batch(Protocol[P]):
+    """A batch to commit to one source, whose position is a `P`."""
 
     @property
     def source(self) -> str:
@@ -39,7 +40,10 @@ class Batch(Protocol):
     def may_be_empty(self) -> bool:
         """Return whether it is committed even if it appends nothing, to record its position."""
 
-    def check(self, position: SourcePosition) -> None:
+    def position_in(self, state: ChainState) -> P:
+        """Return the source's position in a state of the chain."""
+
+    def check(self, position: P) -> None:
         """Raise `AlreadyCommitted`, or why the batch cannot be committed, unless it follows the position."""
 
     def prepare(self, state: ChainState) -> Prepared:
@@ -51,7 +55,7 @@ class Batch(Protocol):
         The result is smaller than before, and is the batch from then on.
         """
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
+    def advance(self, position: P, prepared: Prepared) -> tuple[P, NewWatermark]:
         """Return the position after the batch, and its watermark; write bad records to the dead letters durably."""
 
     def before_proposal(self) -> None:
@@ -76,11 +80,11 @@ class BatchCommitter:
         self._drafter = drafter
         self._proposals = proposals
 
-    def commit(self, current: Current, history: DatasetHistory, batch: Batch) -> Outcome:
+    def commit(self, current: Current, history: DatasetHistory, batch: Batch[P]) -> Outcome:
         """Commit the batch. Raises what `batch` raises, `Refused`, `Unavailable`, `NotFound`."""
         while True:
             state = current()
-            position = position_of(state, batch.source)
+            position = batch.position_in(state)
             try:
                 batch.check(position)
             except AlreadyCommitted:
@@ -101,7 +105,7 @@ class BatchCommitter:
                 return Outcome(state=draft.after, count=draft.count, is_new=True)
 
     def _merged(
-        self, state: ChainState, batch: Batch, past: History, settings: SourceSettings
+        self, state: ChainState, batch: Batch[P], past: History, settings: SourceSettings
     ) -> tuple[Prepared, Merged]:
         """Return the mergeable part of the batch, and its merge result."""
         prepared = batch.prepare(state)

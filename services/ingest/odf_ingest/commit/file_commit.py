@@ -12,7 +12,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DatasetKind
 from odf_common.ports.engine import QueryNotWanted
 from odf_ingest.commit.commit_queue import CommitQueues
-from odf_ingest.commit.committer import Outcome
+from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.in_flight import cancelled
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import NewWatermark
@@ -40,6 +40,10 @@ class FileCommit:
         self._read: tuple[Plan, Prepared] | None = None
         self._content = "" if batch.is_key_generated else _digest(batch.file)
         self._is_proposed = False
+
+    def position_in(self, state: ChainState) -> SourcePosition:
+        """Return the source's position in a state of the chain."""
+        return position_of(state, self.source)
 
     def check(self, position: SourcePosition) -> None:
         """Raise `AlreadyCommitted` if the key is among the receipts, `KeyReused` if it was another file's."""

@@ -9,15 +9,23 @@ became dead letters; it is absent while there are none.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from odf_common.dataset import rejects
 from odf_common.dataset.batch_keys import run_and_place
 from odf_common.errors import InvalidInput
+from odf_common.metadata.events import SourceState
 
 KIND: Final = rejects.KIND
 VERSION: Final = 1
 RECEIPTS: Final = 64  # kept, newest last
+
+
+class Position(Protocol):
+    """How far a source has been read."""
+
+    def source_state(self, source: str) -> SourceState:
+        """Return the state that the chain stores with the next block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +78,10 @@ class SourcePosition:
         if self.rejected:
             plain["rejected"] = self.rejected
         return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+
+    def source_state(self, source: str) -> SourceState:
+        """Return the state with this position."""
+        return SourceState(source_name=source, kind=KIND, value=self.text())
 
     def with_topic(self, name: str, topic: TopicPosition) -> Self:
         """Return the position with one topic's replaced."""

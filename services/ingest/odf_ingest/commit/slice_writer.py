@@ -21,13 +21,12 @@ from odf_common.metadata.events import (
     KnownEvent,
     OffsetInterval,
     SetDataSchema,
-    SourceState,
 )
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind, scratch_folder
-from odf_ingest.commit.position import KIND, SourcePosition
+from odf_ingest.commit.position import Position
 from odf_ingest.history.align_columns import align_columns, data_columns, without_dictionaries
 from odf_ingest.history.history import SliceRecords
 from odf_ingest.merge import History, Merged, key_columns, merge
@@ -103,7 +102,7 @@ class Drafter:
         merged: Merged,
         *,
         source: str,
-        position: SourcePosition,
+        position: Position,
         watermark: NewWatermark,
     ) -> Draft:
         """Write the slice durably and return the proposal; `watermark` is the source's.
@@ -119,7 +118,7 @@ class Drafter:
             watermark=None
             if watermark is None or watermark == KEEP_WATERMARK
             else Timestamp.from_ms(watermark),
-            source_state=SourceState(source_name=source, kind=KIND, value=position.text()),
+            source_state=position.source_state(source),
         )
         if not len(merged.records):
             return self._proposal(state, (added,), system_time)

@@ -190,6 +190,10 @@ class PositionMove:
     start: str
     may_be_empty: bool = True
 
+    def position_in(self, state: ChainState) -> SourcePosition:
+        """Return the source's position in a state of the chain."""
+        return position_of(state, self.source)
+
     def check(self, position: SourcePosition) -> None:
         """Raise `AlreadyCommitted` if the source is at that position."""
         if position.topics.get(self.topic) == self._moved(position):

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
+from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.commit.slice_writer import KEEP_WATERMARK, NewWatermark
 from odf_ingest.errors import (
@@ -51,6 +52,10 @@ class KafkaBatch:
         self._buried: set[tuple[int, int]] = set()
         self._dataset: DatasetId | None = None
         self.rejected: tuple[BadRecord, ...] = ()  # of the committed messages
+
+    def position_in(self, state: ChainState) -> SourcePosition:
+        """Return the source's position in a state of the chain."""
+        return position_of(state, self.source)
 
     def check(self, position: SourcePosition) -> None:
         """Raise unless the chain's position is the batch's start."""

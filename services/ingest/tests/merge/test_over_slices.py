@@ -35,6 +35,7 @@ from odf_common.metadata.steps import (
 )
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import NewWatermark
 from odf_ingest.errors import SnapshotRetractsTooMuch
@@ -82,6 +83,9 @@ class TableBatch:
     source: str
     records: pa.Table | None
     may_be_empty: bool = False
+
+    def position_in(self, state: ChainState) -> SourcePosition:
+        return position_of(state, self.source)
 
     def check(self, position: SourcePosition) -> None:
         pass

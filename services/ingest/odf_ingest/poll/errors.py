@@ -1,0 +1,112 @@
+"""Errors of polls; each has what is wrong, where, and what to do. None repeats a secret."""
+
+from dataclasses import dataclass
+
+from odf_common.errors import Conflict, InvalidInput, NotFound, Refused, Unavailable
+
+
+@dataclass(eq=False, kw_only=True)
+class FetchUnsupported(InvalidInput):
+    """This node does not fetch from sources of this kind."""
+
+    step: str
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "fetch the data yourself, and append it to a push source with `odf ingest`"
+
+
+@dataclass(eq=False, kw_only=True)
+class NotPolled(Refused):
+    """The dataset has no polling source."""
+
+    reason: str = "NotPolled"
+
+
+@dataclass(eq=False, kw_only=True)
+class PollCancelled(Refused):
+    """A poll ended because no caller wants it any more; each of its blocks is complete."""
+
+    reason: str = "Cancelled"
+    text: str = "cancelled; what was committed before stays"
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceUnreachable(Unavailable):
+    """A polled source cannot be reached now; nothing of it was committed."""
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "pull again; if it stays like this, check the address in the SetPollingSource (`odf inspect`)"
+
+
+@dataclass(eq=False, kw_only=True)
+class NothingAtSource(NotFound):
+    """There is nothing at the place that a polling source names."""
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "check the place in the SetPollingSource; change it with `odf commit`"
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceRefusedRequest(Refused):
+    """The server refused the request of a poll."""
+
+    reason: str = "SourceRefusedRequest"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "check the address and the headers of the SetPollingSource"
+
+
+@dataclass(eq=False, kw_only=True)
+class AddressForbidden(Refused):
+    """A source's address is neither public nor allowed in the node's settings."""
+
+    reason: str = "AddressForbidden"
+    text: str = ""
+    host: str
+    address: str
+
+    def __str__(self) -> str:
+        """Return the host and its address."""
+        at = "" if self.host.strip("[]") == self.address else f" at {self.address}"
+        return f"{self.host}{at} is not a public address, and the settings do not allow it"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return (
+            "if this node may fetch from it, start it with ODF_FETCH_NETWORKS set to the networks that are allowed, "
+            "such as 127.0.0.0/8 (separated by commas)"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class TooLarge(Refused):
+    """What was fetched or unpacked is larger than the node's settings allow; nothing of it was committed."""
+
+    reason: str = "TooLarge"
+    text: str = ""
+    what: str
+    limit: int
+
+    def __str__(self) -> str:
+        """Return what is too large, and the limit."""
+        return f"{self.what} has more than {self.limit} bytes"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "if that is right, raise ODF_FETCH_MAX_BYTES and restart the node"
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceRedefined(Conflict):
+    """The polling source was defined again while it was polled; pull again."""
+
+
+@dataclass(eq=False, kw_only=True)
+class FileForbidden(Refused):
+    """A source names a file that no source may read."""
+
+    reason: str = "FileForbidden"

@@ -1,0 +1,130 @@
+"""FilesGlob: local files that match a pattern, each one block (spec: FetchStep::FilesGlob).
+
+A file is new if the chain does not name it, whatever its place in the order. A file that was read and then changed is
+read again, except with `cache: Forever`, and under the merge strategy Append, which would double its records.
+"""
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.fetching import FetchStepFilesGlob, SourceOrdering
+from odf_common.metadata.scalars import Timestamp
+from odf_ingest.poll.errors import NothingAtSource
+from odf_ingest.poll.fetch.local_file import copy_file
+from odf_ingest.poll.fetch.step import Context, Fetched, fetch
+from odf_ingest.poll.position import PollPosition, ReadFile
+
+log = structlog.stdlib.get_logger(__name__)
+
+MAX_FILES: Final = 1_000_000  # that match one pattern
+_MAGIC: Final = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Match:
+    path: Path
+    name: str  # below the pattern's fixed folder
+    size: int
+    modified: int  # nanoseconds since the epoch
+    event_time: Timestamp
+
+
+@fetch.register
+def files_glob(step: FetchStepFilesGlob, context: Context) -> Iterator[Fetched]:
+    """Iterate over the new files that match now."""
+    new = [one for one in _matches(step, context) if _may_be_new(one, context)]
+    for number, match in enumerate(_ordered(new, step), 1):
+        context.report(f"file {number} of {len(new)}: {match.name}")
+        copy = context.folder / "fetched"
+        digest, seen = copy_file(match.path, copy, context, match.name)
+        read = ReadFile(name=match.name, size=seen.st_size, modified=seen.st_mtime_ns, digest=str(digest))
+        known = context.position.files.get(match.name)
+        if known is None or known.digest != read.digest:
+            yield Fetched(
+                label=match.name,
+                file=copy,
+                event_time=match.event_time,
+                state=read.state(),
+                is_read=lambda position, read=read: _is_read(read, position),  # type: ignore[misc]
+            )
+        copy.unlink(missing_ok=True)
+
+
+def _is_read(read: ReadFile, position: PollPosition) -> bool:
+    known = position.files.get(read.name)
+    return known is not None and known.digest == read.digest
+
+
+def _may_be_new(match: _Match, context: Context) -> bool:
+    """Return whether a file is to be read: by its name, size and time."""
+    known = context.position.files.get(match.name)
+    if known is None:
+        return True
+    if not known.digest:
+        return False
+    if (known.size, known.modified) == (match.size, match.modified):
+        return False
+    if not context.is_reread and known.size != match.size:
+        log.warning("a file changed after it was read, and is not read again", file=match.name)
+    return context.is_reread
+
+
+def _ordered(matches: list[_Match], step: FetchStepFilesGlob) -> list[_Match]:
+    """Order by event time, then name; by name alone if the step says so, or has no event time."""
+    default = SourceOrdering.ByName if step.event_time is None else SourceOrdering.ByEventTime
+    if (default if step.order is None else step.order) is SourceOrdering.ByName:
+        return sorted(matches, key=lambda one: one.name)
+    return sorted(matches, key=lambda one: (one.event_time.ns, one.name))
+
+
+def _matches(step: FetchStepFilesGlob, context: Context) -> Iterator[_Match]:
+    root = fixed_folder(step.path)
+    if not root.is_dir():
+        raise NothingAtSource(what=f"the folder {root}")
+    for count, name in enumerate(glob.iglob(step.path, recursive=True), 1):  # noqa: PTH207 - lazy, and with `**` for links
+        context.require_wanted()
+        if count > MAX_FILES:
+            raise InvalidInput(where="fetch.path", text=f"more than {MAX_FILES} files match {step.path}")
+        try:
+            seen = os.stat(name)  # noqa: PTH116 - `name` may have any bytes
+        except OSError:  # removed in the meantime, or a broken link
+            continue
+        if not stat.S_ISREG(seen.st_mode):
+            continue
+        path = Path(name)
+        modified = Timestamp(seen.st_mtime_ns)
+        yield _Match(
+            path=path,
+            name=_text(path.relative_to(root).as_posix()),
+            size=seen.st_size,
+            modified=seen.st_mtime_ns,
+            event_time=context.event_time(step.event_time, path.as_posix(), modified),
+        )
+
+
+def fixed_folder(pattern: str) -> Path:
+    """Return the folder before a pattern's first wildcard; raises `InvalidInput` for a relative pattern."""
+    path = Path(pattern)
+    if not path.is_absolute() or ".." in path.parts:
+        text = f"expected an absolute path without .., such as /data/orders-*.csv, got {pattern!r}"
+        raise InvalidInput(where="fetch.path", text=text)
+    fixed: list[str] = []
+    for part in path.parts[:-1]:
+        if _MAGIC.search(part):
+            break
+        fixed.append(part)
+    return Path(*fixed)
+
+
+def _text(name: str) -> str:
+    """Return a file name as a string that can be stored; bytes that are not UTF-8 are escaped."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

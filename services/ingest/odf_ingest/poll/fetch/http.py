@@ -1,0 +1,290 @@
+"""Downloads over http and https: conditional requests, redirects, limits; untrusted servers and names.
+
+The address that is connected to is the one that was checked, for each redirect too. Headers of the source are sent to
+its own origin only. A body that breaks off is requested again, and never taken for a whole one.
+"""
+
+import hashlib
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import urljoin
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError
+from urllib3.util import Url, make_headers, parse_url
+
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Backoff
+from odf_ingest.poll.errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable, TooLarge
+from odf_ingest.poll.fetch.networks import Networks
+from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context
+
+TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds; `read` is between two pieces
+DOWNLOAD_SECONDS: Final = 6 * 3600.0  # for one response in all
+MAX_REDIRECTS: Final = 10
+ATTEMPTS: Final = 3
+RETRY: Final = Backoff(first=0.5, most=4.0)
+REPORT_SECONDS: Final = 0.5  # between progress reports
+MIB: Final = 1 << 20
+OK, NOT_MODIFIED = 200, 304
+GONE: Final = frozenset({404, 410})
+PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+OWN_HEADERS: Final = {"user-agent": "odf", "accept": "*/*", "accept-encoding": "identity"}
+Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to request: `label` stands for the URL in messages, `headers` are the source's own."""
+
+    url: str
+    label: str
+    headers: Mapping[str, str]
+    conditions: Mapping[str, str]
+    """`If-None-Match` or `If-Modified-Since`."""
+    is_same: Callable[["Validators"], bool]
+    """Returns whether validators are those of what was read last, for servers that ignore conditions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validators:
+    """What a response says of its content."""
+
+    etag: str | None = None
+    modified: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Downloaded:
+    """A whole body, stored in the target."""
+
+    validators: Validators
+    digest: Multihash
+
+
+def download(
+    request: Request, target: Path, context: Context, sleep: Sleep = time.sleep
+) -> Downloaded | None:
+    """Store the content in `target`; None if it is the same as before. Retries what may pass."""
+    attempt = 1
+    while True:
+        try:
+            with client(context.limits.networks) as pools:
+                return _download(pools, request, target, context)
+        except SourceUnreachable:
+            if attempt == ATTEMPTS:
+                raise
+        context.require_wanted()
+        sleep(RETRY.pause(attempt))
+        attempt += 1
+
+
+def client(networks: Networks) -> urllib3.PoolManager:
+    """Return a client that connects only to allowed addresses."""
+
+    class Plain(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            return _connected(self, networks)
+
+    class Secure(HTTPSConnection):
+        def _new_conn(self) -> socket.socket:
+            return _connected(self, networks)
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecurePool(HTTPSConnectionPool):
+        ConnectionCls = Secure
+
+    pools = urllib3.PoolManager(num_pools=MAX_REDIRECTS, timeout=TIMEOUT, retries=False)
+    pools.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
+    return pools
+
+
+def _connected(connection: HTTPConnection, networks: Networks) -> socket.socket:
+    host, port = connection.host.strip("[]"), connection.port or 80
+    try:
+        found = networks.addresses(host, port)
+    except (socket.gaierror, UnicodeError) as error:
+        raise NameResolutionError(host, connection, socket.gaierror(str(error))) from error
+    why: OSError | None = None
+    for family, address in found:
+        connected = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connected.settimeout(connection.timeout)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.connect(address)
+        except OSError as error:
+            connected.close()
+            why = error
+        else:
+            return connected
+    raise NewConnectionError(connection, f"{why.strerror or why if why else 'no address'}")
+
+
+def _download(
+    pools: urllib3.PoolManager, request: Request, target: Path, context: Context
+) -> Downloaded | None:
+    answer = _answer(pools, request, context)
+    try:
+        if answer.status == NOT_MODIFIED and request.conditions:
+            return None
+        _require_content(answer, request)
+        validators = _validators(answer)
+        if request.is_same(validators):
+            return None
+        return Downloaded(validators=validators, digest=_stored(answer, request, target, context))
+    finally:
+        answer.close()
+
+
+def _answer(pools: urllib3.PoolManager, request: Request, context: Context) -> urllib3.BaseHTTPResponse:
+    """Return the first response that is no redirect, its body unread."""
+    url = origin = require_http(request.url)
+    for _ in range(MAX_REDIRECTS + 1):
+        context.require_wanted()
+        headers = {**OWN_HEADERS, **request.conditions}
+        if _origin(url) == _origin(origin):
+            headers |= {name.lower(): value for name, value in request.headers.items()}
+            if url.auth is not None:
+                headers |= make_headers(basic_auth=url.auth)
+        try:
+            answer = pools.request(
+                "GET", url._replace(auth=None).url, headers=headers, redirect=False, preload_content=False
+            )
+        except HTTPError as error:
+            raise SourceUnreachable(what=request.label, why=_reason(error)) from None
+        place = answer.headers.get("location")
+        if answer.status not in REDIRECTS or not place:
+            return answer
+        answer.close()
+        url = require_http(urljoin(url.url, place))
+        if origin.scheme == "https" and url.scheme != "https":
+            raise SourceRefusedRequest(text=f"{request.label} redirects from https to {url.scheme}")
+    raise SourceRefusedRequest(text=f"{request.label} redirects more than {MAX_REDIRECTS} times")
+
+
+def require_http(text: str) -> Url:
+    """Parse a URL; raises `InvalidInput` unless it is http or https with a host."""
+    try:
+        url = parse_url(text)
+    except HTTPError as error:
+        raise InvalidInput(where="fetch.url", text="not a URL") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidInput(where="fetch.url", text=f"expected http or https and a host, got {url.scheme}://")
+    return url
+
+
+def _origin(url: Url) -> tuple[str | None, str | None, int]:
+    return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)
+
+
+def _require_content(answer: urllib3.BaseHTTPResponse, request: Request) -> None:
+    """Raise unless the response has the whole content."""
+    status = answer.status
+    if status == OK:
+        return
+    if status in GONE:
+        raise NothingAtSource(what=f"{request.label} (status {status})")
+    if status in PASSING:
+        raise SourceUnreachable(what=request.label, why=f"status {status}")
+    raise SourceRefusedRequest(text=f"{request.label} answers with status {status}")
+
+
+def _validators(answer: urllib3.BaseHTTPResponse) -> Validators:
+    modified = None
+    try:
+        found = parsedate_to_datetime(answer.headers.get("last-modified", ""))
+        modified = Timestamp.from_datetime(found)
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        InvalidInput,
+    ):  # absent or malformed, which is as good as absent
+        pass
+    return Validators(etag=answer.headers.get("etag") or None, modified=modified)
+
+
+def _stored(answer: urllib3.BaseHTTPResponse, request: Request, target: Path, context: Context) -> Multihash:
+    """Store the body, and return its hash."""
+    limit = context.limits.size
+    total = int(answer.headers.get("content-length", "0")) if _is_number(answer) else 0
+    if total > limit:
+        raise TooLarge(what=request.label, limit=limit)
+    digest, size = hashlib.sha3_256(), 0
+    begun = reported = time.monotonic()
+    with target.open("wb") as file:
+        for chunk in _Chunks(answer, request.label):
+            context.require_wanted()
+            size += len(chunk)
+            if size > limit:
+                raise TooLarge(what=request.label, limit=limit)
+            digest.update(chunk)
+            file.write(chunk)
+            now = time.monotonic()
+            if now - begun > DOWNLOAD_SECONDS:
+                raise SourceUnreachable(what=request.label, why=f"slower than {DOWNLOAD_SECONDS:.0f} s")
+            if now - reported > REPORT_SECONDS:
+                reported = now
+                context.report(f"{request.label}: {_amount(size, total)}")
+    return Multihash.sha3(digest.digest())
+
+
+class _Chunks:
+    """The body in pieces as they arrive; a lost connection raises `SourceUnreachable`."""
+
+    def __init__(self, answer: urllib3.BaseHTTPResponse, label: str) -> None:
+        self._answer = answer
+        self._label = label
+
+    def __iter__(self) -> "_Chunks":
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            chunk = self._answer.read1(CHUNK_BYTES, decode_content=False)
+        except (HTTPError, OSError) as error:
+            raise SourceUnreachable(what=self._label, why=_reason(error)) from None
+        if not chunk:
+            raise StopIteration
+        return chunk
+
+
+def _is_number(answer: urllib3.BaseHTTPResponse) -> bool:
+    length = answer.headers.get("content-length", "")
+    return length.isascii() and length.isdigit()
+
+
+def _amount(size: int, total: int) -> str:
+    of = f" of {total / MIB:.1f}" if total else ""
+    return f"{size / MIB:.1f}{of} MiB"
+
+
+def _reason(error: Exception) -> str:
+    """Return why a request failed, without its URL, which may have secrets."""
+    match error:
+        case NameResolutionError():
+            return "its host name cannot be resolved"
+        case NewConnectionError():
+            return str(error).rpartition(": ")[2]
+        case urllib3.exceptions.ConnectTimeoutError():
+            return "no connection in time"
+        case urllib3.exceptions.ReadTimeoutError() | TimeoutError():
+            return f"nothing arrived for {TIMEOUT.read_timeout} s"
+        case urllib3.exceptions.IncompleteRead() | urllib3.exceptions.ProtocolError():
+            return "the connection broke off"
+        case urllib3.exceptions.SSLError():
+            return f"TLS: {error.args[0] if error.args else 'failed'}"
+        case _:
+            return type(error).__name__

@@ -1,0 +1,55 @@
+"""Which addresses a source may be fetched from: public ones, and others that the node's settings allow."""
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+from typing import Final, Self
+
+from odf_ingest.poll.errors import AddressForbidden
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """Networks that are allowed in addition to public addresses."""
+
+    allowed: tuple[Network, ...] = ()
+
+    @classmethod
+    def parse(cls, names: tuple[str, ...]) -> Self:
+        """Build from networks such as `10.1.0.0/16`; raises `ValueError`."""
+        return cls(tuple(ipaddress.ip_network(name) for name in names))
+
+    def addresses(self, host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+        """Resolve a host; raises `AddressForbidden` if any of its addresses is not allowed, `OSError`."""
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for _, _, _, _, place in found:
+            self.require(host, str(place[0]))
+        return [(family, (str(place[0]), int(place[1]))) for family, _, _, _, place in found]
+
+    def require(self, host: str, text: str) -> None:
+        """Raise `AddressForbidden` unless an address is public or allowed."""
+        address = ipaddress.ip_address(text.partition("%")[0])
+        if any(_is_in(address, network) for network in self.allowed):
+            return
+        for one in _embedded(address) or (address,):
+            is_public = one.is_global and not one.is_multicast and not one.is_reserved
+            if not is_public and not any(_is_in(one, network) for network in self.allowed):
+                raise AddressForbidden(host=host, address=str(address))
+
+
+def _is_in(address: Address, network: Network) -> bool:
+    return address.version == network.version and address in network
+
+
+def _embedded(address: Address) -> tuple[Address, ...]:
+    """Return IPv4 addresses to which an IPv6 address leads."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return ()
+    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if address in NAT64:
+        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return tuple(one for one in found if one is not None)

@@ -1,0 +1,75 @@
+"""The interface of a fetch step: one function, a variant per module (spec: FetchStep)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import singledispatch
+from pathlib import Path
+from typing import Final
+
+from odf_common.metadata.events import SourceState
+from odf_common.metadata.fetching import EventTimeSource, FetchStep
+from odf_common.metadata.scalars import Timestamp
+from odf_ingest.poll.errors import FetchUnsupported, PollCancelled
+from odf_ingest.poll.fetch.networks import Networks
+from odf_ingest.poll.position import PollPosition
+
+GIB: Final = 1 << 30
+CHUNK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a poll may use."""
+
+    size: int = 4 * GIB
+    """Bytes of one file, as fetched and after each prepare step."""
+    networks: Networks = field(default_factory=Networks)
+    """Addresses other than public ones that may be fetched from."""
+    secrets: Path | None = None
+    """A folder that no source may read: the node's keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a fetch step works with; `folder` is for its files, and is removed after the poll."""
+
+    folder: Path
+    position: PollPosition
+    """What was read before."""
+    last: SourceState | None
+    """The validator of what was read last from this URL."""
+    is_reread: bool
+    """Whether a changed file of a glob is read again."""
+    limits: Limits
+    report: Callable[[str], None]
+    """Takes what is going on now, for people."""
+    is_wanted: Callable[[], bool]
+    event_time: Callable[[EventTimeSource | None, str, Timestamp | None], Timestamp]
+    """Returns the event time of a source with this path and time of last modification."""
+
+    def require_wanted(self) -> None:
+        """Raise `PollCancelled` if no caller wants the poll any more."""
+        if not self.is_wanted():
+            raise PollCancelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """One file that is new: its content, and the state of the block that will have it."""
+
+    label: str
+    """Its place for people, without secrets."""
+    file: Path
+    event_time: Timestamp
+    state: SourceState
+    is_read: Callable[[PollPosition], bool]
+    """Returns whether this content, or newer, is in the chain by now."""
+
+
+@singledispatch
+def fetch(step: FetchStep, context: Context) -> Iterator[Fetched]:
+    """Iterate over what is new, in the order in which it is to be committed.
+
+    Each file is committed before the next is asked for. Raises what is wrong with the source: `Unavailable` may pass.
+    """
+    raise FetchUnsupported(step=type(step).__name__.removeprefix("FetchStep"))

@@ -1,0 +1,103 @@
+"""Url: one place, whose content is a block each time it has changed (spec: FetchStep::Url)."""
+
+from collections.abc import Iterator
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.events import SourceState
+from odf_common.metadata.fetching import FetchStepUrl
+from odf_common.metadata.scalars import Timestamp
+from odf_ingest.poll.fetch.http import Downloaded, Request, Validators, download
+from odf_ingest.poll.fetch.local_file import copy_file
+from odf_ingest.poll.fetch.step import Context, Fetched, fetch
+from odf_ingest.poll.position import DIGEST, ETAG, LAST_MODIFIED, state_of
+
+SCHEMES: Final = ("http", "https", "file")
+
+
+@fetch.register
+def url(step: FetchStepUrl, context: Context) -> Iterator[Fetched]:
+    """Yield the content, unless it is that of the last block; nothing is requested again with `cache: Forever`."""
+    if step.cache is not None and context.last is not None:
+        return
+    scheme = urlsplit(step.url).scheme.lower()
+    match scheme:
+        case "http" | "https":
+            found = _over_http(step, context)
+        case "file":
+            found = _from_file(step, context)
+        case _:
+            raise InvalidInput(where="fetch.url", text=f"expected {', '.join(SCHEMES)}, got {scheme!r}")
+    if found is not None:
+        yield found
+
+
+def _over_http(step: FetchStepUrl, context: Context) -> Fetched | None:
+    label = label_of(step.url)
+    context.report(label)
+    target = context.folder / "fetched"
+    request = Request(
+        url=step.url,
+        label=label,
+        headers={one.name: one.value for one in step.headers or ()},
+        conditions=_conditions(context.last),
+        is_same=lambda found: context.last is not None and _state(found) == context.last,
+    )
+    found = download(request, target, context)
+    if found is None:
+        return None
+    return _fetched(step, context, target, label=label, found=found)
+
+
+def _from_file(step: FetchStepUrl, context: Context) -> Fetched | None:
+    place = urlsplit(step.url)
+    if place.netloc not in ("", "localhost"):
+        raise InvalidInput(where="fetch.url", text=f"a file URL has no host; write file:///…, not {step.url}")
+    label, target = f"file://{place.path}", context.folder / "fetched"
+    context.report(label)
+    digest, seen = copy_file(Path(unquote(place.path)), target, context, label)
+    validators = Validators(modified=Timestamp(seen.st_mtime_ns))
+    if _state(validators) == context.last:
+        return None
+    found = Downloaded(validators=validators, digest=digest)
+    return _fetched(step, context, target, label=label, found=found)
+
+
+def _fetched(
+    step: FetchStepUrl, context: Context, target: Path, *, label: str, found: Downloaded
+) -> Fetched | None:
+    state = _state(found.validators) or state_of(DIGEST, str(found.digest))
+    if state == context.last:
+        return None
+    before = context.position.last
+    return Fetched(
+        label=label,
+        file=target,
+        event_time=context.event_time(step.event_time, urlsplit(step.url).path, found.validators.modified),
+        state=state,
+        is_read=lambda position: position.last != before,
+    )
+
+
+def _state(found: Validators) -> SourceState | None:
+    if found.etag is not None:
+        return state_of(ETAG, found.etag)
+    return None if found.modified is None else state_of(LAST_MODIFIED, str(found.modified))
+
+
+def _conditions(last: SourceState | None) -> dict[str, str]:
+    if last is None or last.kind not in (ETAG, LAST_MODIFIED):
+        return {}
+    if last.kind == ETAG:
+        return {"if-none-match": last.value}
+    return {"if-modified-since": format_datetime(Timestamp.parse(last.value).datetime(), usegmt=True)}
+
+
+def label_of(text: str) -> str:
+    """Return a URL for people: without user, password, query and fragment, which may have secrets."""
+    place = urlsplit(text)
+    host = place.netloc.rpartition("@")[2]
+    return f"{place.scheme}://{host}{place.path}"

@@ -1,0 +1,177 @@
+"""Polls a dataset: fetches what is new, prepares it, and commits it file by file; one poll of a dataset at a time."""
+
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from odf_common.adapters.local.faults import guarded
+from odf_common.chain.state import ChainState
+from odf_common.errors import InvalidInput
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import SetPollingSource
+from odf_common.metadata.fetching import EventTimeSource, FetchStepFilesGlob, FetchStepUrl
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategyAppend
+from odf_common.ports.clock import Clock
+from odf_common.ports.store import BlobStore, block_reader
+from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.poll.errors import NotPolled, PollCancelled
+from odf_ingest.poll.event_time import event_time, usual_event_time
+from odf_ingest.poll.fetch import Context, Fetched, Limits, fetch
+from odf_ingest.poll.polled_file import PolledFile, position_of
+from odf_ingest.poll.position import ReadFiles, last_content
+from odf_ingest.prepare.preparer import Preparer
+
+log = structlog.stdlib.get_logger(__name__)
+
+WAIT_SECONDS: Final = 0.2  # between checks whether a caller still waits for another poll
+Report = Callable[[str], None]
+IsWanted = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """What a poll has committed."""
+
+    blocks: int = 0
+    records: int = 0
+
+
+@dataclass(slots=True)
+class _Dataset:
+    """What is kept between polls of a dataset; used by the poll that holds the lock."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    read_files: ReadFiles | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """Who waits for a poll."""
+
+    report: Report
+    is_wanted: IsWanted
+
+
+class Poller:
+    """Polls datasets; thread-safe."""
+
+    def __init__(
+        self, *, queues: CommitQueues, preparer: Preparer, blobs: BlobStore, clock: Clock, limits: Limits
+    ) -> None:
+        """Commit through `queues`; keep fetched files in folders of `blobs`."""
+        self._queues = queues
+        self._preparer = preparer
+        self._blobs = blobs
+        self._clock = clock
+        self._limits = limits
+        self._datasets: defaultdict[DatasetId, _Dataset] = defaultdict(_Dataset)
+        self._mutex = threading.Lock()
+
+    @guarded
+    def poll(self, dataset: DatasetId, report: Report, is_wanted: IsWanted) -> Polled:
+        """Commit all that is new, and return how much that was; `report` takes what is going on.
+
+        Waits for a poll of the same dataset that is running, since that may have looked before the caller asked. Raises
+        what is wrong with the source or its files; what was committed before stays. `PollCancelled` once `is_wanted`
+        returns False.
+        """
+        with self._mutex:
+            kept = self._datasets[dataset]
+        with _held(kept.lock, report, is_wanted):
+            state = self._queues.state(dataset)
+            _defined(state)
+            folder = self._blobs.scratch()
+            try:
+                return self._poll(state, kept, self._context(state, kept, folder, _Caller(report, is_wanted)))
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop what is kept of a removed dataset."""
+        with self._mutex:
+            self._datasets.pop(dataset, None)
+
+    def _poll(self, state: ChainState, kept: _Dataset, context: Context) -> Polled:
+        defined, done = _defined(state), Polled()
+        for fetched in fetch(defined.fetch, context):
+            context.require_wanted()
+            batch = PolledFile(
+                defined,
+                fetched,
+                read_files=kept.read_files,
+                preparer=self._preparer,
+                is_wanted=context.is_wanted,
+            )
+            with _naming(fetched):
+                outcome = self._queues.commit(state.dataset_id, batch)
+            done = Polled(blocks=done.blocks + outcome.is_new, records=done.records + outcome.count)
+            log.info(
+                "polled",
+                dataset=str(state.dataset_id),
+                file=fetched.label,
+                records=outcome.count,
+                new=outcome.is_new,
+            )
+        return done
+
+    def _context(self, state: ChainState, kept: _Dataset, folder: Path, caller: _Caller) -> Context:
+        defined = _defined(state)
+        read = block_reader(self._blobs, state.dataset_id)
+        step = defined.fetch
+        if isinstance(step, FetchStepFilesGlob):
+            kept.read_files = kept.read_files or ReadFiles(read)
+        else:
+            kept.read_files = None
+        return Context(
+            folder=folder,
+            position=position_of(state, kept.read_files),
+            last=last_content(state, read, step.url) if isinstance(step, FetchStepUrl) else None,
+            is_reread=getattr(step, "cache", None) is None
+            and not isinstance(defined.merge, MergeStrategyAppend),
+            limits=self._limits,
+            report=caller.report,
+            is_wanted=caller.is_wanted,
+            event_time=self._event_time,
+        )
+
+    def _event_time(self, source: EventTimeSource | None, path: str, modified: Timestamp | None) -> Timestamp:
+        now = self._clock.now()
+        return usual_event_time(modified, now) if source is None else event_time(source, path, modified, now)
+
+
+def _defined(state: ChainState) -> SetPollingSource:
+    if state.polling_source is None:
+        raise NotPolled(text="the dataset has no polling source")
+    return state.polling_source
+
+
+@contextmanager
+def _held(lock: threading.Lock, report: Report, is_wanted: IsWanted) -> Iterator[None]:
+    while not lock.acquire(timeout=WAIT_SECONDS):
+        report("waiting for another poll")
+        if not is_wanted():
+            raise PollCancelled
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _naming(fetched: Fetched) -> Iterator[None]:
+    """Prefix errors of a file's content with its place."""
+    try:
+        yield
+    except InvalidInput as error:
+        if error.text is None:
+            raise
+        where = f"{fetched.label}, {error.where}" if error.where else fetched.label
+        raise replace(error, where=where) from error

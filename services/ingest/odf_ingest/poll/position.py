@@ -1,0 +1,145 @@
+"""How far a polling source has been read, as its source states in the chain say.
+
+A URL has one state: the validator of the content that was read last. A glob has the set of files that were read; each
+block names one, and their union is the set, so a block's state stays small however many files there are.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from odf_common.chain.state import DEFAULT_SOURCE, ChainState
+from odf_common.chain.walk import ReadBlock, iterate
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import AddData, DisablePollingSource, SetPollingSource, SourceState
+from odf_common.metadata.fetching import FetchStepUrl
+
+ETAG: Final = "odf/etag"
+LAST_MODIFIED: Final = "odf/last-modified"
+DIGEST: Final = "odf/sha3-256"  # of content that came without a validator
+FILE: Final = "odf/file"
+OF_CONTENT: Final = frozenset({ETAG, LAST_MODIFIED, DIGEST})
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFile:
+    """A file of a glob that was read: its name below the pattern's fixed folder, and what identifies its content."""
+
+    name: str
+    size: int = 0
+    modified: int = 0
+    """Nanoseconds since the epoch."""
+    digest: str = ""
+    """SHA3-256 of its bytes; empty if another implementation has read it."""
+
+    @classmethod
+    def parse(cls, value: str) -> Self:
+        """Read a source state's value; raises `InvalidInput` if this version cannot read it."""
+        try:
+            plain = json.loads(value)
+            if plain["v"] != VERSION:
+                raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
+            return cls(
+                name=str(plain["file"]),
+                size=int(plain["size"]),
+                modified=int(plain["modified"]),
+                digest=str(plain["digest"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(where="source state", text=f"cannot be read: {value!r}") from error
+
+    def state(self) -> SourceState:
+        """Return the state of the block that has the file: JSON, keys sorted, no spaces."""
+        plain = {
+            "v": VERSION,
+            "file": self.name,
+            "size": self.size,
+            "modified": self.modified,
+            "digest": self.digest,
+        }
+        return state_of(FILE, json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollPosition:
+    """What the chain says of the source: its last state, and the files that were read, by name."""
+
+    last: SourceState | None = None
+    files: Mapping[str, ReadFile] = field(default_factory=dict)
+
+    def source_state(self, source: str) -> SourceState:
+        """Return the last state."""
+        assert self.last is not None, f"{source} was never read"
+        return self.last
+
+
+class ReadFiles:
+    """The files that a dataset's chain says were read; keeps them, and walks only the blocks since. One thread."""
+
+    def __init__(self, read: ReadBlock) -> None:
+        """Read blocks with `read`."""
+        self._read = read
+        self._head: Multihash | None = None
+        self._files: dict[str, ReadFile] = {}
+
+    def at(self, head: Multihash) -> Mapping[str, ReadFile]:
+        """Return the files by name as of a block; valid until the next call."""
+        if head == self._head:
+            return self._files
+        newest: list[ReadFile] = []
+        is_continued = False
+        for name, decoded, _ in iterate(self._read, head):
+            if name == self._head:
+                is_continued = True
+                break
+            match _state_in(decoded.block.event):
+                case SourceState(kind=kind, value=value) if kind == FILE:
+                    newest.append(ReadFile.parse(value))
+                case SourceState(kind=kind, value=value) if kind == ETAG:
+                    # The reference implementation names the file in this way.
+                    newest.append(ReadFile(name=value))
+                case _:
+                    pass
+        if not is_continued:  # first call, or the dataset was reset
+            self._files = {}
+        self._files |= {one.name: one for one in reversed(newest)}
+        self._head = head
+        return self._files
+
+
+def state_of(kind: str, value: str) -> SourceState:
+    """Return a state of the polling source."""
+    return SourceState(source_name=DEFAULT_SOURCE, kind=kind, value=value)
+
+
+def last_content(state: ChainState, read: ReadBlock, url: str) -> SourceState | None:
+    """Return the validator of what was read last from this URL, as declared; None if that was another URL.
+
+    The URL is compared only if the source was defined again since: usually one block is read.
+    """
+    known = state.source_states.get(DEFAULT_SOURCE)
+    if known is None or known.kind not in OF_CONTENT:
+        return None
+    is_defined_again = is_found = False
+    for _, decoded, _ in iterate(read, state.head):
+        event = decoded.block.event
+        match event:
+            case SetPollingSource(fetch=fetch) if is_found:
+                return known if isinstance(fetch, FetchStepUrl) and fetch.url == url else None
+            case SetPollingSource() | DisablePollingSource():
+                is_defined_again = True
+            case _ if _state_in(event) is not None:
+                if not is_defined_again:
+                    return known
+                is_found = True
+    return None
+
+
+def _state_in(event: object) -> SourceState | None:
+    """Return the polling source's state that an event records."""
+    if not isinstance(event, AddData) or event.new_source_state is None:
+        return None
+    return event.new_source_state if event.new_source_state.source_name == DEFAULT_SOURCE else None

@@ -1,0 +1,47 @@
+"""A poller of a bench's dataset, and web servers to poll."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from odf_testing.webserver import PageServer, serving_pages
+
+from odf_ingest.poll.fetch import Limits
+from odf_ingest.poll.fetch.networks import Networks
+from odf_ingest.poll.poller import Polled, Poller
+
+LOOPBACK = Networks.parse(("127.0.0.0/8",))
+Poll = Callable[..., Polled]
+
+
+@pytest.fixture
+def poll() -> Poll:
+    """Return what polls a bench's dataset once, with a poller as after a restart unless one is given."""
+
+    def run(bench: Any, *, poller: Poller | None = None, **limits: Any) -> Polled:
+        used = poller or poller_of(bench, **limits)
+        return used.poll(bench.dataset, lambda _: None, lambda: True)
+
+    return run
+
+
+def poller_of(bench: Any, **limits: Any) -> Poller:
+    return Poller(
+        queues=bench.queues,
+        preparer=bench.preparer,
+        blobs=bench.blobs,
+        clock=bench.clock,
+        limits=Limits(**{"networks": LOOPBACK} | limits),
+    )
+
+
+@pytest.fixture
+def make_poller() -> Callable[..., Poller]:
+    """Return what makes a poller of a bench's dataset."""
+    return poller_of
+
+
+@pytest.fixture
+def web() -> Iterator[PageServer]:
+    with serving_pages() as server:
+        yield server

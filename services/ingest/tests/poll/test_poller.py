@@ -1,0 +1,74 @@
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from odf_testing.webserver import Page, PageServer
+
+from odf_common.metadata.events import DisablePollingSource, SetInfo, SetPollingSource
+from odf_common.metadata.fetching import FetchStepEthereumLogs, FetchStepFilesGlob, FetchStepUrl
+from odf_common.metadata.steps import MergeStrategyLedger
+from odf_ingest.poll.errors import FetchUnsupported, NotPolled, PollCancelled, SourceRedefined
+from odf_ingest.poll.poller import Polled
+
+LINE = b'{"id":1,"v":"a"}\n'
+
+
+def test_one_poll_of_a_dataset_runs_at_a_time_and_the_other_looks_again(
+    make_polled: Any, make_poller: Any, web: PageServer
+) -> None:
+    web.pages["/a"] = Page(body=LINE, etag='"1"', pause=0.3)
+    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
+    poller = make_poller(bench)
+    results: list[Polled] = []
+    reports: list[str] = []
+
+    def poll() -> None:
+        results.append(poller.poll(bench.dataset, reports.append, lambda: True))
+
+    threads = [threading.Thread(target=poll) for _ in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sorted(one.records for one in results) == [0, 0, 1]
+    assert [one.get("if-none-match") for one in web.requests] == [None, '"1"', '"1"']
+    assert "waiting for another poll" in reports
+
+
+def test_a_poll_that_no_caller_wants_ends_and_keeps_what_was_committed(
+    make_polled: Any, make_poller: Any, tmp_path: Path
+) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.json").write_bytes(LINE)
+    bench = make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.json"))
+    with pytest.raises(PollCancelled):
+        make_poller(bench).poll(bench.dataset, lambda _: None, lambda: len(bench.rows()) < 2)
+    assert len(bench.rows()) == 2
+    assert make_poller(bench).poll(bench.dataset, lambda _: None, lambda: True).blocks == 1
+
+
+def test_a_dataset_without_a_polling_source_is_refused(make_polled: Any, poll: Any) -> None:
+    bench = make_polled(FetchStepUrl(url="http://example.org"))
+    bench.propose(DisablePollingSource())
+    with pytest.raises(NotPolled):
+        poll(bench)
+
+
+def test_a_source_that_is_redefined_meanwhile_is_not_committed_under_the_old_definition(
+    make_polled: Any, poll: Any, web: PageServer
+) -> None:
+    web.pages["/a"] = Page(body=LINE)
+    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
+    old = bench.state.polling_source
+    new = SetPollingSource(fetch=old.fetch, read=old.read, merge=MergeStrategyLedger(primary_key=("id",)))
+    bench.coordinator.before = [lambda: bench.propose(new)]
+    with pytest.raises(SourceRedefined):
+        poll(bench)
+    bench.coordinator.before = [lambda: bench.propose(SetInfo(description="x"))]
+    assert poll(bench).records == 1  # another change does not matter
+
+
+def test_kinds_that_are_not_fetched_say_so(make_polled: Any, poll: Any) -> None:
+    with pytest.raises(FetchUnsupported, match="EthereumLogs"):
+        poll(make_polled(FetchStepEthereumLogs(chain_id=1)))
