@@ -20,7 +20,7 @@ from odf_engine_spark.spark.session import start
 
 log = structlog.stdlib.get_logger(__name__)
 
-WATCH_SECONDS: Final = 0.1
+WATCH_SECONDS: Final = 1.0  # between checks for a JVM that hangs; one that exits is noticed at once
 HUNG: Final = 60.0  # seconds without a response from the JVM
 LOST: Final = 70  # exit code: the supervisor restarts the process
 
@@ -61,8 +61,8 @@ def _watch(spark: Spark, pulse: Pulse) -> Callable[[threading.Event], None]:
     """Return a watch over the JVM: without one the process is useless, and exits to be restarted."""
 
     def watch(stop: threading.Event) -> None:
-        while not stop.wait(WATCH_SECONDS):
-            if not spark.is_alive():
+        while not stop.is_set():
+            if spark.await_exit(WATCH_SECONDS) and not stop.is_set():
                 _end(spark, "the JVM has ended")
             if pulse.silence > HUNG:
                 _end(spark, "the JVM does not respond")

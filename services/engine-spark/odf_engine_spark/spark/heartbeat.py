@@ -7,7 +7,7 @@ from typing import Final
 
 from odf_engine_spark.spark.jvm import Spark
 
-SECONDS: Final = 1.0  # between probes
+SECONDS: Final = 2.0  # between probes; each costs both processes some processor time, also while nothing runs
 WELL: Final = 5.0  # seconds without a response that are tolerated
 
 

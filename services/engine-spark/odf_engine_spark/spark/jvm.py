@@ -6,6 +6,9 @@ untyped in Python: they are `Java`, and do not leave this service.
 
 import json
 import os
+import select
+import subprocess
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -42,15 +45,36 @@ class Spark:
 
     def is_alive(self) -> bool:
         """Return whether the JVM still runs."""
-        gateway: Java = self.session.sparkContext._gateway  # noqa: SLF001 - as above
-        process = gateway.proc
+        process = self._process
         return process is None or process.poll() is None
+
+    def await_exit(self, timeout: float) -> bool:
+        """Wait until the JVM has exited, for at most `timeout` seconds; return whether it has."""
+        process = self._process
+        if process is None:
+            time.sleep(timeout)
+            return False
+        try:
+            handle = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            # Popen.wait would poll.
+            select.select([handle], [], [], timeout)
+        finally:
+            os.close(handle)
+        return process.poll() is not None
 
     def kill(self) -> None:
         """Kill the JVM immediately."""
+        if self._process is not None:
+            self._process.kill()
+
+    @property
+    def _process(self) -> "subprocess.Popen[bytes] | None":
         gateway: Java = self.session.sparkContext._gateway  # noqa: SLF001 - as above
-        if gateway.proc is not None:
-            gateway.proc.kill()
+        process: subprocess.Popen[bytes] | None = gateway.proc
+        return process
 
     def parse(self, sql: str) -> Java:
         """Return the parsed, unresolved plan; raises Spark's `ParseException`."""
