@@ -52,6 +52,10 @@ engine: setup ## tests of the engine, over Spark
 integration: setup ## tests over the real broker, Redis and Spark
 	@python -m pytest tests/integration
 
+.PHONY: soak
+soak: setup ## the long cases that `make test` leaves out: before a release; an hour
+	@python -m pytest -n 2 --dist loadfile --timeout 1800 -m soak
+
 .PHONY: explore
 explore: setup ## property-based and model tests with random examples, and many more; half an hour or longer
 	@HYPOTHESIS_PROFILE=explore python -m pytest -n 2 --dist loadfile --timeout 0 -m hypothesis

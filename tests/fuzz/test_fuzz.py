@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-SECONDS = 60  # of all targets together
+SECONDS = (2, pytest.param(600, marks=[pytest.mark.soak, pytest.mark.timeout(900)]))  # of each target
 
 
 def the_runner() -> Any:
@@ -21,8 +21,9 @@ def the_runner() -> Any:
 RUN = the_runner()
 
 
+@pytest.mark.parametrize("seconds", SECONDS)
 @pytest.mark.parametrize("target", RUN.TARGETS)
-def test_every_input_is_accepted_or_refused(target: str, tmp_path: Path) -> None:
-    outcome = RUN.fuzz(target, SECONDS // len(RUN.TARGETS), findings=tmp_path)
+def test_every_input_is_accepted_or_refused(target: str, seconds: int, tmp_path: Path) -> None:
+    outcome = RUN.fuzz(target, seconds, findings=tmp_path)
     assert outcome.is_clean, outcome.output
     assert outcome.executions > len(list((HERE / "corpus" / target).iterdir()))

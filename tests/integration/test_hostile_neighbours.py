@@ -274,7 +274,8 @@ def upsert_of_nothing_but_tombstones(street: Street) -> Generator[str | None, No
     street.node.eventually(lambda: street.committed(name) >= 5)
 
 
-NEIGHBOURS: Final[tuple[Neighbour, ...]] = (
+TOGETHER: Final[tuple[Neighbour, ...]] = (
+    renamed_added_again_and_reset_while_they_stream,
     head_is_a_folder,
     head_is_a_loop,
     topic_made_again,
@@ -299,7 +300,15 @@ def require_named(street: Street, name: str) -> None:
     assert remedy, f"{name}: {problem}: nothing says what to do"
 
 
-@pytest.mark.parametrize("neighbour", [*NEIGHBOURS, *COMMANDS, records_expired], ids=lambda one: one.__name__)
+# Those that are tried together anyway are tried alone in `make soak`.
+ALONE: Final = [one for one in (*COMMANDS, records_expired) if one not in TOGETHER]
+
+
+@pytest.mark.parametrize(
+    "neighbour",
+    [*(pytest.param(one, marks=pytest.mark.soak) for one in TOGETHER), *ALONE],
+    ids=lambda one: one.__name__,
+)
 def test_an_odd_neighbour_stops_nothing_but_itself(street: Street, neighbour: Neighbour) -> None:
     street.prefix = "alone"
     with contextlib.closing(neighbour(street)) as one:
@@ -313,10 +322,7 @@ def test_an_odd_neighbour_stops_nothing_but_itself(street: Street, neighbour: Ne
 def test_all_odd_neighbours_together_stop_nothing_but_themselves(street: Street) -> None:
     street.prefix = "together"
     with contextlib.ExitStack() as stack:
-        met = [
-            stack.enter_context(contextlib.closing(neighbour(street)))
-            for neighbour in (renamed_added_again_and_reset_while_they_stream, *NEIGHBOURS)
-        ]
+        met = [stack.enter_context(contextlib.closing(neighbour(street))) for neighbour in TOGETHER]
         named = [next(one) for one in met]
         street.require_healthy()
         for name in named:

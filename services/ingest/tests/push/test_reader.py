@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from structlog.testing import capture_logs
@@ -28,6 +29,7 @@ from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
 from odf_ingest.control.drain import Drains
 from odf_ingest.errors import SourceStopped
+from odf_ingest.push import assigned_sources
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
@@ -205,8 +207,9 @@ def running(
     thread.start()
     made = Running(bench, broker, reader, owned, Drains(broker, bench.queues, owned, reader), catalog)  # type: ignore[arg-type]
     try:
-        made.ask(lambda: owned.own(frozenset({3})))
-        yield made
+        with patch.object(assigned_sources, "PATROL_SECONDS", 0.05):
+            made.ask(lambda: owned.own(frozenset({3})))
+            yield made
     finally:
         stop.set()
         thread.join()
