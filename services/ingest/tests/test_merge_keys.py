@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_ingest.history.key_index import KeyIndex, key_array
+from odf_ingest.history.key_index import KeyIndex, key_array, key_order
 
 TRICKY = ["", "\0", "a", "a\0", "a\0\0", "ab", "a" * 64, "a" * 65, "a" * 66, "ä", "\1", "a\1"]
 
@@ -29,6 +29,18 @@ def test_keys_are_equal_exactly_where_the_values_are(column: pa.Array) -> None:
     keys = key_array(doubled, ["k"])
     assert len(np.unique(keys)) == len(column)
     assert (keys[: len(column)] == keys[len(column) :]).all()
+
+
+@pytest.mark.parametrize("width", [0, 1, 7, 8, 9, 30, 70])
+@pytest.mark.parametrize("count", [0, 1, 2, 500])
+def test_keys_are_ordered_as_numpy_orders_them(width: int, count: int) -> None:
+    source = random.Random(7)
+    texts = [
+        "same" + "".join(source.choice("ab\0") for _ in range(source.randint(0, width))) for _ in range(count)
+    ]
+    for column in (pa.array(texts, pa.string()), pa.array([len(text) - 9 for text in texts], pa.int64())):
+        keys = key_array(pa.table({"k": column}), ["k"])
+        assert key_order(keys).tolist() == np.argsort(keys, kind="stable").tolist()
 
 
 def test_columns_of_a_key_do_not_run_into_each_other() -> None:

@@ -133,6 +133,23 @@ def _sortable(keys: pa.Array) -> Keys:
     return matrix.view(f"S{longest + 2}").reshape(len(keys))
 
 
+def key_order(keys: Keys) -> npt.NDArray[np.int64]:
+    """Return the indices of the keys in ascending order; equal keys stay in theirs."""
+    if keys.dtype.kind != "S":
+        return np.argsort(keys, kind="stable")
+    # Sorting numbers is five times faster than sorting bytes: the bytes that differ, eight at a time.
+    width = keys.dtype.itemsize
+    matrix = np.ascontiguousarray(keys).view(np.uint8).reshape(len(keys), width)
+    differing = [place for place in range(width) if bool(np.any(matrix[1:, place] != matrix[:-1, place]))]
+    words = []
+    for first in range(0, len(differing), 8):
+        word = np.zeros((len(keys), 8), dtype=np.uint8)
+        part = differing[first : first + 8]
+        word[:, : len(part)] = matrix[:, part]
+        words.append(word.view(">u8").reshape(len(keys)).astype(np.uint64))
+    return np.lexsort(words[::-1]) if words else np.arange(len(keys))
+
+
 class KeyIndex:
     """A set of keys as sorted runs, each at least twice as long as the next."""
 

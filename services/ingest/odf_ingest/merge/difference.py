@@ -1,5 +1,7 @@
 """The operations that turn one state of a keyed table into another: append, retract, correct from and to."""
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -8,7 +10,7 @@ from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import Strings
 from odf_ingest.history.equality import equal
-from odf_ingest.history.key_index import Keys, key_array
+from odf_ingest.history.key_index import Keys, key_array, key_order
 from odf_ingest.merge.ordering import by_key
 from odf_ingest.merge.strategy import Merged
 
@@ -30,21 +32,16 @@ def difference(
     except the key. A null new event time alone is not a change. Retractions repeat the old values.
     """
     known = alike(known, new.schema)
-    old_keys, new_keys = key_array(known, key), key_array(new, key)
-    if len(np.unique(new_keys)) != len(new_keys):
-        raise InvalidInput(text=f"a snapshot has more than one record with the same key ({', '.join(key)})")
-    old_places, new_places = _matched(old_keys, new_keys)
+    match = _matched(key_array(known, key), _distinct(key_array(new, key), key))
     columns = [name for name in compared or new.column_names if name not in key]
-    is_changed = _changed(
-        known.take(pa.array(old_places)), new.take(pa.array(new_places)), columns, event_time
-    )
+    is_changed = _changed(known, new, match, columns, event_time)
     parts = [
-        (new, np.setdiff1d(np.arange(len(new)), new_places), Operation.APPEND),
-        (known, old_places[is_changed], Operation.CORRECT_FROM),
-        (new, new_places[is_changed], Operation.CORRECT_TO),
+        (new, _others(len(new), match.new), Operation.APPEND),
+        (known, match.old[is_changed], Operation.CORRECT_FROM),
+        (new, match.new[is_changed], Operation.CORRECT_TO),
     ]
     if retracts_missing:
-        parts.append((known, np.setdiff1d(np.arange(len(known)), old_places), Operation.RETRACT))
+        parts.append((known, _others(len(known), match.old), Operation.RETRACT))
     records = pa.concat_tables([table.take(pa.array(places)) for table, places, _ in parts])
     ops = pa.concat_arrays(
         [pa.repeat(pa.scalar(int(op), pa.uint8()), len(places)) for _, places, op in parts]
@@ -66,26 +63,72 @@ def alike(known: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _matched(old: Keys, new: Keys) -> tuple[Places, Places]:
-    """Return the indices of equal keys in both."""
-    if len(old) == 0 or len(new) == 0:
+class _Sorted(NamedTuple):
+    """Keys, ascending, and the row of each."""
+
+    keys: Keys
+    rows: Places
+
+
+class _Match(NamedTuple):
+    """The rows of equal keys in both tables, ordered by key."""
+
+    old: Places
+    new: Places
+
+
+def _sorted(keys: Keys) -> _Sorted:
+    # numpy.unique is no choice: where it need not sort, it hashes, which is a hundred times slower.
+    if len(keys) < 2 or bool(np.all(keys[1:] >= keys[:-1])):
+        return _Sorted(keys, np.arange(len(keys)))
+    order = key_order(keys)
+    return _Sorted(keys[order], order)
+
+
+def _distinct(keys: Keys, names: Strings) -> _Sorted:
+    """Return the keys sorted; raises `InvalidInput` if two are equal."""
+    found = _sorted(keys)
+    if bool(np.any(found.keys[1:] == found.keys[:-1])):
+        raise InvalidInput(text=f"a snapshot has more than one record with the same key ({', '.join(names)})")
+    return found
+
+
+def _matched(old_keys: Keys, new: _Sorted) -> _Match:
+    old = _sorted(old_keys)
+    if len(old.keys) == 0 or len(new.keys) == 0:
         none: Places = np.empty(0, dtype=np.int64)
-        return none, none
-    order = np.argsort(old, kind="stable")
-    ordered = old[order]
-    places = np.searchsorted(ordered, new)
-    places[places == len(ordered)] = 0
-    is_same = ordered[places] == new
-    return order[places[is_same]], np.flatnonzero(is_same)
+        return _Match(none, none)
+    places = np.searchsorted(old.keys, new.keys)
+    places[places == len(old.keys)] = 0
+    is_same = old.keys[places] == new.keys
+    return _Match(old.rows[places[is_same]], new.rows[is_same])
 
 
-def _changed(old: pa.Table, new: pa.Table, columns: list[str], event_time: str) -> npt.NDArray[np.bool_]:
-    changed = np.zeros(len(new), dtype=np.bool_)
+def _others(count: int, rows: Places) -> Places:
+    """Return the rows below `count` that are not among `rows`, ascending."""
+    is_other = np.ones(count, dtype=np.bool_)
+    is_other[rows] = False
+    return np.flatnonzero(is_other)
+
+
+def _changed(
+    old: pa.Table, new: pa.Table, match: _Match, columns: list[str], event_time: str
+) -> npt.NDArray[np.bool_]:
+    """Return which pairs of rows differ in one of the columns."""
+    changed = np.zeros(len(match.new), dtype=np.bool_)
     for name in columns:
         if name not in new.column_names:
             raise InvalidInput(where=f"column {name}", text="is to be compared, but is missing")
-        differs = ~equal(old.column(name).combine_chunks(), new.column(name).combine_chunks())
+        after = _picked(new.column(name), match.new)
+        differs = ~equal(_picked(old.column(name), match.old), after)
         if name == event_time:
-            differs &= new.column(name).is_valid().to_numpy()
+            differs &= after.is_valid().to_numpy(zero_copy_only=False)
         changed |= differs
     return changed
+
+
+def _picked(column: pa.ChunkedArray, rows: Places) -> pa.Array:
+    values = column.combine_chunks()
+    if len(rows) == len(values) and bool(np.all(rows[1:] > rows[:-1])):
+        return values  # all rows in their order
+    return values.take(pa.array(rows))
