@@ -58,7 +58,7 @@ class Dataset:
     seconds: list[float] = field(default_factory=list)
 
     def restart(self) -> None:
-        """Drop what is in memory."""
+        """Drop what is in memory; the kept index stays."""
         self.history = _history(self.blobs, self.state)
 
     def commit(self, records: pa.Table) -> None:
@@ -84,6 +84,7 @@ def _history(blobs: MemoryBlobStore, state: ChainState) -> DatasetHistory:
     return DatasetHistory(
         lambda name: blobs.read(dataset, ObjectKind.BLOCK, name),
         lambda name: blobs.local_path(dataset, ObjectKind.DATA, name),
+        blobs.index_folder(dataset),
     )
 
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from odf_ingest.history.current_rows import CurrentRows
-from odf_ingest.history.key_index import key_array
+from odf_ingest.history.keys import key_array
 
 APPEND, RETRACT, FROM, TO = range(4)
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("op", pa.uint8())])
@@ -45,7 +45,7 @@ def test_runs_stay_few_so_that_a_record_is_copied_few_times() -> None:
     rows = CurrentRows(("k",))
     for number in range(2000):
         rows.add(records([(number, 0, APPEND)]), "op")
-    assert len(rows._runs) <= 12
+    assert len(rows.store.runs) <= 12
 
 
 def test_records_without_a_key_are_left_out() -> None:

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_ingest.history.key_index import KeyIndex, key_array, key_order
+from odf_ingest.history.key_index import KeyIndex
+from odf_ingest.history.keys import key_array, key_order
 
 TRICKY = ["", "\0", "a", "a\0", "a\0\0", "ab", "a" * 64, "a" * 65, "a" * 66, "ä", "\1", "a\1"]
 
@@ -82,4 +83,4 @@ def test_runs_stay_few() -> None:
     index = KeyIndex()
     for number in range(5000):
         index.add(np.array([number]))
-    assert len(index._runs) <= 14
+    assert len(index.store.runs) <= 14

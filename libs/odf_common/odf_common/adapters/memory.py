@@ -132,6 +132,12 @@ class MemoryBlobStore(BlobStore):
         """Exclude other threads that change notes."""
         return self._noting
 
+    def index_folder(self, dataset: DatasetId) -> Path:
+        """Return a folder within the dataset's temporary one."""
+        folder = self._folder / dataset.folder / "index"
+        folder.parent.mkdir(exist_ok=True)
+        return folder
+
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a copy in the temporary folder; raises `NotFound`."""
         content = self.read(dataset, kind, name)

@@ -73,6 +73,12 @@ class BlobStore(BlobReader, Protocol):
         Not reentrant. Raises `Unavailable` if the lock is not free in time.
         """
 
+    def index_folder(self, dataset: DatasetId) -> Path:
+        """Return a folder for indexes of the dataset that can be rebuilt; it is deleted with the dataset.
+
+        It need not exist. Its parent does, unless the dataset was deleted: then it must not be created.
+        """
+
     def scratch(self) -> Path:
         """Return a new empty folder from which `put_file` can rename; the caller removes it."""
 

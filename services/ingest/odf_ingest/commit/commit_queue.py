@@ -96,4 +96,5 @@ class CommitQueues:
         return DatasetHistory(
             block_reader(self._blobs, dataset),
             lambda name: self._blobs.local_path(dataset, ObjectKind.DATA, name),
+            self._blobs.index_folder(dataset),
         )

@@ -1,10 +1,9 @@
 """The last record of each key of a dataset, indexed so that a batch costs in proportion to itself, not to the dataset.
 
-Like `KeyIndex`, it keeps runs sorted by key, each at least twice as long as the next; the newest run with a key has
-its current record. Adding n records one batch at a time copies each about log2(n) times.
+The newest run with a key has its current record; a retracted one is marked, until no older run is left that it hides.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -13,109 +12,70 @@ import pyarrow as pa
 
 from odf_common.data.columns import Operation
 from odf_common.metadata.steps import Strings
-from odf_ingest.history.key_index import Keys, key_array, with_keys
+from odf_ingest.history.keys import Keys, key_array, last_of_each, with_keys
+from odf_ingest.history.run_file import Run
+from odf_ingest.history.run_store import IS_THERE, RunStore
 
-_MAX_RUN_BYTES: Final = 1 << 30  # of a merged run: Arrow's strings are limited to 2 GiB
 _GONE: Final = (Operation.RETRACT, Operation.CORRECT_FROM)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Distinct keys, ascending, and the last record of each; `is_there` is False if it was retracted."""
-
-    keys: Keys
-    is_there: npt.NDArray[np.bool_]
-    records: pa.Table
 
 
 class CurrentRows:
     """The last record of each key; records with a null key column are left out."""
 
-    def __init__(self, key: Strings) -> None:
-        """Start empty."""
+    def __init__(self, key: Strings, store: RunStore | None = None) -> None:
+        """Use the runs of `store`; None: start empty, in memory."""
         self._key = key
-        self._runs: list[_Run] = []
+        self.store = store or RunStore()
 
-    def add(self, records: pa.Table, operation: str) -> None:
-        """Add records in offset order; `operation` is the column with their operations."""
+    def add(self, records: pa.Table, operation: str, head: str = "") -> None:
+        """Add records in offset order; `operation` is the column with their operations; they reach the block `head`."""
         records = with_keys(records, self._key)
         if len(records) == 0:
             return
-        keys = key_array(records, self._key)
-        distinct, from_end = np.unique(keys[::-1], return_index=True)
-        last = records.take(pa.array(len(records) - 1 - from_end))
-        is_there = ~np.isin(last.column(operation).to_numpy(), _GONE)
-        self._runs.append(_Run(distinct, is_there, last.drop_columns([operation])))
-        while len(self._runs) > 1 and self._is_short(self._runs[-2], self._runs[-1]):
-            self._merge_last()
+        distinct, last = last_of_each(key_array(records, self._key))
+        rows = records.take(pa.array(last))
+        is_there = ~np.isin(rows.column(operation).to_numpy(), _GONE)
+        rows = rows.drop_columns([operation]).append_column(IS_THERE, pa.array(is_there))
+        self.store.append(distinct, rows, head)
 
     def current(self, keys: Keys | None = None) -> pa.Table:
         """Return the last record of each key, or of `keys`, unless it was retracted; unordered.
 
         `keys` are distinct and ascending. Without records the table has no columns.
         """
-        if keys is None:
-            return self._all()
-        found = []
-        for run in reversed(self._runs):
-            places = np.searchsorted(run.keys, keys)
-            places[places == len(run.keys)] = 0
-            is_here = run.keys[places] == keys
-            rows = places[is_here]
-            found.append(run.records.take(pa.array(rows[run.is_there[rows]])))
-            keys = keys[~is_here]
-        return _joined(found) if found else pa.table({})
-
-    def _all(self) -> pa.Table:
-        while len(self._runs) > 1:
-            self._merge_last()
-        if not self._runs:
+        parts = self._all() if keys is None else self._some(keys)
+        if not parts:
             return pa.table({})
-        (run,) = self._runs
-        return run.records if run.is_there.all() else run.records.filter(pa.array(run.is_there))
+        rows = pa.concat_tables(parts, promote_options="permissive")
+        is_there = rows.column(IS_THERE)
+        rows = rows.drop_columns([IS_THERE])
+        if not all(chunk.true_count == len(chunk) for chunk in is_there.chunks):
+            rows = rows.filter(is_there)
+        return rows.combine_chunks()
 
-    @staticmethod
-    def _is_short(before: _Run, last: _Run) -> bool:
-        size: int = before.records.nbytes + last.records.nbytes
-        return len(before.keys) < 2 * len(last.keys) and size < _MAX_RUN_BYTES
+    def _some(self, keys: Keys) -> list[pa.Table]:
+        parts = []
+        for run in reversed(self.store.runs):
+            rows = run.find(keys)
+            is_here = rows >= 0
+            parts.append(run.take(rows[is_here]))
+            keys = keys[~is_here]
+        return parts
 
-    def _merge_last(self) -> None:
-        last, before = self._runs.pop(), self._runs.pop()
-        kept = np.flatnonzero(~_is_in(before.keys, last.keys))
-        if not self._runs:
-            # The oldest run: no older record is left that a retracted key would have to hide.
-            kept = kept[before.is_there[kept]]
-            last = _only(last, np.flatnonzero(last.is_there))
-        old_keys = before.keys[kept]
-        total = len(kept) + len(last.keys)
-        if total == 0:
-            return
-        is_new = np.zeros(total, np.bool_)
-        is_new[np.searchsorted(old_keys, last.keys) + np.arange(len(last.keys))] = True
-        order = np.empty(total, np.int64)
-        order[is_new] = len(before.keys) + np.arange(len(last.keys))
-        order[~is_new] = kept
-        keys = np.concatenate((before.keys, last.keys))[order]
-        is_there = np.concatenate((before.is_there, last.is_there))[order]
-        records = _joined([before.records, last.records]).take(pa.array(order))
-        self._runs.append(_Run(keys, is_there, records))
+    def _all(self) -> list[pa.Table]:
+        runs = self.store.runs
+        parts = []
+        for number, run in enumerate(runs):
+            rows = run.rows()
+            hidden = _hidden(run, runs[number + 1 :])
+            parts.append(rows if hidden is None else rows.filter(pa.array(~hidden)))
+        return parts
 
 
-def _only(run: _Run, rows: npt.NDArray[np.int64]) -> _Run:
-    if len(rows) == len(run.keys):
-        return run
-    return _Run(run.keys[rows], run.is_there[rows], run.records.take(pa.array(rows)))
-
-
-def _is_in(keys: Keys, others: Keys) -> npt.NDArray[np.bool_]:
-    if len(others) == 0:
-        return np.zeros(len(keys), np.bool_)
-    places = np.searchsorted(others, keys)
-    places[places == len(others)] = 0
-    found: npt.NDArray[np.bool_] = others[places] == keys
-    return found
-
-
-def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Return the records of all tables; missing columns are null."""
-    return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+def _hidden(run: Run, newer: Sequence[Run]) -> npt.NDArray[np.bool_] | None:
+    """Return which rows of a run newer runs replace; None: none."""
+    hidden = np.zeros(len(run), np.bool_)
+    for other in newer:
+        rows = run.find(other.keys())
+        hidden[rows[rows >= 0]] = True
+    return hidden if hidden.any() else None

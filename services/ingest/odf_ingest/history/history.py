@@ -1,16 +1,21 @@
-"""A dataset's content for merging: in-memory indexes, each updated from the slices after its block.
+"""A dataset's content for merging: indexes by key, each updated from the slices after its block.
 
 There is only one way to update: read the slices between an index's block and the head, whichever process wrote them.
 The last written slice is kept in memory so that it need not be read. Indexes are updated not when a batch is committed
-but when the next one needs them, so nothing here can fail after a head has moved. If everything is lost, as after a
-restart, the next batch is only slower.
+but when the next one needs them, so nothing here can fail after a head has moved. They are kept in a folder next to the
+dataset (`run_store.py`); if that is lost, or damaged, the next batch is only slower.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import structlog
 
@@ -19,11 +24,20 @@ from odf_common.chain.walk import iterate
 from odf_common.data.slices import read_slice
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DataEvent
-from odf_common.metadata.steps import Strings
+from odf_common.metadata.steps import (
+    MergeStrategyChangelogStream,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    MergeStrategyUpsertStream,
+    Strings,
+)
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.history.align_columns import without_dictionaries
 from odf_ingest.history.current_rows import CurrentRows
-from odf_ingest.history.key_index import KeyIndex, Keys, key_array, with_keys
+from odf_ingest.history.key_index import KeyIndex
+from odf_ingest.history.keys import Keys, key_array, with_keys
+from odf_ingest.history.run_file import RunDamaged
+from odf_ingest.history.run_store import RunStore
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -32,7 +46,12 @@ RUN: Final = 1 << 17  # records per update while many slices are read
 
 ReadBlock = Callable[[Multihash], bytes]
 SlicePath = Callable[[Multihash], Path]
-Index = TypeVar("Index")
+Index = TypeVar("Index", KeyIndex, CurrentRows)
+Result = TypeVar("Result")
+Fresh = tuple[npt.NDArray[np.int64], Keys]
+KeyedStrategy = (
+    MergeStrategyLedger | MergeStrategySnapshot | MergeStrategyUpsertStream | MergeStrategyChangelogStream
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +60,13 @@ class SliceRecords:
 
     records: pa.Table
     keys: Mapping[Strings, Keys] = field(default_factory=dict)
+
+
+class _Slice(NamedTuple):
+    """A slice, and the block that has it."""
+
+    block: str
+    name: Multihash
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +83,26 @@ class _Kept:
         return is_enough and slices == [self.name]
 
 
-@dataclass(frozen=True, slots=True)
-class _At(Generic[Index]):
-    """An index, and the block up to which it is current."""
-
-    value: Index
-    head: Multihash
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind(Generic[Index]):
-    """How an index is built: its initial value, its columns (None: all), and how records are added."""
+    """How an index is built: its name, its columns (None: all), and how records up to a block are added."""
 
-    begin: Callable[[], Index]
+    name: str
     columns: Strings | None
-    add: Callable[[Index, SliceRecords], None]
+    begin: Callable[[RunStore], Index]
+    add: Callable[[Index, SliceRecords, str], None]
 
 
 class DatasetHistory:
     """The content of one dataset; used by one thread at a time."""
 
-    def __init__(self, read_block: ReadBlock, slice_path: SlicePath) -> None:
-        """Start without indexes; blocks and slices are read on demand."""
+    def __init__(self, read_block: ReadBlock, slice_path: SlicePath, folder: Path | None = None) -> None:
+        """Keep indexes in `folder`; None: in memory. Blocks and slices are read on demand."""
         self._read_block = read_block
         self._slice_path = slice_path
-        self._seen: dict[Strings, _At[KeyIndex]] = {}
-        self._rows: dict[Strings, _At[CurrentRows]] = {}
+        self._folder = folder
+        self._seen: dict[Strings, KeyIndex] = {}
+        self._rows: dict[Strings, CurrentRows] = {}
         self._kept: _Kept | None = None
 
     def at(self, state: ChainState) -> "HistoryAt":
@@ -100,70 +120,115 @@ class DatasetHistory:
             records = records.select([column for column in records.column_names if column in wanted])
             self._kept = _Kept(name, replace(written, records=without_dictionaries(records)), wanted)
 
-    def seen(self, state: ChainState, key: Strings) -> KeyIndex:
-        """Return all keys up to a state of the chain."""
+    def fresh(self, state: ChainState, key: Strings, keys: Keys) -> Fresh:
+        """Return the index of the first record of each key that is new, ascending; and those keys, sorted."""
 
-        def add(index: KeyIndex, new: SliceRecords) -> None:
+        def add(index: KeyIndex, new: SliceRecords, head: str) -> None:
             records = with_keys(new.records, key)
             if len(records):
-                keys = new.keys.get(key)
-                index.add(index.fresh(key_array(records, key) if keys is None else keys)[1])
+                known = new.keys.get(key)
+                index.add(index.fresh(key_array(records, key))[1] if known is None else known, head)
 
-        return self._brought(self._seen, state, key, _Kind(begin=KeyIndex, columns=key, add=add))
+        kind = _Kind(name="keys", columns=key, begin=KeyIndex, add=add)
+        return self._with_index(self._seen, key, kind, state, lambda index: index.fresh(keys))
 
-    def rows(self, state: ChainState, key: Strings) -> CurrentRows:
-        """Return the last record of each key up to a state of the chain."""
+    def current(self, state: ChainState, key: Strings, keys: Keys | None) -> pa.Table:
+        """Return the last record of each key, or of `keys`, unless it was retracted."""
         vocab = state.vocabulary
 
-        def add(index: CurrentRows, new: SliceRecords) -> None:
-            index.add(_without_numbers(new.records, vocab), vocab.operation_type_column)
+        def begin(store: RunStore) -> CurrentRows:
+            return CurrentRows(key, store)
 
-        kind = _Kind(begin=lambda: CurrentRows(key), columns=None, add=add)
-        return self._brought(self._rows, state, key, kind)
+        def add(index: CurrentRows, new: SliceRecords, head: str) -> None:
+            index.add(_without_numbers(new.records, vocab), vocab.operation_type_column, head)
 
-    def _brought(
-        self, known: dict[Strings, _At[Index]], state: ChainState, key: Strings, kind: _Kind[Index]
-    ) -> Index:
-        """Return an index at a state of the chain: updated, or rebuilt if its block is not in the chain."""
-        # Removed while it is being updated: if reading fails, it is rebuilt next time.
-        before = known.pop(key, None)
-        is_passed, slices = self._slices(state.head, None if before is None else before.head)
+        kind = _Kind(name="rows", columns=None, begin=begin, add=add)
+        return self._with_index(self._rows, key, kind, state, lambda index: index.current(keys))
+
+    def _with_index(
+        self,
+        known: dict[Strings, Index],
+        key: Strings,
+        kind: _Kind[Index],
+        state: ChainState,
+        use: Callable[[Index], Result],
+    ) -> Result:
+        """Return what `use` makes of an index at a state of the chain; damaged runs are replaced from the slices."""
+        if key not in known:
+            known[key] = kind.begin(self._store(kind.name, key, state))
+        index = known[key]
+        index.store.load()
+        while True:
+            try:
+                self._update(index, kind, state)
+                return use(index)
+            except RunDamaged as error:
+                log.warning(
+                    "a kept index is damaged, and comes from the slices again",
+                    dataset=str(state.dataset_id),
+                    why=str(error),
+                )
+                index.store.drop(error.run)
+
+    def _store(self, name: str, key: Strings, state: ChainState) -> RunStore:
+        if self._folder is None:
+            return RunStore()
+        self._remove_unused(self._folder, state)
+        return RunStore(self._folder / f"{name}-{_digest(key)}", name, key)
+
+    @staticmethod
+    def _remove_unused(folder: Path, state: ChainState) -> None:
+        """Remove indexes by keys that no source has any more."""
+        if state.definitions.has_opaque_source or not folder.is_dir():
+            return
+        steps = [source.merge for source in (*state.push_sources.values(), state.polling_source) if source]
+        used = {_digest(step.primary_key) for step in steps if isinstance(step, KeyedStrategy)}
+        for found in folder.iterdir():
+            if found.name.rpartition("-")[2] not in used:
+                shutil.rmtree(found, ignore_errors=True)
+
+    def _update(self, index: Index, kind: _Kind[Index], state: ChainState) -> None:
+        """Bring an index forward to a state of the chain, from the latest of its blocks that is in the chain."""
+        head, slices, blocks = self._since(state.head, frozenset(index.store.heads))
         if len(slices) >= LOG_FROM_SLICES:
             log.info("reading slices before merging", dataset=str(state.dataset_id), slices=len(slices))
-        index = before.value if before is not None and is_passed else kind.begin()
-        for records in self._read(slices, kind.columns):
-            kind.add(index, records)
-        known[key] = _At(index, state.head)
-        return index
+        index.store.cut(head)
+        for end, records in self._read(slices, kind.columns):
+            kind.add(index, records, end)
+        index.store.reach(str(state.head), blocks)
 
-    def _slices(self, head: Multihash, since: Multihash | None) -> tuple[bool, list[Multihash]]:
-        """Return whether the block `since` is in the chain, and the slices after it, else all, oldest first."""
-        found: list[Multihash] = []
-        if head == since:
-            return True, found
+    def _since(self, head: Multihash, heads: Collection[str]) -> tuple[str | None, list[_Slice], int]:
+        """Return the latest of `heads` in the chain, the slices after it, oldest first, and the number of blocks."""
+        found: list[_Slice] = []
+        blocks = 0
+        if str(head) in heads:
+            return str(head), found, blocks
         for name, decoded, _ in iterate(self._read_block, head):
-            if name == since:
-                return True, found[::-1]
+            if str(name) in heads:
+                return str(name), found[::-1], blocks
+            blocks += 1
             event = decoded.block.event
             if isinstance(event, DataEvent) and event.new_data is not None:
-                found.append(event.new_data.physical_hash)
-        return False, found[::-1]
+                found.append(_Slice(str(name), event.new_data.physical_hash))
+        return None, found[::-1], blocks
 
-    def _read(self, slices: Sequence[Multihash], columns: Sequence[str] | None) -> Iterator[SliceRecords]:
-        """Yield the records of all slices in order, small slices combined."""
-        if self._kept is not None and self._kept.has(slices, columns):
-            yield self._kept.slice
+    def _read(
+        self, slices: Sequence[_Slice], columns: Sequence[str] | None
+    ) -> Iterator[tuple[str, SliceRecords]]:
+        """Yield the records of all slices in order, and the block of the last; small slices combined."""
+        if self._kept is not None and self._kept.has([one.name for one in slices], columns):
+            yield slices[-1].block, self._kept.slice
             return
         tables: list[pa.Table] = []
         rows = 0
-        for name in slices:
-            tables.append(read_slice(self._slice_path(name), None if columns is None else list(columns)))
+        for one in slices:
+            tables.append(read_slice(self._slice_path(one.name), None if columns is None else list(columns)))
             rows += len(tables[-1])
             if rows >= RUN:
-                yield _joined(tables)
+                yield one.block, _joined(tables)
                 tables, rows = [], 0
         if tables:
-            yield _joined(tables)
+            yield slices[-1].block, _joined(tables)
 
 
 class HistoryAt:
@@ -174,13 +239,17 @@ class HistoryAt:
         self._history = history
         self._state = state
 
-    def seen(self, key: Strings) -> KeyIndex:
-        """Return all keys that were ever appended."""
-        return self._history.seen(self._state, key)
+    def fresh(self, key: Strings, keys: Keys) -> Fresh:
+        """Return the index of the first record of each key that is new, ascending; and those keys, sorted."""
+        return self._history.fresh(self._state, key, keys)
 
     def current(self, key: Strings, keys: Keys | None = None) -> pa.Table:
         """Return the last record of each key, or of those among `keys`, unless it was retracted."""
-        return self._history.rows(self._state, key).current(keys)
+        return self._history.current(self._state, key, keys)
+
+
+def _digest(key: Strings) -> str:
+    return hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:16]
 
 
 def _without_numbers(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:

@@ -1,187 +1,36 @@
-"""Keys as arrays that sort and compare exactly, and an index of all keys that were ever seen.
-
-Which keys are equal is defined in `equality.py`. One column of whole numbers, times or floating-point numbers
-becomes integers. Other keys become bytes that are equal exactly where the keys are; those longer than `INLINE`
-become a SHA-256 digest. The index keeps sorted runs and merges them as they double,
-so that adding n keys one batch at a time costs O(n log n) in all.
-"""
-
-import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Final
+"""An index of all keys that were ever seen: sorted runs, which a batch of keys is looked up in."""
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as kind
 
-from odf_common.errors import InvalidInput
-from odf_ingest.history.equality import comparable
-
-INLINE: Final = 64  # maximum bytes of a key that is stored without hashing
-Keys = npt.NDArray[np.generic]
-_END: Final = 1  # ends each key, since numpy ignores trailing zero bytes
-_RAW: Final = 1
-_DIGEST: Final = 2
-
-
-def key_array(table: pa.Table, columns: Sequence[str]) -> Keys:
-    """Return one key per record; keys are equal exactly if all key columns are.
-
-    Raises `InvalidInput` for a missing column or null.
-    """
-    missing = [name for name in columns if name not in table.column_names]
-    if missing:
-        raise InvalidInput(where=f"column {missing[0]}", text="is a primary key and is missing")
-    key = [comparable(table.column(name).combine_chunks()) for name in columns]
-    for name, column in zip(columns, key, strict=True):
-        if column.null_count:
-            raise InvalidInput(where=f"column {name}", text="is a primary key and must not be null")
-    if len(key) == 1 and (numbers := _whole_numbers(key[0])) is not None:
-        return numbers
-    return _sortable(_as_bytes(dict(zip(columns, key, strict=True))))
-
-
-def with_keys(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return the records with a value in every key column; none if a column is missing."""
-    if any(name not in table.column_names for name in columns):
-        return table.slice(0, 0)
-    for name in columns:
-        if table.column(name).null_count:
-            table = table.filter(table.column(name).is_valid())
-    return table
-
-
-def _whole_numbers(column: pa.Array) -> Keys | None:
-    """Return a column of integers or times as integers; None for other types."""
-    type_ = column.type
-    if kind.is_integer(type_):
-        column = column.cast(pa.uint64() if kind.is_uint64(type_) else pa.int64())
-    elif kind.is_date32(type_) or kind.is_time32(type_):
-        column = column.cast(pa.int32()).cast(pa.int64())
-    elif (
-        kind.is_timestamp(type_) or kind.is_time64(type_) or kind.is_date64(type_) or kind.is_duration(type_)
-    ):
-        column = column.cast(pa.int64())
-    else:
-        return None
-    numbers: Keys = column.to_numpy(zero_copy_only=False)
-    return numbers
-
-
-def _as_bytes(key: Mapping[str, pa.Array]) -> pa.Array:
-    """Return the concatenated bytes of all columns, variable-length ones prefixed with their length."""
-    parts = []
-    for name, column in key.items():
-        numbers = _whole_numbers(column)
-        if numbers is not None:
-            parts.append(_fixed(numbers.astype(">i8" if numbers.dtype.kind == "i" else ">u8")))
-        else:
-            text = _variable(name, column)
-            if len(key) > 1:
-                lengths = pc.binary_length(text).to_numpy(zero_copy_only=False).astype(">i8")
-                parts.append(_fixed(lengths))
-            parts.append(text)
-    empty = pa.scalar(b"", pa.large_binary())
-    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, empty)
-
-
-def _variable(name: str, column: pa.Array) -> pa.Array:
-    if kind.is_fixed_size_binary(column.type):
-        column = column.cast(pa.binary())
-    if not (kind.is_binary(column.type) or kind.is_large_binary(column.type)):
-        try:
-            column = column.cast(pa.large_string())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidInput(
-                where=f"column {name}", text=f"{column.type} cannot be a primary key"
-            ) from error
-    return column.cast(pa.large_binary())
-
-
-def _fixed(values: Keys) -> pa.Array:
-    raw = np.ascontiguousarray(values)
-    width = raw.dtype.itemsize
-    array = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(raw), [None, pa.py_buffer(raw)])
-    return array.cast(pa.binary()).cast(pa.large_binary())
-
-
-def _sortable(keys: pa.Array) -> Keys:
-    """Return fixed-width bytes: a tag, the key or its digest, and an end mark."""
-    lengths = pc.binary_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
-    longest = int(lengths.max(initial=0))
-    tags = np.full(len(keys), _RAW, dtype=np.uint8)
-    if longest > INLINE:
-        is_long = lengths > INLINE
-        texts = keys.to_pylist()
-        for place in np.flatnonzero(is_long):
-            texts[place] = hashlib.sha256(texts[place]).digest()
-        tags[is_long] = _DIGEST
-        keys = pa.array(texts, pa.large_binary())
-        lengths = pc.binary_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
-        longest = int(lengths.max(initial=0))
-    matrix = np.zeros((len(keys), longest + 2), dtype=np.uint8)
-    matrix[:, 0] = tags
-    _, offsets, values = keys.buffers()
-    bounds = (
-        np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1] if len(keys) else [0, 0]
-    )
-    raw = np.frombuffer(values or b"", np.uint8)[bounds[0] : bounds[-1]]
-    matrix[:, 1:-1][np.arange(longest) < lengths[:, None]] = raw
-    matrix[np.arange(len(keys)), lengths + 1] = _END
-    return matrix.view(f"S{longest + 2}").reshape(len(keys))
-
-
-def key_order(keys: Keys) -> npt.NDArray[np.int64]:
-    """Return the indices of the keys in ascending order; equal keys stay in theirs."""
-    if keys.dtype.kind != "S":
-        return np.argsort(keys, kind="stable")
-    # Sorting numbers is five times faster than sorting bytes: the bytes that differ, eight at a time.
-    width = keys.dtype.itemsize
-    matrix = np.ascontiguousarray(keys).view(np.uint8).reshape(len(keys), width)
-    differing = [place for place in range(width) if bool(np.any(matrix[1:, place] != matrix[:-1, place]))]
-    words = []
-    for first in range(0, len(differing), 8):
-        word = np.zeros((len(keys), 8), dtype=np.uint8)
-        part = differing[first : first + 8]
-        word[:, : len(part)] = matrix[:, part]
-        words.append(word.view(">u8").reshape(len(keys)).astype(np.uint64))
-    return np.lexsort(words[::-1]) if words else np.arange(len(keys))
+from odf_ingest.history.keys import Keys, first_of_each
+from odf_ingest.history.run_store import RunStore
 
 
 class KeyIndex:
-    """A set of keys as sorted runs, each at least twice as long as the next."""
+    """A set of keys."""
 
-    def __init__(self) -> None:
-        """Start empty."""
-        self._runs: list[Keys] = []
+    def __init__(self, store: RunStore | None = None) -> None:
+        """Use the runs of `store`; None: start empty, in memory."""
+        self.store = store or RunStore()
 
     def __len__(self) -> int:
         """Return the number of keys."""
-        return sum(map(len, self._runs))
+        return sum(map(len, self.store.runs))
 
     def holds(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Return for each key whether it is in the set; fastest for sorted keys."""
+        """Return for each of the ascending keys whether it is in the set."""
         found = np.zeros(len(keys), dtype=np.bool_)
-        for run in self._runs:
-            places = np.searchsorted(run, keys)
-            places[places == len(run)] = 0
-            found |= run[places] == keys
+        for run in self.store.runs:
+            found |= run.find(keys) >= 0
         return found
 
-    def add(self, keys: Keys) -> None:
-        """Add sorted, distinct keys, none of which is in the set."""
-        if len(keys) == 0:
-            return
-        self._runs.append(keys)
-        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
-            last, before = self._runs.pop(), self._runs.pop()
-            # A stable sort detects the two sorted runs and merges them.
-            self._runs.append(np.sort(np.concatenate((before, last)), kind="stable"))
+    def add(self, keys: Keys, head: str = "") -> None:
+        """Add ascending, distinct keys, none of which is in the set; they reach the block `head`."""
+        self.store.append(keys, None, head)
 
     def fresh(self, keys: Keys) -> tuple[npt.NDArray[np.int64], Keys]:
         """Return the index of the first record of each key not in the set, ascending; and those keys, sorted."""
-        distinct, first = np.unique(keys, return_index=True)
+        distinct, first = first_of_each(keys)
         is_new = ~self.holds(distinct)
         return np.sort(first[is_new]), distinct[is_new]

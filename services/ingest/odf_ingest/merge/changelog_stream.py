@@ -19,7 +19,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import HalfCorrection
-from odf_ingest.history.key_index import key_array
+from odf_ingest.history.keys import key_array
 from odf_ingest.merge.ordering import key_order
 from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge, operation_faults
 from odf_ingest.source_settings import SourceSettings

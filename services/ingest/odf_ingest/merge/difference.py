@@ -10,7 +10,7 @@ from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import Strings
 from odf_ingest.history.equality import equal
-from odf_ingest.history.key_index import Keys, key_array, key_order
+from odf_ingest.history.keys import Keys, key_array, key_order
 from odf_ingest.merge.ordering import by_key
 from odf_ingest.merge.strategy import Merged
 
@@ -79,7 +79,7 @@ class _Match(NamedTuple):
 
 def _sorted(keys: Keys) -> _Sorted:
     # numpy.unique is no choice: where it need not sort, it hashes, which is a hundred times slower.
-    if len(keys) < 2 or bool(np.all(keys[1:] >= keys[:-1])):
+    if len(keys) < 2 or bool(np.all(np.greater_equal(keys[1:], keys[:-1]))):
         return _Sorted(keys, np.arange(len(keys)))
     order = key_order(keys)
     return _Sorted(keys[order], order)

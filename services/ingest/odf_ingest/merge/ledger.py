@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from odf_common.metadata.steps import MergeStrategyLedger, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.history.key_index import key_array
+from odf_ingest.history.keys import key_array
 from odf_ingest.merge.ordering import by_event_time
 from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge
 from odf_ingest.source_settings import SourceSettings
@@ -24,6 +24,6 @@ def _(
     settings: SourceSettings = DEFAULT,
 ) -> Merged:
     keys = key_array(new, strategy.primary_key)
-    places, fresh = history.seen(strategy.primary_key).fresh(keys)
+    places, fresh = history.fresh(strategy.primary_key, keys)
     kept = new if len(places) == len(new) else new.take(pa.array(places))
     return Merged(records=by_event_time(kept, vocab.event_time_column), keys={strategy.primary_key: fresh})

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from odf_common.metadata.steps import MergeStrategy, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import UnsupportedStep
-from odf_ingest.history.key_index import KeyIndex, Keys
+from odf_ingest.history.keys import Keys
 from odf_ingest.source_settings import SourceSettings
 
 DEFAULT: Final = SourceSettings()
@@ -31,8 +33,8 @@ class Merged:
 class History(Protocol):
     """The dataset's content before the merge. Records with a null key column are left out."""
 
-    def seen(self, key: Strings) -> KeyIndex:
-        """Return all keys that were ever appended."""
+    def fresh(self, key: Strings, keys: Keys) -> tuple[npt.NDArray[np.int64], Keys]:
+        """Return the index of the first of `keys` that was never appended, ascending; and those keys, sorted."""
 
     def current(self, key: Strings, keys: Keys | None = None) -> pa.Table:
         """Return the last record of each key, or of those among `keys` (sorted, distinct), unless it was retracted.

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from odf_common.data.columns import Operation
 from odf_common.metadata.steps import MergeStrategyUpsertStream, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.history.key_index import key_array
+from odf_ingest.history.keys import key_array, last_of_each
 from odf_ingest.merge.changelog_stream import operations
 from odf_ingest.merge.difference import alike, difference
 from odf_ingest.merge.ordering import by_key
@@ -30,8 +30,8 @@ def _(
 ) -> Merged:
     key, name = strategy.primary_key, vocab.operation_type_column
     keys = key_array(new, key)
-    distinct, from_end = np.unique(keys[::-1], return_index=True)
-    last = new.take(pa.array(np.sort(len(new) - 1 - from_end)))
+    distinct, rows = last_of_each(keys)
+    last = new.take(pa.array(np.sort(rows)))
     known = history.current(key, distinct)
     if name not in new.column_names:
         return _upserted(known, last, key, vocab)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from odf_common.data.slices import hash_slice, read_slice, write_slice
 from odf_ingest.history.equality import comparable, equal
-from odf_ingest.history.key_index import key_array
+from odf_ingest.history.keys import key_array
 
 
 def a_nan(bits: int) -> float:

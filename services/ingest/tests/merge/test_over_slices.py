@@ -1,5 +1,7 @@
 """Whole strategies over real slices: random sources, keys, batches, restarts and resets, against a plain model."""
 
+import random
+import shutil
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +23,7 @@ from odf_common.data.slices import read_slice
 from odf_common.data.stored_types import as_stored
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, AddPushSource
+from odf_common.metadata.events import AddData, AddPushSource, DisablePushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
     MergeStrategy,
@@ -33,12 +35,14 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     Strings,
 )
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import ObjectKind, block_reader
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import NewWatermark
 from odf_ingest.errors import SnapshotRetractsTooMuch
+from odf_ingest.history import run_file, run_store
+from odf_ingest.history.history import DatasetHistory
 from odf_ingest.merge import takes_whole_batches
 from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.source_settings import SourceSettings, save_settings
@@ -274,7 +278,7 @@ def cells(name: str, types: Mapping[str, str]) -> st.SearchStrategy[Any]:
     return st.sampled_from(KEYS[types[name]][1])
 
 
-STEPS = st.sampled_from(["batch"] * 6 + ["repeat", "restart", "reset"])
+STEPS = st.sampled_from(["batch"] * 6 + ["repeat", "restart", "reset", "index"])
 
 
 @settings(
@@ -321,6 +325,9 @@ def check(
         step = data.draw(STEPS, label="step")
         if step == "restart":
             bench.queues.forget(bench.dataset)
+        elif step == "index":
+            bench.queues.forget(bench.dataset)
+            spoil(bench.blobs.index_folder(bench.dataset), data)
         elif step == "reset":
             head, log = data.draw(st.sampled_from(past), label="to")
             bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=head)
@@ -333,6 +340,23 @@ def check(
             commit(bench, model, source, records, ops)
             past.append((bench.state.head, tuple(model.log)))
         assert plain_log(stored_log(bench)) == plain_log(model.log)
+
+
+def spoil(folder: Path, data: st.DataObject) -> None:
+    """Lose the kept indexes, or one of their files, or change a byte of it."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.stat().st_size)
+    how = data.draw(st.sampled_from(["lose all", "lose", "cut", "change"]), label="how")
+    if how == "lose all" or not files:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    file = data.draw(st.sampled_from(files), label="file")
+    content = bytearray(file.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1), label="place")
+    content[place] ^= 1 << data.draw(st.integers(0, 7), label="bit")
+    if how == "lose":
+        file.unlink()
+    else:
+        file.write_bytes(content[:place] if how == "cut" else content)
 
 
 def plain_log(log: Sequence[tuple[int, Row]]) -> list[object]:
@@ -447,7 +471,7 @@ def test_settings_of_the_source_say_what_a_snapshot_may_retract(make_bench: Any)
 
 
 @pytest.mark.parametrize("strategy", [MergeStrategyLedger, MergeStrategyUpsertStream, MergeStrategySnapshot])
-def test_a_restart_reads_each_slice_once_and_a_batch_after_a_batch_reads_none(
+def test_a_restart_reads_the_last_slice_and_without_an_index_each_slice_once(
     make_bench: Any, strategy: Callable[..., MergeStrategy]
 ) -> None:
     bench = make_bench(strategy(primary_key=("a",)), ReadStepNdJson())
@@ -470,9 +494,62 @@ def test_a_restart_reads_each_slice_once_and_a_batch_after_a_batch_reads_none(
     assert read == []
     restart()
     push(bench, a_table(a=list(range(7))))
-    assert len(read) == len(set(read)) == 6
+    assert len(read) == 1
+    restart()
+    read.clear()
+    shutil.rmtree(bench.blobs.index_folder(bench.dataset))
     push(bench, a_table(a=list(range(8))))
-    assert len(read) == 6
+    assert len(read) == len(set(read)) == 7
+    push(bench, a_table(a=list(range(9))))
+    assert len(read) == 7
+
+
+@pytest.mark.parametrize("strategy", [MergeStrategyLedger, MergeStrategyUpsertStream, MergeStrategySnapshot])
+def test_slices_are_the_same_bytes_with_an_index_kept_lost_or_none(
+    make_bench: Any, strategy: Callable[..., MergeStrategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"CHUNK": 7, "STEP": 11, "MAX_BLOCK_ROWS": 3}.items():
+        monkeypatch.setattr(run_file, name, value)
+    monkeypatch.setattr(run_store, "IN_MEMORY", 20)
+    benches = [make_bench(strategy(primary_key=("a", "b")), ReadStepNdJson()) for _ in range(4)]
+    plain, kept, lossy, restarted = benches
+    monkeypatch.setattr(plain.queues, "_history", lambda _: history_in_memory(plain))
+    source = random.Random(7)
+    for number in range(40):
+        rows = source.sample(range(150), source.choice([3, 20, 90]))
+        table = a_table(
+            a=[row % 10 for row in rows], b=[f"{row}" for row in rows], c=[source.random() for _ in rows]
+        )
+        for bench in benches:
+            push(bench, table)
+        restarted.queues.forget(restarted.dataset)
+        if number % 3 == 0:
+            shutil.rmtree(lossy.blobs.index_folder(lossy.dataset), ignore_errors=True)
+        if number % 7 == 6:
+            kept.queues.forget(kept.dataset)
+        assert len({bench.state.head for bench in benches}) == 1
+
+
+def history_in_memory(bench: Any) -> DatasetHistory:
+    return DatasetHistory(
+        block_reader(bench.blobs, bench.dataset),
+        lambda name: bench.blobs.local_path(bench.dataset, ObjectKind.DATA, name),
+    )
+
+
+def test_indexes_that_no_source_needs_are_removed(make_bench: Any) -> None:
+    bench = two_sources(
+        make_bench, MergeStrategyLedger(primary_key=("a",)), MergeStrategyUpsertStream(primary_key=("b",))
+    )
+    for source in ("default", "other", "default"):
+        push(bench, a_table(a=[1], b=[1]), source)
+        push(bench, a_table(a=[1, 2], b=[2, 1]), source)
+    folder: Path = bench.blobs.index_folder(bench.dataset)
+    assert sorted(one.name.split("-")[0] for one in folder.iterdir()) == ["keys", "rows"]
+    bench.propose(DisablePushSource(source_name="default"))
+    bench.queues.forget(bench.dataset)
+    push(bench, a_table(a=[3], b=[3]), "other")
+    assert [one.name.split("-")[0] for one in folder.iterdir()] == ["rows"]
 
 
 @pytest.mark.parametrize("strategy", [MergeStrategyLedger, MergeStrategyUpsertStream])

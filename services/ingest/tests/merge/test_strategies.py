@@ -20,7 +20,9 @@ from odf_common.metadata.steps import (
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import HalfCorrection, SnapshotRetractsTooMuch
 from odf_ingest.history.current_rows import CurrentRows
-from odf_ingest.history.key_index import KeyIndex, Keys, key_array
+from odf_ingest.history.history import Fresh
+from odf_ingest.history.key_index import KeyIndex
+from odf_ingest.history.keys import Keys, key_array
 from odf_ingest.merge import Merged, merge
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings
 
@@ -40,8 +42,8 @@ class Past:
     def rows(self) -> pa.Table:
         return self.last.current()
 
-    def seen(self, key: Strings) -> KeyIndex:
-        return self.index
+    def fresh(self, key: Strings, keys: Keys) -> Fresh:
+        return self.index.fresh(keys)
 
     def current(self, key: Strings, keys: Keys | None = None) -> pa.Table:
         return self.last.current(keys)

@@ -112,6 +112,10 @@ class LocalBlobStore(BlobStore):
             raise NotFound(what=f"object {kind.value}/{name}")
         return file
 
+    def index_folder(self, dataset: DatasetId) -> Path:
+        """Return a folder within the dataset's."""
+        return layout.index_folder(self._home, dataset)
+
     def scratch(self) -> Path:
         """Return a new empty folder on the same file system; the caller removes it."""
         return self._scratch.folder()

@@ -27,6 +27,11 @@ def note_file(home: Path, dataset: DatasetId, name: str) -> Path:
     return dataset_folder(home, dataset) / "notes" / name
 
 
+def index_folder(home: Path, dataset: DatasetId) -> Path:
+    """Return the folder of what this node has indexed of a dataset."""
+    return dataset_folder(home, dataset) / "index"
+
+
 def lock_file(home: Path, dataset: DatasetId) -> Path:
     """Return the dataset's lock file; it is outside the dataset's folder, because it outlives the dataset."""
     return home / "locks" / dataset.folder
