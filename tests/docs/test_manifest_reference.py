@@ -11,7 +11,6 @@ from odf_common.codec.manifests import block_from_text, event_from_text, from_pl
 from odf_common.codec.model_schema import OneOf, Shape, TableShape, Vector, fields_of, union_with
 from odf_common.codec.plain_values import camel, tag_of
 from odf_common.codec.yaml_syntax import documents
-from odf_common.errors import InvalidInput
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import AddPushSource, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import ExtraAttributes
@@ -138,7 +137,7 @@ def test_every_read_step_can_be_added_to_a_root(example: str, tmp_path: Path) ->
     assert added.outcome == "added"
 
 
-def test_a_polling_source_is_refused_by_add(tmp_path: Path) -> None:
+def test_the_polling_source_can_be_added(tmp_path: Path) -> None:
     example = next(one for one in EXAMPLES if one.startswith("kind: SetPollingSource"))
     indented = "".join(f"      {line}\n" for line in example.splitlines()).replace(
         "      kind", "    - kind", 1
@@ -147,5 +146,6 @@ def test_a_polling_source_is_refused_by_add(tmp_path: Path) -> None:
         f"kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: example\n  kind: Root\n  metadata:\n{indented}"
     )
 
-    with pytest.raises(InvalidInput, match="no prepare steps"):
-        Coordinator(home=tmp_path).add(manifest)
+    (added,) = Coordinator(home=tmp_path).add(manifest)
+
+    assert added.outcome == "added"

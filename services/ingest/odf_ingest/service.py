@@ -10,11 +10,13 @@ import pyarrow as pa
 from odf_common.adapters.kafka.letters import KafkaLetters
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
+from odf_common.adapters.local.keys import is_imported
 from odf_common.adapters.local.staging import Staging
 from odf_common.service.environment import Environment
 from odf_common.service.pools import ElasticPool
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
+from odf_common.service.settings import child_environment
 from odf_ingest.api.bus_handlers import Notices, subscriptions
 from odf_ingest.api.grpc_servicer import IngestServicer
 from odf_ingest.commit.commit_queue import CommitQueues
@@ -134,13 +136,21 @@ def _servicer(
 
 
 def _poller(env: Environment, queues: CommitQueues, preparer: Preparer) -> Poller:
-    settings = env.settings
+    settings, keys = env.settings, env.settings.home / "keys"
     limits = FetchLimits(
         size=settings.fetch_max_bytes,
         networks=Networks.parse(settings.fetch_networks),
-        secrets=settings.home / "keys",
+        is_trusted=lambda dataset: settings.fetch_imported or not is_imported(keys, dataset),
+        secrets=keys,
     )
-    return Poller(queues=queues, preparer=preparer, blobs=env.blobs, clock=env.clock, limits=limits)
+    return Poller(
+        queues=queues,
+        preparer=preparer,
+        blobs=env.blobs,
+        clock=env.clock,
+        limits=limits,
+        environ=child_environment(),
+    )
 
 
 def _warm(_: threading.Event) -> None:

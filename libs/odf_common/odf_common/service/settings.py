@@ -144,6 +144,11 @@ class Settings:
     engine_spare_after_ms: int = _option(
         _number(0, 3_600_000), 30_000, "idle time of the engine before its standby is started"
     )
+    fetch_imported: bool = _option(
+        _switch,
+        default=False,
+        about="let polling sources of datasets that were created on other nodes run commands and read files",
+    )
     fetch_max_bytes: int = _option(
         _number(1, 1 << 50), 4096 * MIB, "maximum bytes of a file that a polling source fetches or unpacks"
     )

@@ -1,13 +1,14 @@
 """`odf key`: a dataset's key leaves one home and makes the copy in another ours; no node is there."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
 from odf_common.adapters.local import LocalCatalog
-from odf_common.adapters.local.keys import dataset_key, keep_dataset_key
+from odf_common.adapters.local.keys import dataset_key, is_imported, keep_dataset_key
 from odf_common.cli import main as cli
 from odf_common.hashing import multibase
 from odf_common.identity.keys import PrivateKey, generate
@@ -125,3 +126,15 @@ def test_a_key_is_read_in_every_multibase() -> None:
     raw = multibase.decode(KEY.text())
     for encoding in multibase.FINAL:
         assert PrivateKey.parse(multibase.encode(raw, encoding)) == KEY
+
+
+def test_only_a_dataset_whose_key_was_not_here_counts_as_created_elsewhere(
+    exported: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(os.environ["ODF_HOME"]) / "keys"
+    assert cli.main(["key", "import", "cities", str(exported)]) == 0
+    assert not is_imported(own, KEY.dataset_id)
+    monkeypatch.setenv("ODF_HOME", str(copy))
+    for _ in range(2):
+        assert cli.main(["key", "import", "towns", str(exported)]) == 0
+        assert is_imported(copy / "keys", KEY.dataset_id)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odf_common.adapters.local.faults import guarded
-from odf_common.adapters.local.keys import has_dataset_key, keep_dataset_key
+from odf_common.adapters.local.keys import IMPORTED, has_dataset_key, keep_dataset_key
 from odf_common.errors import Refused
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey
@@ -43,6 +43,7 @@ class KeyStore:
     def remove(self, dataset: DatasetId) -> None:
         """Delete a key, if it exists."""
         self._path(dataset).unlink(missing_ok=True)
+        self._path(dataset).with_name(f"{dataset.folder}{IMPORTED}").unlink(missing_ok=True)
 
     def _path(self, dataset: DatasetId) -> Path:
         return self.folder / dataset.folder

@@ -33,6 +33,7 @@ from odf_coordinator.definitions.declared_schemas import Source, without_operati
 PRIMARY: Final = "merge.primaryKey"
 COMPARED: Final = "merge.compareColumns"
 FETCHED: Final = ("http://", "https://", "file://")
+TEMPLATE: Final = "${{"  # begins what is known only when it is fetched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +66,13 @@ def require_possible(event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
 
 def require_fetchable(event: KnownEvent) -> None:
     """Raise `InvalidInput` for a polling source of a kind from which this node cannot fetch."""
-    if isinstance(event, SetPollingSource) and event.prepare:
-        raise InvalidInput(text="this node has no prepare steps", where="prepare")
     match event:
         case SetPollingSource(fetch=FetchStepUrl(url=url)):
-            if not url.lower().startswith(FETCHED):
+            if not url.lower().startswith((*FETCHED, TEMPLATE)):
                 text = f"this node fetches from {', '.join(FETCHED)}, not from {url.partition(':')[0]!r}"
                 raise InvalidInput(text=text, where="fetch.url")
         case SetPollingSource(fetch=FetchStepFilesGlob(path=path)):
-            if not path.startswith("/"):
+            if not path.startswith(("/", TEMPLATE)):
                 text = f"expected an absolute path, such as /data/orders-*.csv, got {path!r}"
                 raise InvalidInput(text=text, where="fetch.path")
         case SetPollingSource(fetch=fetch):

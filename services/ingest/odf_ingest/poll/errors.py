@@ -110,3 +110,38 @@ class FileForbidden(Refused):
     """A source names a file that no source may read."""
 
     reason: str = "FileForbidden"
+
+
+@dataclass(eq=False, kw_only=True)
+class PrepareUnsupported(InvalidInput):
+    """This node does not know a prepare step."""
+
+    step: str
+
+
+@dataclass(eq=False, kw_only=True)
+class CommandFailed(Refused):
+    """A command of a polling source failed; nothing of its output was committed."""
+
+    reason: str = "CommandFailed"
+    text: str = ""
+    command: str
+    why: str
+
+    def __str__(self) -> str:
+        """Return the command and why it failed."""
+        return f"command {self.command}: {self.why}"
+
+
+@dataclass(eq=False, kw_only=True)
+class ForeignSource(Refused):
+    """A source that was defined on another node wants to run commands, read files or use variables of this one."""
+
+    reason: str = "ForeignSource"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return (
+            "read its SetPollingSource (`odf inspect`); if you trust it, start the node with ODF_FETCH_IMPORTED=1, "
+            "or commit a polling source of your own"
+        )

@@ -1,32 +1,39 @@
 """Polls a dataset: fetches what is new, prepares it, and commits it file by file; one poll of a dataset at a time."""
 
-import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import structlog
 
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.state import ChainState
-from odf_common.errors import InvalidInput
+from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetPollingSource
-from odf_common.metadata.fetching import EventTimeSource, FetchStepFilesGlob, FetchStepUrl
+from odf_common.metadata.fetching import (
+    EventTimeSource,
+    FetchStepFilesGlob,
+    FetchStepUrl,
+    PrepStepPipe,
+)
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyAppend
 from odf_common.ports.clock import Clock
-from odf_common.ports.store import BlobStore, block_reader
+from odf_common.ports.store import BlobStore, block_reader, scratch_folder
 from odf_ingest.commit.commit_queue import CommitQueues
-from odf_ingest.poll.errors import NotPolled, PollCancelled
+from odf_ingest.poll.errors import ForeignSource, NotPolled, PollCancelled
 from odf_ingest.poll.event_time import event_time, usual_event_time
 from odf_ingest.poll.fetch import Context, Fetched, Limits, fetch
 from odf_ingest.poll.polled_file import PolledFile, position_of
 from odf_ingest.poll.position import ReadFiles, last_content
+from odf_ingest.poll.templates import Secrets, filled_in, has_template
+from odf_ingest.poll.unpack import naming, prepared
 from odf_ingest.prepare.preparer import Preparer
 
 log = structlog.stdlib.get_logger(__name__)
@@ -64,14 +71,22 @@ class Poller:
     """Polls datasets; thread-safe."""
 
     def __init__(
-        self, *, queues: CommitQueues, preparer: Preparer, blobs: BlobStore, clock: Clock, limits: Limits
+        self,
+        *,
+        queues: CommitQueues,
+        preparer: Preparer,
+        blobs: BlobStore,
+        clock: Clock,
+        limits: Limits,
+        environ: Mapping[str, str],
     ) -> None:
-        """Commit through `queues`; keep fetched files in folders of `blobs`."""
+        """Commit through `queues`; keep fetched files in folders of `blobs`; fill in templates from `environ`."""
         self._queues = queues
         self._preparer = preparer
         self._blobs = blobs
         self._clock = clock
         self._limits = limits
+        self._environ = environ
         self._datasets: defaultdict[DatasetId, _Dataset] = defaultdict(_Dataset)
         self._mutex = threading.Lock()
 
@@ -87,39 +102,36 @@ class Poller:
             kept = self._datasets[dataset]
         with _held(kept.lock, report, is_wanted):
             state = self._queues.state(dataset)
-            _defined(state)
-            folder = self._blobs.scratch()
-            try:
-                return self._poll(state, kept, self._context(state, kept, folder, _Caller(report, is_wanted)))
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+            defined = _defined(state)
+            self._require_trusted(dataset, defined)
+            step, secrets = filled_in(defined.fetch, self._environ)
 
-    def forget(self, dataset: DatasetId) -> None:
-        """Drop what is kept of a removed dataset."""
-        with self._mutex:
-            self._datasets.pop(dataset, None)
+            def masked(stage: str) -> None:
+                log.debug("poll", dataset=str(dataset), stage=secrets.mask(stage))
+                report(secrets.mask(stage))
 
-    def _poll(self, state: ChainState, kept: _Dataset, context: Context) -> Polled:
-        defined, done = _defined(state), Polled()
-        for fetched in fetch(defined.fetch, context):
+            with _masked(secrets), scratch_folder(self._blobs) as folder:
+                context = self._context(state, kept, folder, _Caller(masked, is_wanted))
+                return self._commit(state, kept, context, fetch(step, context))
+
+    def _commit(
+        self, state: ChainState, kept: _Dataset, context: Context, found: Iterator[Fetched]
+    ) -> Polled:
+        dataset, defined, done = state.dataset_id, _defined(state), Polled()
+        for fetched in found:
             context.require_wanted()
             batch = PolledFile(
                 defined,
-                fetched,
+                prepared(defined.prepare or (), fetched, context),
                 read_files=kept.read_files,
                 preparer=self._preparer,
                 is_wanted=context.is_wanted,
             )
-            with _naming(fetched):
-                outcome = self._queues.commit(state.dataset_id, batch)
+            with naming(fetched):
+                outcome = self._queues.commit(dataset, batch)
             done = Polled(blocks=done.blocks + outcome.is_new, records=done.records + outcome.count)
-            log.info(
-                "polled",
-                dataset=str(state.dataset_id),
-                file=fetched.label,
-                records=outcome.count,
-                new=outcome.is_new,
-            )
+            context.report(f"{fetched.label}: {outcome.count} records")
+        log.info("polled", dataset=str(dataset), blocks=done.blocks, records=done.records)
         return done
 
     def _context(self, state: ChainState, kept: _Dataset, folder: Path, caller: _Caller) -> Context:
@@ -130,17 +142,29 @@ class Poller:
             kept.read_files = kept.read_files or ReadFiles(read)
         else:
             kept.read_files = None
+        can_compare = not isinstance(defined.merge, MergeStrategyAppend)
         return Context(
             folder=folder,
             position=position_of(state, kept.read_files),
             last=last_content(state, read, step.url) if isinstance(step, FetchStepUrl) else None,
-            is_reread=getattr(step, "cache", None) is None
-            and not isinstance(defined.merge, MergeStrategyAppend),
+            is_reread=can_compare and getattr(step, "cache", None) is None,
             limits=self._limits,
             report=caller.report,
             is_wanted=caller.is_wanted,
             event_time=self._event_time,
         )
+
+    def _require_trusted(self, dataset: DatasetId, defined: SetPollingSource) -> None:
+        """Raise `ForeignSource` if a source of another node wants to use this one's commands, files or variables."""
+        wants = [type(one).__name__ for one in defined.prepare or () if isinstance(one, PrepStepPipe)]
+        step = defined.fetch
+        if not isinstance(step, FetchStepUrl) or urlsplit(step.url).scheme.lower() not in ("http", "https"):
+            wants.append(type(step).__name__)
+        if has_template(step):
+            wants.append("env")
+        if wants and not self._limits.is_trusted(dataset):
+            what = ", ".join(one.removeprefix("FetchStep").removeprefix("PrepStep") for one in wants)
+            raise ForeignSource(text=f"the polling source was defined on another node, and uses {what}")
 
     def _event_time(self, source: EventTimeSource | None, path: str, modified: Timestamp | None) -> Timestamp:
         now = self._clock.now()
@@ -166,12 +190,12 @@ def _held(lock: threading.Lock, report: Report, is_wanted: IsWanted) -> Iterator
 
 
 @contextmanager
-def _naming(fetched: Fetched) -> Iterator[None]:
-    """Prefix errors of a file's content with its place."""
+def _masked(secrets: Secrets) -> Iterator[None]:
+    """Raise errors without values that were filled in; such errors lose their cause, which may have them too."""
     try:
         yield
-    except InvalidInput as error:
-        if error.text is None:
+    except OdfError as error:
+        masked = secrets.mask_error(error)
+        if masked is error:
             raise
-        where = f"{fetched.label}, {error.where}" if error.where else fetched.label
-        raise replace(error, where=where) from error
+        raise masked from None

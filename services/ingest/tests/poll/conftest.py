@@ -1,6 +1,6 @@
 """A poller of a bench's dataset, and web servers to poll."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -18,19 +18,27 @@ Poll = Callable[..., Polled]
 def poll() -> Poll:
     """Return what polls a bench's dataset once, with a poller as after a restart unless one is given."""
 
-    def run(bench: Any, *, poller: Poller | None = None, **limits: Any) -> Polled:
-        used = poller or poller_of(bench, **limits)
-        return used.poll(bench.dataset, lambda _: None, lambda: True)
+    def run(
+        bench: Any,
+        *,
+        poller: Poller | None = None,
+        environ: Mapping[str, str] | None = None,
+        report: Callable[[str], None] = lambda _: None,
+        **limits: Any,
+    ) -> Polled:
+        used = poller or poller_of(bench, environ, **limits)
+        return used.poll(bench.dataset, report, lambda: True)
 
     return run
 
 
-def poller_of(bench: Any, **limits: Any) -> Poller:
+def poller_of(bench: Any, environ: Mapping[str, str] | None = None, **limits: Any) -> Poller:
     return Poller(
         queues=bench.queues,
         preparer=bench.preparer,
         blobs=bench.blobs,
         clock=bench.clock,
+        environ=environ or {},
         limits=Limits(**{"networks": LOOPBACK} | limits),
     )
 

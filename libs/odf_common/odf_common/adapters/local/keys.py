@@ -15,6 +15,7 @@ from odf_common.identity.did import KEY_SIZE, DatasetId
 from odf_common.identity.keys import PrivateKey
 
 MODE: Final = 0o600
+IMPORTED: Final = ".imported"  # next to the key of a dataset that was created on another node
 NODE: Final = "node"  # never a dataset's name: those begin with fed01
 
 
@@ -52,6 +53,19 @@ def has_dataset_key(folder: Path, dataset: DatasetId) -> bool:
 def keep_dataset_key(folder: Path, key: PrivateKey) -> None:
     """Store a dataset's key durably and atomically; an existing one is kept."""
     _keep(folder / key.dataset_id.folder, key)
+
+
+@guarded
+def mark_imported(folder: Path, dataset: DatasetId) -> None:
+    """Record durably that a dataset was created on another node."""
+    durable.make_folder(folder, mode=0o700)
+    durable.write(folder / f"{dataset.folder}{IMPORTED}", b"")
+
+
+@guarded
+def is_imported(folder: Path, dataset: DatasetId) -> bool:
+    """Return whether a dataset was created on another node, and its key was imported."""
+    return durable.exists(folder / f"{dataset.folder}{IMPORTED}")
 
 
 @guarded

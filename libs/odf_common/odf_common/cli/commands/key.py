@@ -66,7 +66,7 @@ def import_(*, dataset: str, file: str, output: str) -> None:
       odf key import flights flights.key
       odf pull flights
     """  # noqa: D301 - click's marker for text that must not be wrapped
-    from odf_common.adapters.local.keys import dataset_key, keep_dataset_key
+    from odf_common.adapters.local.keys import dataset_key, has_dataset_key, keep_dataset_key, mark_imported
     from odf_common.service.settings import load
 
     home = load().home
@@ -74,6 +74,8 @@ def import_(*, dataset: str, file: str, output: str) -> None:
     key = _read(file)
     if key.dataset_id != owner:
         raise InvalidInput(text=f"the key belongs to {key.dataset_id}, not to {dataset}, {owner}", where=file)
+    if not has_dataset_key(home / "keys", owner):
+        mark_imported(home / "keys", owner)  # first, so that a kill leaves no key without it
     keep_dataset_key(home / "keys", key)
     dataset_key(home / "keys", owner)  # raises if a damaged file was there before
     print_object({"dataset": dataset, "id": owner, "ours": True}, output)

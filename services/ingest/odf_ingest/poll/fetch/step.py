@@ -6,6 +6,7 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Final
 
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import EventTimeSource, FetchStep
 from odf_common.metadata.scalars import Timestamp
@@ -25,6 +26,8 @@ class Limits:
     """Bytes of one file, as fetched and after each prepare step."""
     networks: Networks = field(default_factory=Networks)
     """Addresses other than public ones that may be fetched from."""
+    is_trusted: Callable[[DatasetId], bool] = lambda _: True
+    """Returns whether a dataset's source may run commands, read files and use variables of this node."""
     secrets: Path | None = None
     """A folder that no source may read: the node's keys."""
 

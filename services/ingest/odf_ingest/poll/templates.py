@@ -1,0 +1,112 @@
+"""Templates in fetch steps: `${{ env.NAME || 'default' }}`, filled in when data is fetched and never stored.
+
+Every value that was filled in counts as a secret: it is masked in errors, logs and reports.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from odf_common.errors import InvalidInput, OdfError
+from odf_common.metadata.fetching import FetchStep, FetchStepFilesGlob
+
+S = TypeVar("S")
+MASK: Final = "***"
+MIN_SECRET: Final = 3  # characters; shorter values would mask unrelated text
+_TEMPLATE: Final = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
+_TERM: Final = re.compile(r"\s*(?:env\.([A-Za-z_][A-Za-z0-9_]*)|'([^']*)')\s*")
+_WILDCARD: Final = re.compile(r"[*?\[]")
+
+
+class Secrets:
+    """Values that were filled in."""
+
+    def __init__(self, values: frozenset[str] = frozenset()) -> None:
+        """Mask these values, as they are and as they are written in URLs."""
+        written = {form for value in values for form in (value, quote(value), quote(value, safe=""))}
+        self._forms = sorted((one for one in written if len(one) >= MIN_SECRET), key=len, reverse=True)
+
+    def mask(self, text: str) -> str:
+        """Return a text with the values replaced by `***`."""
+        for form in self._forms:
+            text = text.replace(form, MASK)
+        return text
+
+    def mask_error(self, error: OdfError) -> OdfError:
+        """Return the error itself, or one of its class with masked facts if it has a value."""
+        facts = {one.name: getattr(error, one.name) for one in fields(error)}
+        masked = {
+            name: self.mask(value) if isinstance(value, str) else value for name, value in facts.items()
+        }
+        return error if masked == facts else type(error)(**masked)
+
+
+def has_template(step: object) -> bool:
+    """Return whether any string of a step has a template."""
+    return any("${{" in text for text in _texts(step))
+
+
+def filled_in(step: FetchStep, environ: Mapping[str, str]) -> tuple[FetchStep, Secrets]:
+    """Return the step with its templates filled in, and what has to be masked. Raises `InvalidInput`."""
+    if isinstance(step, FetchStepFilesGlob):
+        _require_fixed(step.path)
+    values: set[str] = set()
+
+    def fill(text: str) -> str:
+        return _TEMPLATE.sub(lambda found: _value(found[1], environ, values), text)
+
+    return _mapped(step, fill), Secrets(frozenset(values))
+
+
+def _value(expression: str, environ: Mapping[str, str], values: set[str]) -> str:
+    names = []
+    for term in expression.split("||"):
+        found = _TERM.fullmatch(term)
+        if found is None:
+            text = f"expected ${{{{ env.NAME || 'default' }}}}, got ${{{{{expression}}}}}"
+            raise InvalidInput(where="fetch", text=text)
+        name, default = found.groups()
+        if name is None:
+            return str(default)
+        if environ.get(name):
+            values.add(environ[name])
+            return environ[name]
+        names.append(name)
+    text = f"the environment of the node has no {' or '.join(names)}; set it and restart the node"
+    raise InvalidInput(where="fetch", text=f"{text}, or give a default: ${{{{ env.{names[0]} || '…' }}}}")
+
+
+def _require_fixed(path: str) -> None:
+    """Raise `InvalidInput` if a template could become part of the names that blocks have."""
+    masked = _TEMPLATE.sub(lambda found: "x" * len(found[0]), path)
+    wildcard = _WILDCARD.search(masked)
+    last = masked.rfind("/", 0, wildcard.start() if wildcard else len(masked))
+    if "${{" in path[last + 1 :]:
+        text = "a template may only be in the folders before the first wildcard, since blocks have the names below"
+        raise InvalidInput(where="fetch.path", text=text)
+
+
+def _texts(value: Any) -> list[str]:  # noqa: ANN401 - any part of a step
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, tuple):
+        return [text for one in value for text in _texts(one)]
+    if is_dataclass(value):
+        return [text for one in fields(value) for text in _texts(getattr(value, one.name))]
+    return []
+
+
+def _mapped(value: S, change: Callable[[str], str]) -> S:
+    """Return a part of a step with each string changed."""
+    result: Any = value
+    if isinstance(value, str):
+        result = change(value)
+    elif isinstance(value, tuple):
+        result = tuple(_mapped(one, change) for one in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        changed = {one.name: _mapped(getattr(value, one.name), change) for one in fields(value)}
+        result = replace(value, **changed)
+    found: S = result
+    return found

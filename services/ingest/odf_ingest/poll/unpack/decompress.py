@@ -1,0 +1,223 @@
+"""Decompress: a compressed file, or one file of an archive; archives are untrusted (spec: PrepStep::Decompress).
+
+`Gzip` is any compressed stream: gzip, and bzip2, xz and zstd, which are recognised by their first bytes; with a
+`subPath` it is a tar archive inside. Nothing is extracted by its name: the content goes to one file of our own, so no
+path or link of an archive is followed.
+"""
+
+import bz2
+import fnmatch
+import gzip
+import lzma
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+import pyarrow as pa
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.fetching import CompressionFormat, PrepStepDecompress
+from odf_ingest.poll.errors import TooLarge
+from odf_ingest.poll.fetch import Context
+from odf_ingest.poll.fetch.step import CHUNK_BYTES
+from odf_ingest.poll.unpack.step import unpack
+
+WHERE: Final = "prepare"
+MAX_ENTRIES: Final = 100_000  # of an archive
+MAX_RATIO: Final = 1_100  # of unpacked to packed bytes; deflate reaches 1,032
+RATIO_FROM: Final = 64 << 20  # bytes from which on the ratio is checked
+XZ_MEMORY: Final = 256 << 20  # bytes that an xz stream may ask for
+SHOWN: Final = 10  # names in an error
+ENCRYPTED: Final = 0x1
+_BROKEN: Final = (
+    EOFError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    lzma.LZMAError,
+    pa.ArrowException,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+class _Content(Protocol):
+    """What is read of a stream."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes; empty at the end."""
+
+
+def _gzip(file: Path) -> AbstractContextManager[_Content]:
+    return gzip.open(file)
+
+
+def _bzip2(file: Path) -> AbstractContextManager[_Content]:
+    return bz2.open(file)
+
+
+def _zstd(file: Path) -> AbstractContextManager[_Content]:
+    stream: AbstractContextManager[_Content] = pa.input_stream(file, compression="zstd")
+    return stream
+
+
+@unpack.register
+def decompress(step: PrepStepDecompress, file: Path, target: Path, context: Context) -> None:
+    """Write the decompressed content, or the one file that `subPath` names."""
+    try:
+        if step.format is CompressionFormat.Zip:
+            _from_zip(step, file, target, context)
+        elif step.sub_path is None:
+            with _opened(file) as stream:
+                _copy(stream, target, file.stat().st_size, context)
+        else:
+            _from_tar(step.sub_path, file, target, context)
+    except _BROKEN as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise  # our own file, such as on a full disk
+        text = f"cannot be unpacked as {step.format.name}: {str(error) or 'it is cut off'}"
+        raise InvalidInput(where=WHERE, text=text) from error
+
+
+def _opened(file: Path) -> AbstractContextManager[_Content]:
+    with file.open("rb") as raw:
+        first = raw.read(8)
+    for magic, opener in OPENERS.items():
+        if first.startswith(magic):
+            return opener(file)
+    kind = "a zip archive" if first.startswith(b"PK") else "neither gzip, bzip2, xz nor zstd"
+    raise InvalidInput(
+        where=WHERE, text=f"what was fetched is {kind}; correct `format`, or leave the step out"
+    )
+
+
+def _from_zip(step: PrepStepDecompress, file: Path, target: Path, context: Context) -> None:
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        _require_few(len(entries))
+        files = {one.filename: one for one in entries if not one.is_dir()}
+        entry = files[_chosen(files, step.sub_path)]
+        mode = entry.external_attr >> 16
+        if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+            raise InvalidInput(
+                where=WHERE, text=f"{entry.filename!r} is not a regular file, but a link or device"
+            )
+        if entry.flag_bits & ENCRYPTED:
+            raise InvalidInput(where=WHERE, text=f"{entry.filename!r} is encrypted")
+        with archive.open(entry) as stream:
+            _copy(stream, target, max(entry.compress_size, 1), context)
+
+
+def _from_tar(sub_path: str, file: Path, target: Path, context: Context) -> None:
+    """Copy one file of a compressed tar archive; it is unpacked first, within the limits."""
+    plain = target.with_suffix(".tar")
+    with _opened(file) as stream:
+        _copy(stream, plain, file.stat().st_size, context)
+    try:
+        with tarfile.open(plain, "r:") as archive:
+            members: dict[str, tarfile.TarInfo] = {}
+            for count, member in enumerate(archive, 1):
+                _require_few(count)
+                if not member.isdir():
+                    members[member.name.removeprefix("./")] = member
+            entry = members[_chosen(members, sub_path)]
+            stream_of_entry = archive.extractfile(entry) if entry.isreg() else None
+            if stream_of_entry is None:
+                text = f"{entry.name!r} is not a regular file, but a link or device"
+                raise InvalidInput(where=WHERE, text=text)
+            with stream_of_entry as content:
+                _copy(content, target, max(entry.size, 1), context)
+    finally:
+        plain.unlink(missing_ok=True)
+
+
+def _require_few(count: int) -> None:
+    if count > MAX_ENTRIES:
+        raise InvalidInput(where=WHERE, text=f"the archive has more than {MAX_ENTRIES} entries")
+
+
+def _chosen(names: Iterable[str], sub_path: str | None) -> str:
+    """Return the one name that `subPath` means; raises `InvalidInput` unless there is exactly one."""
+    known = sorted(name for name in names if not name.startswith("__MACOSX/"))
+    if sub_path is not None and sub_path in known:
+        return sub_path
+    found = known if sub_path is None else [name for name in known if _matches(name, sub_path)]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join(repr(name) for name in (found or known)[:SHOWN])
+    more = ", …" if len(found or known) > SHOWN else ""
+    what = "has no file" if not known else f"has {listed}{more}"
+    if sub_path is None:
+        raise InvalidInput(where=WHERE, text=f"the archive {what}; choose one with `subPath`")
+    how = "no file" if not found else f"{len(found)} files"
+    raise InvalidInput(where=f"{WHERE}.subPath", text=f"{sub_path!r} matches {how}; the archive {what}")
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) or (
+        pattern.startswith("**/") and fnmatch.fnmatchcase(name, pattern.removeprefix("**/"))
+    )
+
+
+def _copy(stream: _Content, target: Path, packed: int, context: Context) -> None:
+    """Copy a stream of `packed` bytes; raises `TooLarge`, also where it grows more than honest data does."""
+    size = 0
+    limit = context.limits.size
+    with target.open("wb") as out:
+        while chunk := stream.read(CHUNK_BYTES):
+            context.require_wanted()
+            size += len(chunk)
+            if size > limit:
+                raise TooLarge(what="what was unpacked", limit=limit)
+            if size > RATIO_FROM and size > packed * MAX_RATIO:
+                text = f"{packed} bytes unpack to more than {MAX_RATIO} times as many: a decompression bomb"
+                raise InvalidInput(where=WHERE, text=text)
+            out.write(chunk)
+
+
+class _Xz:
+    """The content of an xz file, whose streams may use only so much memory."""
+
+    def __init__(self, file: Path) -> None:
+        self._raw = file.open("rb")
+        self._stream = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._raw.close()
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; empty at the end of the last stream."""
+        while True:
+            if self._stream.eof:
+                rest = (self._stream.unused_data or self._raw.read(CHUNK_BYTES)).lstrip(b"\x00")
+                if not rest:
+                    return b""
+                self._stream = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+            elif self._stream.needs_input:
+                rest = self._raw.read(CHUNK_BYTES)
+                if not rest:
+                    raise EOFError
+            else:
+                rest = b""
+            content = self._stream.decompress(rest, size)
+            if content:
+                return content
+
+
+OPENERS: Final[Mapping[bytes, Callable[[Path], AbstractContextManager[_Content]]]] = {
+    b"\x1f\x8b": _gzip,
+    b"BZh": _bzip2,
+    b"\xfd7zXZ\x00": _Xz,
+    b"\x28\xb5\x2f\xfd": _zstd,
+}
+"""By the first bytes of a file."""

@@ -1,0 +1,236 @@
+import bz2
+import gzip
+import io
+import lzma
+import os
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.fetching import CompressionFormat, FetchStepUrl, PrepStepDecompress, PrepStepPipe
+from odf_ingest.poll.errors import CommandFailed, ForeignSource, PollCancelled, TooLarge
+from odf_ingest.poll.unpack import decompress, pipe
+
+LINE = b'{"id":1,"v":"a"}\n'
+GZIP, ZIP = CompressionFormat.Gzip, CompressionFormat.Zip
+
+
+def zipped(**files: bytes) -> bytes:
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return raw.getvalue()
+
+
+def tarred(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz") as archive:
+        for info, content in members:
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return raw.getvalue()
+
+
+def zstd(content: bytes) -> bytes:
+    raw = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(raw, "zstd") as out:
+        out.write(content)
+    return bytes(raw.getvalue())
+
+
+@pytest.fixture
+def source(make_polled: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Return what makes a dataset that polls a file with these bytes."""
+
+    def make(content: bytes, *steps: Any) -> Any:
+        file = tmp_path / "fetched.bin"
+        file.write_bytes(content)
+        return make_polled(FetchStepUrl(url=file.as_uri()), prepare=steps)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        gzip.compress(LINE),
+        gzip.compress(LINE[:5]) + gzip.compress(LINE[5:]),
+        bz2.compress(LINE),
+        lzma.compress(LINE),
+        lzma.compress(LINE[:5]) + b"\0" * 4 + lzma.compress(LINE[5:]),
+        zstd(LINE),
+    ],
+    ids=["gzip", "gzip members", "bzip2", "xz", "xz streams", "zstd"],
+)
+def test_compressed_streams_are_recognised(source: Any, poll: Any, content: bytes) -> None:
+    bench = source(content, PrepStepDecompress(format=GZIP))
+    assert poll(bench).records == 1
+    assert bench.values("id") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("files", "sub_path"),
+    [
+        ({"a.json": LINE}, None),
+        ({"a.json": LINE, "__MACOSX/a.json": b"x", "dir/": b""}, None),
+        ({"a.json": LINE, "b.txt": b"x"}, "a.json"),
+        ({"in/2024/a.json": LINE, "b.txt": b"x"}, "in/*/a.json"),
+        ({"in/2024/a.json": LINE, "b.txt": b"x"}, "**/a.json"),
+        ({"a.json": LINE, "b.txt": b"x"}, "**/a.json"),
+        ({"[a].json": LINE, "a.json": b"x"}, "[a].json"),
+        ({"../../a.json": LINE}, None),
+    ],
+)
+def test_one_file_of_a_zip_archive_is_read(
+    source: Any, poll: Any, files: dict[str, bytes], sub_path: str | None
+) -> None:
+    bench = source(zipped(**files), PrepStepDecompress(format=ZIP, sub_path=sub_path))
+    assert poll(bench).records == 1
+
+
+def test_a_file_of_a_tar_archive_is_read(source: Any, poll: Any) -> None:
+    raw = tarred((tarfile.TarInfo("./in/a.json"), LINE), (tarfile.TarInfo("b"), b"x"))
+    assert poll(source(raw, PrepStepDecompress(format=GZIP, sub_path="in/*.json"))).records == 1
+
+
+def test_steps_follow_one_another(source: Any, poll: Any) -> None:
+    inner = gzip.compress(b'{"id":2}\n')
+    steps = (
+        PrepStepDecompress(format=ZIP, sub_path="*.gz"),
+        PrepStepDecompress(format=GZIP),
+        PrepStepPipe(command=("sed", "s/2/7/")),
+    )
+    bench = source(zipped(**{"x.gz": inner}), *steps)
+    poll(bench)
+    assert bench.values("id") == [(7,)]
+
+
+@pytest.mark.parametrize(
+    ("content", "step", "message"),
+    [
+        (LINE, PrepStepDecompress(format=GZIP), "neither gzip, bzip2, xz nor zstd"),
+        (zipped(a=LINE), PrepStepDecompress(format=GZIP), "is a zip archive"),
+        (LINE, PrepStepDecompress(format=ZIP), "cannot be unpacked as Zip: File is not a zip file"),
+        (gzip.compress(LINE * 100)[:-20], PrepStepDecompress(format=GZIP), "cannot be unpacked as Gzip"),
+        (lzma.compress(LINE * 100)[:-20], PrepStepDecompress(format=GZIP), "it is cut off"),
+        (zstd(os.urandom(5000))[:-20], PrepStepDecompress(format=GZIP), "cannot be unpacked as Gzip"),
+        (zipped(a=LINE, b=LINE), PrepStepDecompress(format=ZIP), "the archive has 'a', 'b'; choose one"),
+        (zipped(a=LINE, b=LINE), PrepStepDecompress(format=ZIP, sub_path="*"), "matches 2 files"),
+        (
+            zipped(a=LINE),
+            PrepStepDecompress(format=ZIP, sub_path="x"),
+            "'x' matches no file; the archive has 'a'",
+        ),
+        (zipped(), PrepStepDecompress(format=ZIP), "has no file"),
+    ],
+)
+def test_what_cannot_be_unpacked_is_named(
+    source: Any, poll: Any, content: bytes, step: Any, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message) as caught:
+        poll(source(content, step))
+    assert "fetched.bin, prepare" in str(caught.value)
+
+
+def test_links_and_encrypted_files_in_archives_are_refused(source: Any, poll: Any) -> None:
+    link = zipfile.ZipInfo("a")
+    link.external_attr = 0o120777 << 16
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w") as archive:
+        archive.writestr(link, "/etc/passwd")
+    with pytest.raises(InvalidInput, match="'a' is not a regular file"):
+        poll(source(raw.getvalue(), PrepStepDecompress(format=ZIP)))
+    encrypted = bytearray(zipped(a=LINE))
+    encrypted[encrypted.rindex(b"PK\x01\x02") + 8] |= 1
+    with pytest.raises(InvalidInput, match="encrypted"):
+        poll(source(bytes(encrypted), PrepStepDecompress(format=ZIP)))
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE):
+        info = tarfile.TarInfo("a")
+        info.type, info.linkname = kind, "/etc/passwd"
+        with pytest.raises(InvalidInput, match="'a' is not a regular file"):
+            poll(source(tarred((info, b"")), PrepStepDecompress(format=GZIP, sub_path="a")))
+
+
+@pytest.mark.parametrize(
+    ("content", "step"),
+    [
+        (gzip.compress(b"\n" * 5000), PrepStepDecompress(format=GZIP)),
+        (zipped(a=b"\n" * 5000), PrepStepDecompress(format=ZIP)),
+        (lzma.compress(b"\n" * 5000), PrepStepDecompress(format=GZIP)),
+        (LINE, PrepStepPipe(command=("yes",))),
+    ],
+)
+def test_what_grows_beyond_the_limit_is_refused(source: Any, poll: Any, content: bytes, step: Any) -> None:
+    with pytest.raises(TooLarge, match="has more than 4000 bytes"):
+        poll(source(content, step), size=4000)
+
+
+def test_what_grows_more_than_honest_data_is_a_bomb(
+    source: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decompress, "RATIO_FROM", 1_000_000)
+    with pytest.raises(InvalidInput, match="a decompression bomb"):
+        poll(source(lzma.compress(b"\n" * 3_000_000), PrepStepDecompress(format=GZIP)))
+
+
+def test_archives_with_too_many_entries_are_refused(
+    source: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decompress, "MAX_ENTRIES", 2)
+    for raw, step in (
+        (zipped(a=b"", b=b"", c=b""), PrepStepDecompress(format=ZIP, sub_path="a")),
+        (
+            tarred(*((tarfile.TarInfo(name), b"") for name in "abc")),
+            PrepStepDecompress(format=GZIP, sub_path="a"),
+        ),
+    ):
+        with pytest.raises(InvalidInput, match="more than 2 entries"):
+            poll(source(raw, step))
+
+
+def test_a_command_that_fails_says_what_it_said(source: Any, poll: Any) -> None:
+    for command, message in {
+        ("sh", "-c", "cat; echo oops >&2; exit 3"): "command sh: exit code 3: oops",
+        ("sh", "-c", "kill -9 $$"): "ended by signal 9",
+        ("absent-command",): "cannot be started: No such file",
+    }.items():
+        with pytest.raises(CommandFailed, match=message):
+            poll(source(LINE, PrepStepPipe(command=command)))
+
+
+def test_a_command_sees_none_of_the_nodes_variables(
+    source: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODF_SECRET", "hush")
+    bench = source(LINE, PrepStepPipe(command=("sh", "-c", 'echo "{\\"id\\":1,\\"v\\":\\"$ODF_SECRET\\"}"')))
+    poll(bench)
+    assert bench.values("v") == [("",)]
+
+
+def test_a_command_that_hangs_ends_with_the_poll_and_after_its_time(
+    source: Any, make_poller: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = source(LINE, PrepStepPipe(command=(sys.executable, "-c", "import time; time.sleep(60)")))
+    begun = time.monotonic()
+    with pytest.raises(PollCancelled):
+        make_poller(bench).poll(bench.dataset, lambda _: None, lambda: time.monotonic() < begun + 0.5)
+    monkeypatch.setattr(pipe, "TIMEOUT_SECONDS", 0.3)
+    with pytest.raises(CommandFailed, match="took longer"):
+        poll(bench)
+    assert time.monotonic() < begun + 10
+
+
+def test_a_source_of_another_node_runs_no_command_and_reads_no_file(source: Any, poll: Any) -> None:
+    bench = source(LINE, PrepStepPipe(command=("cat",)))
+    with pytest.raises(ForeignSource, match="and uses Pipe, Url"):
+        poll(bench, is_trusted=lambda _: False)
+    assert poll(bench, is_trusted=lambda dataset: dataset == bench.dataset).records == 1
