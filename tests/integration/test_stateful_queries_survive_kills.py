@@ -5,7 +5,7 @@ import pty
 import random
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -40,6 +40,15 @@ class Sent:
     story: Story
     folding: Mapping[str, Sequence[Row]]
     waiting: Mapping[str, Sequence[Row]]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
+    """A node whose logs show which part is at work; ends without any process."""
+    made = EmbeddedNode(tmp_path_factory.mktemp("killed"), {"ODF_LOG_LEVEL": "debug"})
+    made.up()
+    yield made
+    made.down()
 
 
 @pytest.fixture(scope="module")

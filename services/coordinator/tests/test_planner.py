@@ -1,5 +1,7 @@
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from odf_testing.profiles import examples
 
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
@@ -167,3 +169,4 @@ class LineModel(RuleBasedStateMachine):
 
 
 TestLine = LineModel.TestCase
+TestLine.settings = settings(max_examples=examples(30))

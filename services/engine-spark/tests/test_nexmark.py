@@ -18,6 +18,7 @@ from odf_engine_spark.transform.transform import Transforms
 
 NEXMARK = Path(__file__).parents[3] / "examples" / "nexmark"
 QUERIES = ["q0", "q1", "q2", "q3", "q5", "q7", "q8", "q11", "q17", "q18", "q19"]
+GROUPINGS = (1, pytest.param(4, marks=pytest.mark.soak))
 CHANGING = {"q17", "q18", "q19"}
 KNOWN = snapshots(NEXMARK)
 Rows = list[tuple[object, ...]]
@@ -47,16 +48,17 @@ def groupings(source: random.Random, inputs: int, blocks: int, steps: int) -> li
     return [*zip(*cuts, strict=True), (blocks,) * inputs]
 
 
+@pytest.mark.parametrize("groups", GROUPINGS)
 @pytest.mark.parametrize("query", QUERIES)
 def test_any_grouping_of_blocks_gives_what_duckdb_gives_at_once(
-    query: str, transforms: Transforms, tmp_path: Path
+    query: str, groups: int, transforms: Transforms, tmp_path: Path
 ) -> None:
     stream = nexmark(3000, seed=5, blocks=12)
     expected = at_once(query, all_rows(stream.blocks))
     assert len(expected) > 3
     source = random.Random(query)
     ends = set()
-    for run in range(2):
+    for run in range(groups):
         derivative = derive(transforms, KNOWN, f"nexmark.{query}", stream.blocks, tmp_path / str(run))
         for until in groupings(source, len(derivative.chains), 13, 5):
             derivative.pull(*until)

@@ -6,20 +6,31 @@ import random
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from odf_testing.embedded import EmbeddedNode
+from odf_testing.embedded import PATIENCE, EmbeddedNode
 from odf_testing.story import Row, Sender, Story
 
 JVM: Final = "the JVM"
 ENGINE: Final = "engine-spark"
 Messages = Mapping[str, Sequence[bytes]]
 _TRIES: Final = 60
+_LOOK_SECONDS: Final = 0.002
+# What a part's log has at level debug when a piece of its work begins and ends.
+_WORK: Final = {
+    "coordinator": (b"transform step begins", b"transform step ends"),
+    "ingest": (b"proposing a block", b"proposal answered"),
+    ENGINE: (b"request begins", b"request ends"),
+}
 
 
 def disturbed(story: Story, victim: str, source: random.Random, *, files: Messages, topics: Messages) -> None:
-    """Send with `odf ingest` and through Kafka, pull, and kill meanwhile; return when all is committed and running."""
+    """Send with `odf ingest` and through Kafka, pull, and kill meanwhile; return when all is committed and running.
+
+    The victim is in the middle of its work when it is killed; the node's log level is debug, so that its log shows it.
+    """
     node, sender = story.node, Sender(story.node)
     for name, messages in topics.items():
         sender.send(story.topic(name), messages)
@@ -28,12 +39,11 @@ def disturbed(story: Story, victim: str, source: random.Random, *, files: Messag
         file = node.home / f"{name}.ndjson"
         file.write_bytes(b"\n".join(messages))
         commands.append(f"ingest {name} {file} --idempotency-key {source.random()}")
-    running = {command: node.start(command) for command in (*commands, "pull --all")}
-    time.sleep(source.uniform(0, 2))
     part = ENGINE if victim == JVM else victim
-    old = node.pid(part)
-    assert old is not None
-    os.kill(jvm(old) if victim == JVM else old, signal.SIGKILL)
+    work = _Work(node, part)
+    running = {command: node.start(command) for command in (*commands, "pull --all")}
+    time.sleep(source.uniform(0, 0.5))
+    old = _killed_at_work(node, part, work, with_jvm=victim == JVM)
     for process in running.values():
         said = process.communicate()[1].decode()
         assert process.returncode in (0, 1), said
@@ -42,6 +52,39 @@ def disturbed(story: Story, victim: str, source: random.Random, *, files: Messag
     for command in commands:
         done(node, command)  # what was committed already is not committed again
     settle(story, " ".join((*files, *topics)))  # so that the next round's records come after these
+
+
+class _Work:
+    """What a part has done since this was created, by its log."""
+
+    def __init__(self, node: EmbeddedNode, part: str) -> None:
+        self._log = node.home / "logs" / f"{part}.log"
+        self._start = self._log.stat().st_size
+        self._begins, self._ends = _WORK[part]
+
+    def is_under_way(self) -> bool:
+        with self._log.open("rb") as log:
+            log.seek(self._start)
+            text = log.read()
+        return text.count(self._begins) > text.count(self._ends)
+
+
+def _killed_at_work(node: EmbeddedNode, part: str, work: _Work, *, with_jvm: bool) -> int:
+    """Kill a part, or only its JVM, while a piece of its work is under way; return the pid of the part."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        pid = node.pid(part)
+        if pid is not None and work.is_under_way():
+            os.kill(pid, signal.SIGSTOP)  # so that it cannot finish between the look and the kill
+            try:
+                if work.is_under_way():
+                    os.kill(jvm(pid) if with_jvm else pid, signal.SIGKILL)
+                    return pid
+            finally:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        time.sleep(_LOOK_SECONDS)
+    raise AssertionError(f"{part} had nothing to do")
 
 
 def done(node: EmbeddedNode, command: str) -> list[Row]:

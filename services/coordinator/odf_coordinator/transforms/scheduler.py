@@ -241,6 +241,8 @@ class Scheduler:
         except InvalidQuery as error:
             self._note_problem(known, error, self._transformer.cause(known, plan))
             raise
+        finally:
+            log.debug("transform step ends", dataset=known.alias)
 
     def _done(self, dataset: DatasetId, step: Step | None) -> None:
         with self._changed:

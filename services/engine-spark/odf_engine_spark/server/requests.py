@@ -98,6 +98,8 @@ class Requests:
             if progress.is_cancelled:
                 raise RequestCancelled(name) from error
             raise
+        finally:
+            log.debug("request ends", request=name)
 
     def _cancel(self, name: str) -> None:
         log.info("request cancelled", request=name)

@@ -118,6 +118,7 @@ class BatchCommitter:
     def _is_committed(self, draft: Draft, current: Current) -> bool:
         """Propose until there is a reply; return False if the batch has to be drafted again."""
         while True:
+            log.debug("proposing a block", block=str(draft.after.head))
             answer = self._proposals.propose(draft)
             log.debug(
                 "proposal answered",
