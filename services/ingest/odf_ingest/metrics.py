@@ -11,6 +11,11 @@ BAD: Final = Counter(
     "Rejected messages, now dead letters.",
     ("dataset", "source"),
 )
+LATE: Final = Counter(
+    "odf_ingest_late_records_total",
+    "Committed records older than the watermark before them.",
+    ("dataset", "source"),
+)
 LAG: Final = Gauge(
     "odf_ingest_lag", "Messages in the push topic that are not ingested yet.", ("dataset", "source")
 )
@@ -24,6 +29,6 @@ SECONDS: Final = Histogram(
 
 def forget(dataset: str, source: str) -> None:
     """Remove the metrics of a removed source."""
-    for metric in (RECORDS, BAD, LAG, STOPPED):
+    for metric in (RECORDS, BAD, LATE, LAG, STOPPED):
         with suppress(KeyError):
             metric.remove(dataset, source)

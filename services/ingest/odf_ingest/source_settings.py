@@ -5,8 +5,9 @@ are stored in one note of the dataset, `sources`: a JSON object of settings by s
 """
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Final, Self
 
@@ -15,6 +16,49 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore
 
 NOTE: Final = "sources"
+
+
+MINUTE: Final = 60_000  # ms
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+_UNITS: Final = {"d": DAY, "h": HOUR, "m": MINUTE, "s": 1000, "ms": 1}
+_PARTS: Final = re.compile(r"(?:\d{1,9}(?:d|h|ms|m|s))+", re.ASCII)
+_PART: Final = re.compile(r"(\d+)(d|h|ms|m|s)", re.ASCII)
+_NONE: Final = "none"
+
+
+class Duration(int):
+    """Milliseconds, written as `90s`, `30m`, `2h` or `1d12h`; negative: no limit, written as `none`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a duration; raises `ValueError`."""
+        if text == _NONE:
+            return cls(-1)
+        if text != "0" and _PARTS.fullmatch(text) is None:
+            raise ValueError(text)
+        return cls(sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text)))
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether there is a limit."""
+        return self >= 0
+
+    def __str__(self) -> str:
+        """Return the duration as `parse` reads it."""
+        if self < 0:
+            return _NONE
+        rest, parts = int(self), []
+        for unit, size in _UNITS.items():
+            count, rest = divmod(rest, size)
+            parts += [f"{count}{unit}"] if count else []
+        return "".join(parts) or "0"
+
+
+NO_DELAY: Final = Duration(0)
+UNLIMITED: Final = Duration(-1)
 
 
 class BadRecords(StrEnum):
@@ -43,6 +87,12 @@ class SourceSettings:
     """A snapshot that retracts more than this share (0–1) of the current rows is refused."""
     retraction_guard_rows: int = 100
     """Datasets of up to this many rows have no such limit."""
+    watermark_delay: Duration = NO_DELAY
+    """The watermark stays this far behind the greatest event time; records out of order by less are not late."""
+    max_future: Duration = UNLIMITED
+    """Event times later than now by more than this do not raise the watermark."""
+    idle_timeout: Duration = UNLIMITED
+    """A partition that gave no message for this long does not hold the watermark back."""
 
     def __post_init__(self) -> None:
         for name in ("max_rejected_share", "max_retracted_share"):
@@ -50,6 +100,8 @@ class SourceSettings:
                 raise InvalidInput(where=_key(name), text=f"expected 0 to 1, got {getattr(self, name)}")
         if self.retraction_guard_rows < 0:
             raise InvalidInput(where=_key("retraction_guard_rows"), text="expected 0 or more")
+        if not self.watermark_delay.is_limited:
+            raise InvalidInput(where=_key("watermark_delay"), text="expected a duration, such as 0 or 2h")
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, object]) -> Self:
@@ -65,7 +117,13 @@ class SourceSettings:
 
     def plain(self) -> dict[str, object]:
         """Return all settings by key, as `from_plain` takes them."""
-        return {_key(name): value for name, value in asdict(self).items()}
+        found = {_key(one.name): getattr(self, one.name) for one in fields(self)}
+        return {key: str(value) if isinstance(value, Duration) else value for key, value in found.items()}
+
+    def chosen(self) -> dict[str, object]:
+        """Return the settings that differ from the defaults, by key."""
+        usual = type(self)().plain()
+        return {key: value for key, value in self.plain().items() if value != usual[key]}
 
     def changed(self, changes: Mapping[str, object]) -> Self:
         """Return the settings with some of them changed; raises `InvalidInput`."""
@@ -81,8 +139,7 @@ def load_settings(blobs: BlobStore, dataset: DatasetId, source: str) -> SourceSe
 
 def save_settings(blobs: BlobStore, dataset: DatasetId, source: str, settings: SourceSettings) -> None:
     """Store the settings of a source durably; defaults are not written."""
-    usual = SourceSettings().plain()
-    own = {key: value for key, value in settings.plain().items() if value != usual[key]}
+    own = settings.chosen()
     others = {name: one for name, one in _read(blobs, dataset).items() if name != source}
     sources = {**others, source: own} if own else others
     text = json.dumps(sources, indent=1, sort_keys=True) if sources else None
@@ -101,10 +158,19 @@ def _read(blobs: BlobStore, dataset: DatasetId) -> dict[str, dict[str, object]]:
 
 def _parsed(key: str, text: str, default: object) -> object:
     try:
+        if isinstance(default, Duration):
+            return Duration.parse(text)
         return type(default)(text)  # type: ignore[call-arg]  # a float, an integer or a choice
     except ValueError as error:
-        choices = f"one of {', '.join(type(default))}" if isinstance(default, StrEnum) else "a number"
-        raise InvalidInput(where=key, text=f"expected {choices}, got {text!r}") from error
+        raise InvalidInput(where=key, text=f"expected {_expected(default)}, got {text!r}") from error
+
+
+def _expected(default: object) -> str:
+    if isinstance(default, StrEnum):
+        return f"one of {', '.join(type(default))}"
+    if isinstance(default, Duration):
+        return "a duration such as 90s, 30m, 2h or 1d" + ("" if default.is_limited else ", or none")
+    return "a number"
 
 
 def _key(name: str) -> str:

@@ -46,6 +46,13 @@ def test_only_what_is_named_changes() -> None:
         ("maxRetractedShare", "most", "maxRetractedShare: expected a number, got 'most'"),
         ("maxRetractedShare", "1.5", "maxRetractedShare: expected 0 to 1, got 1.5"),
         ("retractionGuardRows", "-1", "retractionGuardRows: expected 0 or more"),
+        ("watermarkDelay", "2", "watermarkDelay: expected a duration such as 90s, 30m, 2h or 1d, got '2'"),
+        ("watermarkDelay", "none", "watermarkDelay: expected a duration, such as 0 or 2h"),
+        (
+            "maxFuture",
+            "soon",
+            "maxFuture: expected a duration such as 90s, 30m, 2h or 1d, or none, got 'soon'",
+        ),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(key: str, value: str, said: str) -> None:
@@ -60,3 +67,9 @@ def test_a_damaged_note_is_named(tmp_path: Path, text: str) -> None:
     blobs.set_note(DATASET, "sources", text)
     with pytest.raises(InvalidInput, match="settings of the sources of did:odf:"):
         load_settings(blobs, DATASET, "a")
+
+
+def test_only_what_differs_from_the_defaults_was_chosen() -> None:
+    assert SourceSettings().chosen() == {}
+    chosen = SourceSettings().changed({"watermarkDelay": "90m", "badRecords": "dead-letter"}).chosen()
+    assert chosen == {"watermarkDelay": "1h30m"}

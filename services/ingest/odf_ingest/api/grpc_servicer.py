@@ -22,6 +22,7 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source
 from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target
+from odf_ingest.commit.watermark import Lateness, proposed_delay
 from odf_ingest.control.drain import Drains
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.control.source_commands import SourceCommands
@@ -30,6 +31,7 @@ from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.read.input_format import InputFormat
+from odf_ingest.source_settings import Duration
 
 NAME = "odf.node.v1.Ingest"
 
@@ -219,6 +221,8 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 next=one.next,
                 waiting=one.waiting,
                 settings={key: str(value) for key, value in one.settings.plain().items()},
+                late=_late(one.late),
+                changed=one.settings.chosen(),
             )
             for one in self._control.show(entry, name)
         ]
@@ -263,6 +267,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             head=str(outcome.state.head),
             records=outcome.count,
             already=not outcome.is_new or outcome.count == 0,
+            late=_late(outcome.late),
         )
 
     def _entry(self, ref: str) -> CatalogEntry:
@@ -305,4 +310,12 @@ def _rejected_message(letter: StoredLetter, value_bytes: int) -> ingest_pb2.Reje
         value=letter.value[: value_bytes or None],
         size=letter.size,
         is_cut=not letter.is_whole,
+    )
+
+
+def _late(late: Lateness) -> ingest_pb2.LateRecords | None:
+    if not late.count:
+        return None
+    return ingest_pb2.LateRecords(
+        records=late.count, most=str(Duration(late.most)), proposed_delay=str(proposed_delay(late.most))
     )

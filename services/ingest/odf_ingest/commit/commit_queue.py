@@ -12,6 +12,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_common.service.pools import SerialQueue
 from odf_ingest.commit.committer import Batch, BatchCommitter, Outcome, P
+from odf_ingest.commit.watermark import LateRecords
 from odf_ingest.history.history import DatasetHistory
 
 
@@ -49,6 +50,7 @@ class CommitQueues:
         self._queries = queries or pool
         self._queues: dict[DatasetId, CommitQueue] = {}
         self._mutex = threading.Lock()
+        self.late = LateRecords()
 
     def queue(self, dataset: DatasetId) -> CommitQueue:
         """Return the dataset's queue."""
@@ -73,6 +75,7 @@ class CommitQueues:
         with queue.lock:
             outcome = self._committer.commit(lambda: self.state(dataset), queue.history, batch)
             queue.committed = outcome.state.head
+            self.late.add(dataset, batch.source, outcome.late)
             return outcome
 
     def is_own(self, dataset: DatasetId, head: bytes) -> bool:

@@ -16,7 +16,8 @@ from odf_common.errors import InvalidInput, Refused
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_ingest.commit.position import KIND, Position, SourcePosition
 from odf_ingest.commit.propose import Proposals
-from odf_ingest.commit.slice_writer import Draft, Drafter, NewWatermark
+from odf_ingest.commit.slice_writer import Draft, Drafter
+from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.history.history import DatasetHistory
 from odf_ingest.merge import History, Merged
@@ -64,11 +65,12 @@ class Batch(Protocol[P]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The state with the batch, and the number of appended records; `is_new`: this call committed it."""
+    """The state with the batch, the number of appended and of late records; `is_new`: this call committed it."""
 
     state: ChainState
     count: int
     is_new: bool
+    late: Lateness = NONE_LATE
 
 
 class BatchCommitter:
@@ -96,13 +98,18 @@ class BatchCommitter:
                 return Outcome(state=state, count=0, is_new=False)
             advanced, watermark = batch.advance(position, prepared)
             draft = self._drafter.draft(
-                state, merged, source=batch.source, position=advanced, watermark=watermark
+                state,
+                merged,
+                source=batch.source,
+                position=advanced,
+                watermark=watermark,
+                settings=settings,
             )
             batch.before_proposal()
             if self._is_committed(draft, current):
                 if draft.slice is not None:
                     history.written(*draft.slice)
-                return Outcome(state=draft.after, count=draft.count, is_new=True)
+                return Outcome(state=draft.after, count=draft.count, is_new=True, late=draft.late)
 
     def _merged(
         self, state: ChainState, batch: Batch[P], past: History, settings: SourceSettings

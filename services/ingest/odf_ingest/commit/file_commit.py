@@ -15,7 +15,7 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.in_flight import cancelled
 from odf_ingest.commit.position import SourcePosition
-from odf_ingest.commit.slice_writer import NewWatermark
+from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Plan, Prepared, Preparer, plan_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import pyarrow as pa
 
@@ -27,16 +27,15 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind, scratch_folder
 from odf_ingest.commit.position import Position
+from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark, lateness_of, watermark_of
 from odf_ingest.history.align_columns import align_columns, data_columns, without_dictionaries
 from odf_ingest.history.history import SliceRecords
 from odf_ingest.merge import History, Merged, key_columns, merge
-from odf_ingest.prepare.event_time import fill_event_time, max_event_time
+from odf_ingest.prepare.event_time import fill_event_time
 from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.source_settings import SourceSettings, load_settings
 
-KEEP_WATERMARK: Final = "held"
-# A watermark: milliseconds; None: the greatest event time of the batch's records; KEEP_WATERMARK: unchanged.
-NewWatermark = int | Literal["held"] | None
+USUAL: Final = SourceSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +50,7 @@ class Draft:
     events: tuple[KnownEvent, ...]
     system_time: Timestamp
     slice: tuple[Multihash, SliceRecords] | None = None
+    late: Lateness = NONE_LATE
 
     @property
     def count(self) -> int:
@@ -104,20 +104,19 @@ class Drafter:
         source: str,
         position: Position,
         watermark: NewWatermark,
+        settings: SourceSettings = USUAL,
     ) -> Draft:
-        """Write the slice durably and return the proposal; `watermark` is the source's.
+        """Write the slice durably and return the proposal; `watermark` and `settings` are the source's.
 
         The slice is moved into the dataset last, so a proposal that the chain rules refuse leaves none.
         """
-        system_time = next_system_time(state, self._clock.now())
-        if watermark is None and len(merged.records):
-            watermark = max_event_time(merged.records, state.vocabulary.event_time_column)
+        now = self._clock.now()
+        system_time = next_system_time(state, now)
+        column = state.vocabulary.event_time_column
         added = add_data_event(
             state,
             new_data=None,
-            watermark=None
-            if watermark is None or watermark == KEEP_WATERMARK
-            else Timestamp.from_ms(watermark),
+            watermark=watermark_of(watermark, merged.records, column, settings, now),
             source_state=position.source_state(source),
         )
         if not len(merged.records):
@@ -129,7 +128,9 @@ class Drafter:
             events: list[KnownEvent] = [*_schema_change(state, table), replace(added, new_data=data)]
             draft = self._proposal(state, events, system_time)
             self._blobs.put_file(state.dataset_id, ObjectKind.DATA, data.physical_hash, file)
-        return replace(draft, slice=(data.physical_hash, SliceRecords(records=table, keys=merged.keys)))
+        records = SliceRecords(records=table, keys=merged.keys)
+        late = lateness_of(merged, column, state.watermark)
+        return replace(draft, slice=(data.physical_hash, records), late=late)
 
     def _proposal(self, state: ChainState, events: Sequence[KnownEvent], system_time: Timestamp) -> Draft:
         """Return a proposal without its slice; raises if the chain rules refuse it."""

@@ -17,7 +17,7 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.file_commit import chosen_source
 from odf_ingest.commit.position import SourcePosition, TopicPosition
-from odf_ingest.commit.slice_writer import KEEP_WATERMARK, NewWatermark
+from odf_ingest.commit.watermark import KEEP_WATERMARK, NONE_LATE, Lateness, NewWatermark
 from odf_ingest.errors import (
     AlreadyCommitted,
     NoMessageToSkip,
@@ -54,6 +54,7 @@ class SourceView:
     next: Mapping[int, int]
     waiting: int | None
     settings: SourceSettings
+    late: Lateness = NONE_LATE
 
 
 class SourceControl:
@@ -91,6 +92,7 @@ class SourceControl:
                 why="" if why is None else why.text,
                 advice="" if why is None else why.advice(),
                 settings=load_settings(self._blobs, *key),
+                late=self._queues.late.of(*key),
             )
 
     def resume(

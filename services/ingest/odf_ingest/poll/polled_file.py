@@ -6,7 +6,7 @@ from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource, SetPollingSource
 from odf_common.ports.engine import IsWanted, QueryNotWanted
-from odf_ingest.commit.slice_writer import NewWatermark
+from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.poll.errors import PollCancelled, SourceRedefined
 from odf_ingest.poll.fetch import Fetched

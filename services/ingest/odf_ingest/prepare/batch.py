@@ -93,6 +93,8 @@ class MessageBatch:
     """Bytes of all messages."""
     unread: frozenset[int] = frozenset()
     """Partitions that may have more messages."""
+    quiet: Mapping[int, float] = field(default_factory=dict)
+    """Seconds since the last message of each partition."""
     tries: int = 0
     """Number of batches from the same position that were too short to be committed."""
     may_grow: bool = True

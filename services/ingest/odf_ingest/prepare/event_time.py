@@ -70,14 +70,24 @@ def fill_event_time(records: pa.Table, name: str, moment: Timestamp) -> pa.Table
     return records.set_column(place, name, pc.fill_null(column, value))
 
 
-def max_event_time(records: pa.Table, name: str) -> int | None:
-    """Return the greatest event time in ms since the epoch; None if there is none; dates are midnight UTC."""
+def event_times(records: pa.Table, name: str) -> pa.ChunkedArray:
+    """Return the event times in ms since the epoch; dates are midnight UTC."""
     column = records.column(name)
-    highest = pc.max(column)
-    if not highest.is_valid:
-        return None
     if kind.is_date32(column.type):
-        days: int = highest.cast(pa.int32()).as_py()
-        return days * DAY_MS
-    moment: int = highest.cast(TIMESTAMP, safe=False).cast(pa.int64()).as_py()
-    return moment
+        return pc.multiply(column.cast(pa.int32()).cast(pa.int64()), DAY_MS)
+    return column.cast(TIMESTAMP, safe=False).cast(pa.int64())
+
+
+def max_event_time(records: pa.Table, name: str, latest: int | None = None) -> int | None:
+    """Return the greatest event time in ms since the epoch that is at most `latest`; None if there is none."""
+    if latest is None:
+        # The maximum first: columns are long.
+        highest = pc.max(records.column(name))
+        times = event_times(
+            pa.table({name: pa.chunked_array([pa.array([highest.as_py()], highest.type)])}), name
+        )
+    else:
+        times = event_times(records, name)
+        times = times.filter(pc.less_equal(times, latest))
+    greatest: int | None = pc.max(times).as_py()
+    return greatest

@@ -82,7 +82,8 @@ class Plan:
 class Prepared:
     """Records of a batch with an event time column, in order; None if there are none.
 
-    `greatest`: the greatest event time (ms) by partition; `moment` replaces null event times.
+    `greatest`: the greatest event time (ms) by partition; `rows`: number of records by partition, in their order;
+    `moment` replaces null event times.
     """
 
     source: AddPushSource
@@ -90,6 +91,7 @@ class Prepared:
     moment: Timestamp
     bad: tuple[BadRecord, ...] = ()
     greatest: Mapping[int, int]
+    rows: Mapping[int, int] = field(default_factory=dict)
     is_state: bool = False
     """Whether the records are the source's whole state, so that no records mean an empty state."""
 
@@ -121,6 +123,7 @@ class Preparer:
         tables: list[pa.Table] = []
         bad: list[BadRecord] = []
         highest: dict[int, int] = {}
+        rows: dict[int, int] = {}
         last = 0
         columns = self._columns(plan, batch)
         for part in batch.parts:
@@ -130,6 +133,7 @@ class Preparer:
             if records is None or len(records) == 0:
                 continue
             tables.append(records)
+            rows[part.partition] = len(records)
             moment = max_event_time(records, plan.vocab.event_time_column)
             if moment is not None:
                 highest[part.partition] = moment
@@ -140,6 +144,7 @@ class Preparer:
             moment=Timestamp.from_ms(last),
             bad=tuple(bad),
             greatest=highest,
+            rows=rows,
             is_state=takes_whole_batches(plan.source.merge) and not bad,
         )
 

@@ -219,6 +219,8 @@ class BatchWorker:
         lag = source.lag(batch.end)
         metrics.RECORDS.labels(source.alias, source.name).inc(outcome.count)
         metrics.SECONDS.observe(elapsed)
+        if outcome.late.count:
+            metrics.LATE.labels(source.alias, source.name).inc(outcome.late.count)
         log.info(
             "records committed",
             dataset=str(source.dataset),
@@ -226,6 +228,7 @@ class BatchWorker:
             records=outcome.count,
             messages=batch.count,
             rejected=len(work.rejected),
+            late=outcome.late.count,
             lag=lag,
             ms=round(elapsed * 1000),
         )

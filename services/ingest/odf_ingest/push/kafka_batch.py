@@ -1,14 +1,16 @@
 """A batch of Kafka messages to commit: its position in the topic, and its bad records."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition, TopicPosition
-from odf_ingest.commit.slice_writer import KEEP_WATERMARK, NewWatermark
+from odf_ingest.commit.watermark import KEEP_WATERMARK, NewWatermark, greatest_counted
 from odf_ingest.errors import (
     AlreadyCommitted,
     HalfCorrection,
@@ -20,6 +22,7 @@ from odf_ingest.errors import (
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.preparer import Plan, Prepared, plan_of
 from odf_ingest.push.rejects import Rejecting
+from odf_ingest.source_settings import SourceSettings
 
 Read = Callable[[Plan, MessageBatch], Prepared]
 
@@ -160,12 +163,27 @@ class KafkaBatch:
         known = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
         greatest = dict(known.greatest)
         if batch.partitions > 1:
-            for number, moment in prepared.greatest.items():
+            for number, moment in self._counted(prepared).items():
                 greatest[number] = max(moment, greatest.get(number, moment))
         topic = TopicPosition(topic_id=batch.topic_id, next={**known.next, **batch.end}, greatest=greatest)
         is_held = batch.partitions > 1 and not batch.unread <= greatest.keys()
-        reached: NewWatermark = KEEP_WATERMARK if is_held else min(greatest.values(), default=None)
+        active = {number: moment for number, moment in greatest.items() if not self._is_quiet(number)}
+        reached: NewWatermark = KEEP_WATERMARK if is_held else min(active.values(), default=None)
         return position.with_topic(batch.topic, topic).with_rejected(len(prepared.bad)), reached
+
+    def _counted(self, prepared: Prepared) -> Mapping[int, int]:
+        """Return the greatest event time by partition that may raise the watermark."""
+        assert self._taken is not None
+        column = self._taken[0].vocab.event_time_column
+        return greatest_counted(prepared, column, self._settings(), Timestamp(time.time_ns()))
+
+    def _settings(self) -> SourceSettings:
+        assert self._dataset is not None
+        return self._rejecting.settings(self._dataset, self.source)
+
+    def _is_quiet(self, partition: int) -> bool:
+        timeout = self._settings().idle_timeout
+        return timeout.is_limited and self.batch.quiet.get(partition, 0) * 1000 >= timeout
 
     def before_proposal(self) -> None:
         """Do nothing: a batch of messages cannot be canceled."""

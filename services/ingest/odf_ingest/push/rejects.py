@@ -19,7 +19,7 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.errors import RecordRejected, TooManyRejected
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
-from odf_ingest.source_settings import BadRecords, load_settings
+from odf_ingest.source_settings import BadRecords, SourceSettings, load_settings
 
 FLUSH: Final = 1000  # dead letters per flush
 
@@ -31,6 +31,10 @@ class Rejecting:
         """Send dead letters over `bus`; settings and first reasons are stored as notes in `blobs`."""
         self._bus = bus
         self._blobs = blobs
+
+    def settings(self, dataset: DatasetId, source: str) -> SourceSettings:
+        """Return the settings of a source."""
+        return load_settings(self._blobs, dataset, source)
 
     def allowed(
         self, dataset: DatasetId, source: str, batch: MessageBatch, bad: Sequence[BadRecord]

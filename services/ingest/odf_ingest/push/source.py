@@ -106,6 +106,7 @@ class PushSource:
         self._usual = limits
         self._limits = limits.after(wait.tries if wait else 0)
         self._buffer = _Buffer(start=dict(positions))
+        self._heard = dict.fromkeys(positions, time.monotonic())  # when each partition gave its last message
 
     @property
     def key(self) -> Key:
@@ -220,6 +221,7 @@ class PushSource:
                 beginning=self.beginning,
                 begun=buffer.begun,
                 size=buffer.size,
+                quiet={number: time.monotonic() - at for number, at in self._heard.items()},
                 unread=frozenset(number for number, at in self.next.items() if self.ends.get(number) != at),
                 tries=self.wait.tries if self.wait else 0,
                 may_grow=buffer.size < self._usual.top,
@@ -249,6 +251,7 @@ class PushSource:
         buffer.parts.append(part)
         buffer.size += size
         buffer.count += len(part.values)
+        self._heard[part.partition] = time.monotonic()
         self.next[part.partition] = part.offsets[-1] + 1
 
 

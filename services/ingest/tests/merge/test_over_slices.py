@@ -39,7 +39,7 @@ from odf_common.ports.store import ObjectKind, block_reader
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
-from odf_ingest.commit.slice_writer import NewWatermark
+from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import SnapshotRetractsTooMuch
 from odf_ingest.history import run_file, run_store
 from odf_ingest.history.history import DatasetHistory

@@ -199,3 +199,14 @@ def test_a_batch_has_the_messages_of_all_partitions_in_order() -> None:
     (batch,) = source.ready
     assert [(part.partition, list(part.offsets)) for part in batch.parts] == [(0, [0, 1, 2]), (2, [0, 1, 2])]
     assert batch.end == {0: 3, 1: 0, 2: 3}
+
+
+def test_a_batch_says_how_long_each_partition_has_been_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    source = a_source(partitions=2)
+    now = 130.0
+    source.add(a_chunk([10] * 10, partition=1))
+    now = 145.0
+    source.add(a_chunk([10] * 10, start=10, partition=1))
+    assert [batch.quiet for batch in source.ready] == [{0: 30.0, 1: 0.0}, {0: 45.0, 1: 0.0}]

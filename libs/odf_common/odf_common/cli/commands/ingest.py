@@ -15,6 +15,7 @@ import grpc
 from odf_common.adapters.grpc.client import ServiceFailed
 from odf_common.adapters.local.staging import Staging
 from odf_common.cli import clients
+from odf_common.cli.commands.source import late_remark
 from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.output import is_wide, output_option, print_rows, progress, remark, shortened
 from odf_common.codec.times import time_message
@@ -96,6 +97,9 @@ def command(
     shown = shortened(rows, "error") if output == "table" and not is_wide() else rows
     columns = COLUMNS if any(row["error"] for row in rows) else [name for name in COLUMNS if name != "error"]
     print_rows(shown, output, columns=columns, extra=("head",))
+    for one in results:
+        if one.reply is not None and one.reply.HasField("late"):
+            remark(f"{_named(one.file)}: {late_remark(one.reply.late, dataset)}")
     if results[-1].is_interrupted:
         raise click.exceptions.Exit(ExitCode.ABORTED)
     if results[-1].error is not None:

@@ -127,7 +127,8 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
     for row in rows:
         if row["late"]:
             remark(
-                f"{row['dataset']}: {row['late']} input records were too late for their windows and were dropped"
+                f"{row['dataset']}: {row['late']} input records were too late for their windows and were dropped; "
+                "`odf source show INPUT` proposes a watermarkDelay"
             )
         if row["rejected"]:
             remark(

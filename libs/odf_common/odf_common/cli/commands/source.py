@@ -9,6 +9,7 @@ import click
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_object, print_rows, remark
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
+    LateRecords,
     ResumeSourceRequest,
     SetSourceRequest,
     SourceRequest,
@@ -54,7 +55,7 @@ def show(*, dataset: str, source: str, output: str) -> None:
         reply = ingest.ShowSources(
             SourceRequest(ref=dataset, source_name=source), timeout=clients.CALL_TIMEOUT_SECONDS
         )
-    _print(reply, output)
+    _print(reply, dataset, output)
 
 
 @command.command("resume")
@@ -86,7 +87,7 @@ def resume(*, dataset: str, source: str, start: str, output: str) -> None:
         reply = ingest.ResumeSource(request, timeout=clients.CALL_TIMEOUT_SECONDS)
         if reply.head:
             remark(f"recorded in block {reply.head}: next offsets {_offsets(reply.next.items())}")
-        _print(_settled(ingest, dataset, reply.source_name), output)
+        _print(_settled(ingest, dataset, reply.source_name), dataset, output)
 
 
 @command.command("skip")
@@ -122,11 +123,12 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
     """Change settings of a source, starting with its next batch. They apply to this node and are not in the chain.
 
     badRecords (dead-letter, stop), maxRejectedShare (0 to 1), emptySnapshot (retract, refuse), maxRetractedShare
-    (0 to 1), retractionGuardRows.
+    (0 to 1), retractionGuardRows; watermarkDelay, maxFuture and idleTimeout are durations such as 90s, 2h or 1d.
 
     \b
     Example:
       odf source set orders badRecords=stop
+      odf source set orders watermarkDelay=2h
       odf source set orders maxRetractedShare=1 --source till
     """  # noqa: D301
     pairs = [one.partition("=") for one in settings]
@@ -136,7 +138,7 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
     request = SetSourceRequest(ref=dataset, source_name=source, changes=changes)
     with clients.ingest() as ingest:
         reply = ingest.SetSource(request, timeout=clients.CALL_TIMEOUT_SECONDS)
-    _print(reply, output)
+    _print(reply, dataset, output)
 
 
 def _settled(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
@@ -151,13 +153,15 @@ def _settled(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
         time.sleep(POLL_SECONDS)
 
 
-def _print(reply: SourcesReply, output: str) -> None:
+def _print(reply: SourcesReply, dataset: str, output: str) -> None:
     is_table = output == "table"
     print_rows([_row(one, is_table=is_table) for one in reply.sources], output, columns=COLUMNS)
     if is_table:
         for one in reply.sources:
             if one.advice:
                 remark(f"{one.name}: {one.advice}")
+            if one.HasField("late"):
+                remark(f"{one.name}: {late_remark(one.late, dataset)}")
 
 
 def _row(one: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
@@ -165,15 +169,28 @@ def _row(one: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
     row = {"source": one.name, "state": one.state, "since": one.since or None, "waiting": waiting}
     row |= {"why": one.why or None, "topic": one.topic}
     if is_table:
-        settings = " ".join(f"{key}={value}" for key, value in sorted(one.settings.items()))
+        # The others are the defaults; JSON has all of them.
+        settings = " ".join(f"{key}={one.settings[key]}" for key in sorted(one.changed))
         return {**row, "next": _offsets(one.next.items()), "settings": settings}
     next_ = {str(number): at for number, at in sorted(one.next.items())}
     return {
         **row,
         "advice": one.advice or None,
+        "late": one.late.records,
+        "lateBy": one.late.most or None,
+        "proposedDelay": one.late.proposed_delay or None,
         "next": next_,
         "settings": dict(sorted(one.settings.items())),
     }
+
+
+def late_remark(late: LateRecords, dataset: str) -> str:
+    """Return how many records were late, and what to do so that later ones are not."""
+    command = f"odf source set {dataset} watermarkDelay={late.proposed_delay}"
+    return (
+        f"{late.records} records arrived after the watermark had passed them, by up to {late.most}; "
+        f"`{command}` holds the watermark back"
+    )
 
 
 def _offsets(positions: Iterable[tuple[int, int]]) -> str:

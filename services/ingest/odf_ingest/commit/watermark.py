@@ -1,0 +1,121 @@
+"""The watermark that a batch reaches, and which of its records are late: older than the watermark before it.
+
+Event times are milliseconds since the epoch. The chain's watermark never decreases, so a lower one has no effect.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odf_common.data.columns import Operation
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
+from odf_ingest.merge import Merged
+from odf_ingest.prepare.event_time import event_times, max_event_time
+from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.source_settings import DAY, HOUR, MINUTE, Duration, SourceSettings
+
+KEEP_WATERMARK: Final = "held"
+# A watermark: milliseconds; None: the greatest event time of the batch's records; KEEP_WATERMARK: unchanged.
+NewWatermark = int | Literal["held"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """How many records are late, and by how much the latest of them (ms)."""
+
+    count: int = 0
+    most: int = 0
+
+    def plus(self, other: "Lateness") -> "Lateness":
+        """Return both together."""
+        return Lateness(count=self.count + other.count, most=max(self.most, other.most))
+
+
+NONE_LATE: Final = Lateness()
+
+
+def watermark_of(
+    reached: NewWatermark, records: pa.Table, column: str, settings: SourceSettings, now: Timestamp
+) -> Timestamp | None:
+    """Return the batch's watermark, held back by the source's delay; None if it has none.
+
+    Event times further in the future than the source allows do not count, unless the batch itself computed `reached`.
+    """
+    if reached == KEEP_WATERMARK:
+        return None
+    if reached is None:
+        reached = max_event_time(records, column, latest_counted(settings, now)) if len(records) else None
+    return None if reached is None else Timestamp.from_ms(reached - settings.watermark_delay)
+
+
+def latest_counted(settings: SourceSettings, now: Timestamp) -> int | None:
+    """Return the latest event time that may raise the watermark; None without a limit."""
+    return now.ms + settings.max_future if settings.max_future.is_limited else None
+
+
+def greatest_counted(
+    prepared: Prepared, column: str, settings: SourceSettings, now: Timestamp
+) -> Mapping[int, int]:
+    """Return the greatest event time by partition that may raise the watermark."""
+    latest = latest_counted(settings, now)
+    if latest is None or all(moment <= latest for moment in prepared.greatest.values()):
+        return prepared.greatest
+    assert prepared.records is not None
+    found: dict[int, int] = {}
+    at = 0
+    for partition, count in prepared.rows.items():
+        moment = max_event_time(prepared.records.slice(at, count), column, latest)
+        at += count
+        if moment is not None:
+            found[partition] = moment
+    return found
+
+
+def lateness_of(merged: Merged, column: str, watermark: Timestamp | None) -> Lateness:
+    """Return how many appended records are older than the watermark before them; corrections do not count."""
+    if watermark is None or len(merged.records) == 0:
+        return NONE_LATE
+    times = event_times(merged.records, column)
+    late = np.asarray(pc.fill_null(pc.less(times, watermark.ms), fill_value=False))
+    if merged.ops is not None:
+        late &= np.asarray(merged.ops) == Operation.APPEND
+    if not late.any():
+        return NONE_LATE
+    oldest = int(pc.min(times.filter(pa.array(late))).as_py())
+    return Lateness(count=int(late.sum()), most=watermark.ms - oldest)
+
+
+def proposed_delay(most: int) -> Duration:
+    """Return a round duration of at least `most` ms."""
+    unit = next((one for one in (MINUTE, HOUR, DAY) if most < one * _NEXT[one]), DAY)
+    return Duration(-(-most // unit) * unit)
+
+
+_NEXT: Final = {MINUTE: 60, HOUR: 24, DAY: 1}
+
+
+class LateRecords:
+    """Late records by source since the process started; thread-safe."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = threading.Lock()
+        self._known: dict[tuple[DatasetId, str], Lateness] = defaultdict(Lateness)
+
+    def add(self, dataset: DatasetId, source: str, late: Lateness) -> None:
+        """Count the late records of a committed batch."""
+        if late.count:
+            with self._lock:
+                self._known[dataset, source] = self._known[dataset, source].plus(late)
+
+    def of(self, dataset: DatasetId, source: str) -> Lateness:
+        """Return those of a source."""
+        with self._lock:
+            return self._known.get((dataset, source), Lateness())

@@ -1,0 +1,275 @@
+"""The settings of a source that hold the watermark back, and what counts as late."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategySnapshot
+from odf_ingest.commit.committer import Outcome, position_of
+from odf_ingest.commit.watermark import Lateness, proposed_delay
+from odf_ingest.prepare.batch import MessageBatch, Part
+from odf_ingest.prepare.preparer import plan_of
+from odf_ingest.push.kafka_batch import KafkaBatch
+from odf_ingest.push.rejects import Rejecting
+from odf_ingest.read.message_buffer import MessageBuffer
+from odf_ingest.source_settings import DAY, HOUR, Duration, SourceSettings, load_settings, save_settings
+
+HOURS = [f"2020-01-01T{hour:02}:00:00Z" for hour in range(24)]
+
+
+def message(number: int, time: str) -> bytes:
+    return json.dumps({"id": number, "v": "a", "event_time": time}).encode()
+
+
+class Topic:
+    """Publishes records, each call as one batch."""
+
+    def __init__(self, bench: Any, partitions: int = 1) -> None:
+        self.bench = bench
+        self.next = dict.fromkeys(range(partitions), 0)
+
+    def publish(self, times: Mapping[int, list[str]], quiet: Mapping[int, float] | None = None) -> Outcome:
+        bench, start = self.bench, dict(self.next)
+        for number, some in times.items():
+            self.next[number] += len(some)
+        batch = MessageBatch(
+            topic="topic",
+            topic_id="one",
+            partitions=len(self.next),
+            parts=tuple(
+                Part(
+                    partition=number,
+                    values=MessageBuffer.of([message(at, time) for at, time in enumerate(some)]),
+                    offsets=range(start[number], self.next[number]),
+                    timestamps=np.full(len(some), 1_600_000_000_000),
+                )
+                for number, some in times.items()
+            ),
+            start=start,
+            end=dict(self.next),
+            beginning=dict.fromkeys(start, 0),
+            begun=0.0,
+            size=0,
+            quiet=quiet or {},
+        )
+        plan = plan_of(bench.state, bench.state.push_sources["default"])
+        work = KafkaBatch(
+            "default",
+            batch,
+            plan=plan,
+            reading=bench.pool.submit(bench.preparer.messages, plan, batch),
+            read=bench.preparer.messages,
+            rejecting=Rejecting(bench.coordinator, bench.blobs),
+        )
+        outcome: Outcome = bench.queues.commit(bench.dataset, work)
+        return outcome
+
+    def configure(self, **changes: str) -> None:
+        bench = self.bench
+        settings = load_settings(bench.blobs, bench.dataset, "default").changed(changes)
+        save_settings(bench.blobs, bench.dataset, "default", settings)
+
+    @property
+    def watermark(self) -> str | None:
+        found = self.bench.state.watermark
+        return None if found is None else str(found)
+
+
+def test_the_watermark_stays_behind_by_the_delay_and_never_decreases(make_bench: Any) -> None:
+    topic = Topic(make_bench())
+    topic.configure(watermarkDelay="2h")
+    topic.publish({0: [HOURS[5]]})
+    assert topic.watermark == HOURS[3]
+    topic.publish({0: [HOURS[4]]})
+    assert topic.watermark == HOURS[3]
+    topic.configure(watermarkDelay="4h")
+    topic.publish({0: [HOURS[6]]})
+    assert topic.watermark == HOURS[3]
+    topic.configure(watermarkDelay="0")
+    topic.publish({0: [HOURS[6]]})
+    assert topic.watermark == HOURS[6]
+
+
+def test_records_that_are_older_than_the_watermark_are_counted(make_bench: Any) -> None:
+    bench = make_bench()
+    topic = Topic(bench)
+    assert topic.publish({0: [HOURS[9], HOURS[2]]}).late == Lateness()
+    assert topic.publish({0: [HOURS[9], HOURS[8], HOURS[7]]}).late == Lateness(count=2, most=2 * HOUR)
+    assert topic.publish({0: [HOURS[10], HOURS[6]]}).late == Lateness(count=1, most=3 * HOUR)
+    assert bench.queues.late.of(bench.dataset, "default") == Lateness(count=3, most=3 * HOUR)
+    assert bench.queues.late.of(bench.dataset, "other") == Lateness()
+
+
+def test_with_the_proposed_delay_the_same_records_are_not_late(make_bench: Any) -> None:
+    disorder = [9, 7, 10, 8, 12, 6, 14, 13]
+    topic = Topic(make_bench())
+    for hour in disorder:
+        topic.publish({0: [HOURS[hour]]})
+    late = topic.bench.queues.late.of(topic.bench.dataset, "default")
+    assert late == Lateness(count=4, most=6 * HOUR)
+
+    patient = Topic(make_bench())
+    patient.configure(watermarkDelay=str(proposed_delay(late.most)))
+    for hour in disorder:
+        assert patient.publish({0: [HOURS[hour]]}).late == Lateness()
+
+
+def test_corrections_of_a_snapshot_are_not_late(make_bench: Any) -> None:
+    topic = Topic(make_bench(MergeStrategySnapshot(primary_key=("id",))))
+    bench = topic.bench
+    topic.configure(maxRetractedShare="1")
+
+    def snapshot(*rows: tuple[int, str, str]) -> Outcome:
+        value = "\n".join(json.dumps({"id": i, "v": v, "event_time": t}) for i, v, t in rows).encode()
+        number = topic.next[0]
+        topic.next[0] += 1
+        part = Part(
+            partition=0,
+            values=MessageBuffer.of([value]),
+            offsets=[number],
+            timestamps=np.full(1, 1_600_000_000_000),
+        )
+        batch = MessageBatch(
+            topic="topic",
+            topic_id="one",
+            partitions=1,
+            parts=(part,),
+            start={0: number},
+            end={0: number + 1},
+            beginning={0: 0},
+            begun=0.0,
+            size=0,
+        )
+        plan = plan_of(bench.state, bench.state.push_sources["default"])
+        reading = bench.pool.submit(bench.preparer.messages, plan, batch)
+        rejecting = Rejecting(bench.coordinator, bench.blobs)
+        work = KafkaBatch(
+            "default",
+            batch,
+            plan=plan,
+            reading=reading,
+            read=bench.preparer.messages,
+            rejecting=rejecting,
+        )
+        outcome: Outcome = bench.queues.commit(bench.dataset, work)
+        return outcome
+
+    snapshot((1, "a", HOURS[1]), (2, "a", HOURS[9]))
+    assert snapshot((1, "b", HOURS[1])).late == Lateness()
+    assert snapshot((1, "b", HOURS[1]), (3, "a", HOURS[8])).late == Lateness(count=1, most=HOUR)
+
+
+def future(hours: int) -> str:
+    return (datetime.now(UTC) + timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_one_record_from_the_far_future_freezes_no_stream_with_a_bound(
+    make_bench: Any, partitions: int
+) -> None:
+    topic = Topic(make_bench(), partitions)
+    topic.configure(maxFuture="1h")
+    others = {1: [HOURS[9]]} if partitions > 1 else {}
+    topic.publish({0: ["2999-01-01T00:00:00Z"], **others})
+    assert topic.watermark == (HOURS[9] if partitions > 1 else None)
+    topic.publish({0: [HOURS[5], "2999-01-01T00:00:00Z", HOURS[4]]})
+    assert topic.watermark == (HOURS[9] if partitions > 1 else HOURS[5])
+    topic.publish({0: [HOURS[12]], **({1: [HOURS[11]]} if partitions > 1 else {})})
+    assert topic.watermark == HOURS[11 if partitions > 1 else 12]
+    near = future(0)
+    topic.publish({0: [near], **({1: [near]} if partitions > 1 else {})})
+    assert topic.watermark == near
+    topic.configure(maxFuture="none")
+    topic.publish({number: ["2999-01-01T00:00:00Z"] for number in range(partitions)})
+    assert topic.watermark == "2999-01-01T00:00:00Z"
+    assert len(topic.bench.rows()) == (7 if partitions == 1 else 11)
+
+
+def test_a_partition_that_has_been_quiet_does_not_hold_the_watermark_for_ever(make_bench: Any) -> None:
+    topic = Topic(make_bench(), 2)
+    topic.publish({0: [HOURS[5]], 1: [HOURS[2]]})
+    assert topic.watermark == HOURS[2]
+    topic.publish({0: [HOURS[6]]}, quiet={0: 0.0, 1: 3600.0})
+    assert topic.watermark == HOURS[2]
+    topic.configure(idleTimeout="1h")
+    topic.publish({0: [HOURS[7]]}, quiet={0: 0.0, 1: 3599.9})
+    assert topic.watermark == HOURS[2]
+    topic.publish({0: [HOURS[8]]}, quiet={0: 0.0, 1: 3600.0})
+    assert topic.watermark == HOURS[8]
+    assert topic.publish({1: [HOURS[3]]}, quiet={0: 0.0, 1: 0.0}).late == Lateness(count=1, most=5 * HOUR)
+    assert topic.watermark == HOURS[8]
+    greatest = position_of(topic.bench.state, "default").topics["topic"].greatest
+    assert {number: str(Timestamp.from_ms(ms)) for number, ms in greatest.items()} == {
+        0: HOURS[8],
+        1: HOURS[3],
+    }
+
+
+def test_a_delay_applies_to_several_partitions_as_well(make_bench: Any) -> None:
+    topic = Topic(make_bench(), 2)
+    topic.configure(watermarkDelay="90m")
+    topic.publish({0: [HOURS[5]], 1: [HOURS[4]]})
+    assert topic.watermark == "2020-01-01T02:30:00Z"
+
+
+@pytest.mark.parametrize(
+    ("most", "delay"),
+    [
+        (1, "1m"),
+        (60_000, "1m"),
+        (60_001, "2m"),
+        (59 * 60_000 + 1, "1h"),
+        (HOUR, "1h"),
+        (HOUR + 1, "2h"),
+        (23 * HOUR + 1, "1d"),
+        (DAY + 1, "2d"),
+        (400 * DAY, "400d"),
+    ],
+)
+def test_a_proposed_delay_is_round_and_enough(most: int, delay: str) -> None:
+    assert str(proposed_delay(most)) == delay
+    assert proposed_delay(most) >= most
+
+
+@pytest.mark.parametrize(
+    ("text", "ms", "shown"),
+    [
+        ("0", 0, "0"),
+        ("0s", 0, "0"),
+        ("250ms", 250, "250ms"),
+        ("90s", 90_000, "1m30s"),
+        ("1d12h", 36 * HOUR, "1d12h"),
+        ("36h", 36 * HOUR, "1d12h"),
+        ("none", -1, "none"),
+    ],
+)
+def test_durations_are_read_and_written(text: str, ms: int, shown: str) -> None:
+    assert Duration.parse(text) == ms
+    assert str(Duration.parse(text)) == shown
+    assert Duration.parse(shown) == ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "-1s", "1.5h", "1 h", "h", "1h30", "1y", "٣s", "None"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        Duration.parse(text)
+
+
+def test_settings_with_durations_survive_their_note(make_bench: Any) -> None:
+    topic = Topic(make_bench())
+    topic.configure(watermarkDelay="90s", maxFuture="1d", idleTimeout="5m")
+    bench = topic.bench
+    stored = load_settings(bench.blobs, bench.dataset, "default")
+    assert stored == replace(
+        SourceSettings(),
+        watermark_delay=Duration(90_000),
+        max_future=Duration(DAY),
+        idle_timeout=Duration(300_000),
+    )
+    assert stored.plain()["watermarkDelay"] == "1m30s"
