@@ -6,7 +6,15 @@ from typing import Final, Self, TypeGuard
 
 from odf_common.adapters.local import CorruptName, CorruptRef
 from odf_common.adapters.local.durable import LockHeld
-from odf_common.errors import Damaged, InvalidInput, NotFound, OdfError, Refused, StorageUnavailable
+from odf_common.errors import (
+    Damaged,
+    InvalidInput,
+    NotFound,
+    OdfError,
+    Refused,
+    StorageUnavailable,
+    Unavailable,
+)
 from odf_common.ports.engine import QueryTooSlow
 
 
@@ -38,6 +46,21 @@ class UnsupportedMediaType(InvalidInput):
             f"Set the header Content-Type to the format of the body: {', '.join(self.known)}; or to "
             "application/octet-stream for the format of the source."
         )
+
+
+@dataclass(eq=False, kw_only=True)
+class TooManyPending(Unavailable):
+    """As many pushes of a dataset as the node keeps wait to be committed."""
+
+    why: str | None = "none more is accepted until some are committed"
+
+    def __str__(self) -> str:
+        """Return how many wait."""
+        return f"{self.what} wait to be committed: {self.why}"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "Repeat the push later, or push larger batches: each one becomes a block."
 
 
 QUICKER: Final = (
@@ -284,7 +307,7 @@ class KeyReused(InvalidInput):
 
     def advice(self) -> str:
         """Return what to do."""
-        return f"Push this file with a key other than {self.key!r}, or without one."
+        return f"Push it with a key other than {self.key!r}, or without one."
 
 
 @dataclass(eq=False, kw_only=True)

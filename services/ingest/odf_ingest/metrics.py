@@ -16,6 +16,7 @@ LATE: Final = Counter(
     "Committed records older than the watermark before them.",
     ("dataset", "source"),
 )
+PUSHES: Final = Counter("odf_ingest_pushes_total", "Accepted pushes that were settled.", ("state",))
 LAG: Final = Gauge(
     "odf_ingest_lag", "Messages in the push topic that are not ingested yet.", ("dataset", "source")
 )

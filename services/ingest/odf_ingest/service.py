@@ -7,6 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from odf_common.adapters.grpc.server import Register
 from odf_common.adapters.kafka.letters import KafkaLetters
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
@@ -17,8 +18,11 @@ from odf_common.service.pools import ElasticPool
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_common.service.settings import child_environment
+from odf_ingest.accept.accepted_pushes import AcceptedPushes, Parts
+from odf_ingest.accept.receipts import Receipts
 from odf_ingest.api.bus_handlers import Notices, subscriptions
 from odf_ingest.api.grpc_servicer import IngestServicer
+from odf_ingest.api.push_servicer import PushServicer
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
@@ -40,6 +44,7 @@ from odf_ingest.push.source import Limits
 
 READERS: Final = 2  # batches parsed in parallel
 COMMITTERS: Final = 8  # datasets committing in parallel, not counting stalled commits
+ACCEPTED: Final = 4  # datasets whose accepted pushes are committed in parallel, not counting stalled ones
 QUERIES: Final = 4  # parallel preprocessing queries, as many as the engine runs
 INSPECTORS: Final = 2  # datasets inspected in parallel
 
@@ -57,13 +62,35 @@ def build(env: Environment) -> Service:
         queues=queues, topics=env.topics, owned=owned, blobs=env.blobs, request=reader.request
     )
     commands = SourceCommands(control=control, owned=owned, catalog=env.catalog, replies=replies)
+    accepted = AcceptedPushes(
+        Parts(
+            receipts=Receipts(env.settings.home),
+            queues=queues,
+            preparer=preparer,
+            pool=ElasticPool(ACCEPTED, name="accepted"),
+        )
+    )
     return Service(
         name="ingest",
         subscriptions=subscriptions(Notices(reader, owned, queues), commands, replies),
-        grpc=_servicer(env, commands, queues, preparer, reader).register,
+        grpc=_registering(
+            _servicer(env, commands, queues, preparer, reader).register,
+            PushServicer(
+                catalog=env.catalog,
+                queues=queues,
+                accepted=accepted,
+                staging=Staging(env.settings.home),
+                clock=env.clock,
+            ).register,
+        ),
         grpc_address=env.settings.ingest_grpc,
-        background=(reader.run, _warm),
+        background=(reader.run, accepted.run, _warm),
     )
+
+
+def _registering(*services: Register) -> Register:
+    """Return a function that adds several gRPC services to a server."""
+    return lambda server: tuple(name for register in services for name in register(server))
 
 
 def _queues(env: Environment, replies: Replies) -> CommitQueues:

@@ -1,6 +1,6 @@
-"""The Simple Transfer Protocol over HTTP: serves objects as they are stored (spec; wire-facts §8.2).
+"""The HTTP server: datasets by the Simple Transfer Protocol (spec; wire-facts §8.2), and pushes (`ingest_routes`).
 
-Read only. A block is sent as the committed bytes, never encoded again.
+A block is sent as the committed bytes, never encoded again.
 """
 
 import asyncio
@@ -15,8 +15,12 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import NAMED_BY_CONTENT, CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
 from odf_common.service.retry import keep_trying
+from odf_sync.ingest_routes import ingest_routes
 
 HEAD: Final = "head"
+LINGERING_SECONDS: Final = (
+    2.0  # in which the rest of a refused body is read, so that its client reads the answer
+)
 MISSING: Final = {
     ObjectKind.BLOCK: "Block does not exist: {name}",
     ObjectKind.DATA: "Object does not exist: {name}",
@@ -80,7 +84,9 @@ def serve_http(env: Environment, stop: threading.Event) -> None:
 
 async def _serve(env: Environment, stop: threading.Event) -> None:
     host, _, port = env.settings.required("sync_http").rpartition(":")
-    runner = web.AppRunner(SimpleProtocol(env).application(), access_log=None)
+    app = SimpleProtocol(env).application()
+    ingest_routes(env).add_to(app)
+    runner = web.AppRunner(app, access_log=None, lingering_time=LINGERING_SECONDS)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, int(port)).start()

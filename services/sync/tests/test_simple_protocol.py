@@ -1,6 +1,5 @@
 """The Simple Transfer Protocol between our server and our client, over a real socket; repositories are not trusted."""
 
-import asyncio
 import http.client
 import shutil
 import threading
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from aiohttp import web
 from odf_testing.damage import flip
+from odf_testing.http import running
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.exported_dataset import FolderDataset
@@ -68,29 +67,6 @@ def seed_of(folder: Path) -> DatasetId:
 
 def nothing_here(name: Multihash) -> bytes:
     raise NotFound(what=str(name))
-
-
-@contextmanager
-def running(app: web.Application) -> Iterator[str]:
-    loop = asyncio.new_event_loop()
-    runner = web.AppRunner(app, access_log=None)
-
-    async def start() -> int:
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        return int(runner.addresses[0][1])
-
-    port = loop.run_until_complete(start())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 @contextmanager

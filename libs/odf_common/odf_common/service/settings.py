@@ -113,6 +113,14 @@ class Settings:
     verifier_grpc: str | None = _option(_address, None, "gRPC address of the verifier")
     sync_grpc: str | None = _option(_address, None, "gRPC address of sync")
     sync_http: str | None = _option(_address, None, "HTTP address that serves datasets")
+    http_ingest: str = _option(
+        _one_of("loopback", "anywhere", "off"),
+        "loopback",
+        "who may push over HTTP: programs on this machine (loopback), anywhere, or off; there is no access control yet",
+    )
+    http_ingest_max_bytes: int = _option(
+        _number(1024, 65536 * MIB), 256 * MIB, "maximum bytes of one push over HTTP, decompressed"
+    )
     views_http: str | None = _option(_address, None, "HTTP address of the views: heads, lag, throughput")
     metrics_port: int | None = _option(_number(1, 65535), None, "Prometheus port of this process")
     instance: str | None = _option(

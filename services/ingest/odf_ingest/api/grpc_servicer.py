@@ -11,12 +11,12 @@ import grpc
 from odf_common.adapters.local.faults import guarded
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_of
-from odf_common.errors import InvalidInput, NotFound
-from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.errors import InvalidInput
 from odf_common.ports.bus import StoredLetter
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.node.v1 import ingest_pb2, ingest_pb2_grpc
+from odf_ingest.api.lookup import entry_of, staged_file
 from odf_ingest.api.progress import reports_of
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
@@ -90,7 +90,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             file = folder / "batch"
             if header.staged:
                 # The command may be killed at any time, so take the file over.
-                shutil.move(self._staged(header.staged), file)
+                shutil.move(staged_file(self._staging, header.staged), file)
             else:
                 _receive(request_iterator, file)
             return self._commit(entry, source.source_name, header, file, context)
@@ -271,19 +271,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         )
 
     def _entry(self, ref: str) -> CatalogEntry:
-        is_id = ref.startswith(PREFIX)
-        entry = self._catalog.by_id(DatasetId.parse(ref)) if is_id else self._catalog.by_alias(ref)
-        if entry is None:
-            raise NotFound(what=f"dataset {ref}")
-        return entry
-
-    def _staged(self, name: str) -> Path:
-        file = self._staging.path(name)
-        if Path(name).name != name or name in {".", ".."}:
-            raise InvalidInput(text=f"not the name of a staged file: {name!r}")
-        if not file.is_file():
-            raise NotFound(what=f"staged file {name}")
-        return file
+        return entry_of(self._catalog, ref)
 
 
 def _receive(parts: Iterator[ingest_pb2.PushPart], file: Path) -> None:

@@ -38,7 +38,7 @@ class FileCommit:
         self._preparer = preparer
         self._is_wanted = is_wanted
         self._read: tuple[Plan, Prepared] | None = None
-        self._content = "" if batch.is_key_generated else _digest(batch.file)
+        self._content = "" if batch.is_key_generated else digest_of(batch.file)
         self._is_proposed = False
 
     def position_in(self, state: ChainState) -> SourcePosition:
@@ -93,7 +93,8 @@ class FileCommit:
             raise cancelled()
 
 
-def _digest(file: Path) -> str:
+def digest_of(file: Path) -> str:
+    """Return a digest of a file, by which pushes with one key are compared."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 

@@ -1,0 +1,170 @@
+"""Settles accepted pushes: per dataset one at a time, in the order of acceptance, each committed or refused."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from odf_common.errors import OdfError, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Backoff
+from odf_ingest import metrics
+from odf_ingest.accept.receipts import Pending, Receipt, Receipts, State, refused
+from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.committer import Outcome, position_of
+from odf_ingest.commit.file_commit import FileCommit
+from odf_ingest.errors import NothingCommitted, is_storage_fault
+from odf_ingest.prepare.batch import FileBatch
+from odf_ingest.prepare.preparer import Preparer
+from odf_ingest.read.input_format import InputFormat
+
+log = structlog.stdlib.get_logger(__name__)
+
+SCAN_SECONDS: Final = 5.0  # between looks for pushes that another process has left behind
+TIDY_SECONDS: Final = 3600.0
+POLL_SECONDS: Final = 0.2  # between looks at a receipt that another process may settle
+BUGS: Final = 3  # attempts at a push that fails because of a bug
+RETRY: Final = Backoff(first=0.2, most=10.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What settling needs."""
+
+    receipts: Receipts
+    queues: CommitQueues
+    preparer: Preparer
+    pool: Executor
+
+
+class AcceptedPushes:
+    """The pushes accepted by this process, and those that a killed one has left; thread-safe."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Settle on the threads of `parts.pool`, once `run` was started."""
+        self._parts = parts
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._settled = threading.Condition()
+        self._working: dict[DatasetId, bool] = {}  # whether there may be more than the worker has seen
+
+    @property
+    def receipts(self) -> Receipts:
+        """Return the receipts."""
+        return self._parts.receipts
+
+    def run(self, stop: threading.Event) -> None:
+        """Settle what was accepted before this start, and what other processes leave behind, until stopped."""
+        self._stop = stop
+        tidy_due = 0.0
+        while not stop.is_set():
+            try:
+                for dataset in self.receipts.datasets():
+                    self.wake(dataset)
+                if time.monotonic() >= tidy_due:
+                    tidy_due = time.monotonic() + TIDY_SECONDS
+                    self.receipts.tidy()
+            except OdfError as error:
+                log.warning("cannot look for accepted pushes, retrying", why=str(error))
+            stop.wait(SCAN_SECONDS)
+
+    def wake(self, dataset: DatasetId) -> None:
+        """Settle the pushes of a dataset soon."""
+        with self._lock:
+            is_new = dataset not in self._working
+            self._working[dataset] = not is_new
+        if is_new:
+            self._parts.pool.submit(self._work, dataset)
+
+    def await_settled(
+        self, dataset: DatasetId, id_: str, seconds: float, is_there: Callable[[], bool]
+    ) -> Receipt | None:
+        """Return a receipt when it is settled, as it is after `seconds`, or at once if the caller has gone."""
+        until = time.monotonic() + seconds
+        with self._settled:
+            while True:
+                receipt = self.receipts.find(dataset, id_)
+                left = until - time.monotonic()
+                if receipt is None or receipt.is_settled or left <= 0 or not is_there():
+                    return receipt
+                self._settled.wait(min(left, POLL_SECONDS))
+
+    def _work(self, dataset: DatasetId) -> None:
+        try:
+            with self.receipts.working(dataset) as is_ours:
+                for push in self.receipts.pending(dataset) if is_ours else ():
+                    self._settle(dataset, push)
+        except OdfError as error:
+            log.warning("cannot settle accepted pushes, retrying", dataset=str(dataset), why=str(error))
+        except Exception:
+            log.exception("cannot settle accepted pushes because of a bug", dataset=str(dataset))
+        with self._lock:
+            has_more = self._working.pop(dataset)
+        if has_more and not self._stop.is_set():
+            self.wake(dataset)
+
+    def _settle(self, dataset: DatasetId, push: Pending) -> None:
+        """Commit a push, as often as it takes, and store the outcome; leave it if the service stops."""
+        tries = bugs = 0
+        while not self._stop.is_set():
+            try:
+                done = self._committed(dataset, push)
+            except OdfError as error:
+                if self._stop.is_set():
+                    return
+                if _may_pass(error):
+                    tries += 1
+                    if tries == 1:
+                        log.warning("accepted push is retried", dataset=str(dataset), why=str(error))
+                    self._stop.wait(RETRY.pause(tries))
+                    continue
+                done = refused(push.receipt, code=_code(error), text=str(error), advice=error.advice())
+            except Exception as error:
+                bugs += 1
+                log.exception("cannot commit an accepted push because of a bug", dataset=str(dataset))
+                if bugs < BUGS:
+                    continue
+                text = f"a bug in the node: {type(error).__name__}; its log has the details"
+                done = refused(push.receipt, code="Bug", text=text, advice="")
+            self.receipts.settle(dataset, done)
+            metrics.PUSHES.labels(done.state).inc()
+            log.info("push settled", dataset=str(dataset), receipt=done.id, state=done.state, why=done.text)
+            with self._settled:
+                self._settled.notify_all()
+            return
+
+    def _committed(self, dataset: DatasetId, push: Pending) -> Receipt:
+        receipt = push.receipt
+        batch = FileBatch(
+            file=push.batch,
+            event_time=Timestamp.parse(receipt.event_time),
+            key=receipt.key,
+            is_key_generated=receipt.is_key_generated,
+            format=InputFormat.parse(receipt.input_format),
+        )
+        work = FileCommit(receipt.source, batch, self._parts.preparer, lambda: not self._stop.is_set())
+        return _with_outcome(receipt, work.commit(self._parts.queues, dataset))
+
+
+def _with_outcome(receipt: Receipt, outcome: Outcome) -> Receipt:
+    head = str(outcome.state.head)
+    if outcome.is_new and outcome.count:
+        return replace(receipt, state=State.COMMITTED, head=head, records=outcome.count)
+    is_earlier = not outcome.is_new and position_of(outcome.state, receipt.source).has_receipt(receipt.key)
+    if is_earlier:
+        return replace(receipt, state=State.COMMITTED, head=head, records=None)
+    return replace(receipt, state=State.UNCHANGED, head=head, records=0)
+
+
+def _may_pass(error: OdfError) -> bool:
+    """Return whether another attempt may succeed although the push stays the same."""
+    return isinstance(error, Unavailable | NothingCommitted) or is_storage_fault(error)
+
+
+def _code(error: OdfError) -> str:
+    return str(getattr(error, "reason", error.code))

@@ -1,0 +1,108 @@
+"""The gRPC service `Push`: accepts pushes, and reports what became of them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.staging import Staging
+from odf_common.codec.times import time_message, time_of
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.metadata.events import AddPushSource
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Clock
+from odf_common.ports.store import Catalog, CatalogEntry
+from odf_common.proto.odf.node.v1 import push_pb2 as pb
+from odf_common.proto.odf.node.v1 import push_pb2_grpc
+from odf_ingest.accept.accepted_pushes import AcceptedPushes
+from odf_ingest.accept.receipts import Receipt, id_of
+from odf_ingest.api.lookup import entry_of, staged_file
+from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.file_commit import chosen_source, digest_of
+from odf_ingest.read.input_format import InputFormat
+
+NAME: Final = "odf.node.v1.Push"
+MAX_KEY: Final = 200  # characters
+MAX_WAIT_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushServicer(push_pb2_grpc.PushServicer):
+    """Serves the calls; none waits for a commit but `Show`."""
+
+    catalog: Catalog
+    queues: CommitQueues
+    accepted: AcceptedPushes
+    staging: Staging
+    clock: Clock
+
+    def register(self, server: grpc.Server) -> tuple[str, ...]:
+        """Add the service to a server; return its name."""
+        push_pb2_grpc.add_PushServicer_to_server(self, server)
+        return (NAME,)
+
+    def Check(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushTarget:  # noqa: N802
+        """Return the target of a push; raises why it could not be accepted."""
+        entry, source = self._target(request)
+        return pb.PushTarget(dataset_id=str(entry.dataset_id), source_name=source.source_name)
+
+    @guarded
+    def Accept(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:  # noqa: N802
+        """Return the receipt of a push that is durable now."""
+        entry, source = self._target(request)
+        file = staged_file(self.staging, request.staged)
+        now = self.clock.now()
+        event_time = time_of(request.event_time) if request.HasField("event_time") else now
+        receipt = Receipt(
+            id=id_of(entry.dataset_id, source.source_name, request.idempotency_key),
+            source=source.source_name,
+            key=request.idempotency_key,
+            is_key_generated=request.is_key_generated,
+            input_format=request.input_format,
+            event_time=str(event_time),
+            digest=digest_of(file),
+            size=file.stat().st_size,
+            accepted_at=now.ms,
+        )
+        stored = self.accepted.receipts.accept(entry.dataset_id, receipt, file)
+        self.accepted.wake(entry.dataset_id)
+        return _message(stored)
+
+    def Show(self, request: pb.ShowPushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:  # noqa: N802
+        """Return a receipt, waiting for its outcome if that is asked for."""
+        entry = entry_of(self.catalog, request.ref)
+        seconds = min(request.wait_ms / 1000, MAX_WAIT_SECONDS)
+        found = self.accepted.await_settled(entry.dataset_id, request.receipt, seconds, context.is_active)
+        if found is None:
+            raise NotFound(what=f"receipt {request.receipt} of {entry.alias}")
+        return _message(found)
+
+    def _target(self, request: pb.PushRequest) -> tuple[CatalogEntry, AddPushSource]:
+        entry = entry_of(self.catalog, request.ref)
+        key = request.idempotency_key
+        if not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
+            raise InvalidInput(
+                where="idempotency key", text=f"expected 1 to {MAX_KEY} printable ASCII characters"
+            )
+        try:
+            source = chosen_source(self.queues.state(entry.dataset_id), request.source_name)
+        except NotFound as error:
+            raise InvalidInput(text=str(error)) from error
+        InputFormat.parse(request.input_format).step(source.read)
+        return entry, source
+
+
+def _message(receipt: Receipt) -> pb.PushReceipt:
+    return pb.PushReceipt(
+        id=receipt.id,
+        source_name=receipt.source,
+        state=receipt.state,
+        accepted_at=time_message(Timestamp.from_ms(receipt.accepted_at)),
+        size=receipt.size,
+        head=receipt.head,
+        records=receipt.records,
+        code=receipt.code,
+        text=receipt.text,
+        advice=receipt.advice,
+    )

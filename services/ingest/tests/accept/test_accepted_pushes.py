@@ -1,0 +1,275 @@
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odf_common.errors import Refused, StorageUnavailable, Unavailable
+from odf_common.metadata.steps import MergeStrategyLedger
+from odf_ingest.accept import accepted_pushes as module
+from odf_ingest.accept.accepted_pushes import AcceptedPushes, Parts
+from odf_ingest.accept.receipts import Receipt, Receipts, id_of
+from odf_ingest.commit.file_commit import FileCommit, digest_of
+
+LEDGER = MergeStrategyLedger(primary_key=("id",))
+
+
+class Node:
+    """A dataset, and pushes accepted for it; `restart` is what a kill and a start do."""
+
+    def __init__(self, bench: Any, home: Path) -> None:
+        self.bench = bench
+        self.home = home
+        self._stops: list[threading.Event] = []
+        self._pools: list[ThreadPoolExecutor] = []
+        self.pushes = self.restart()
+
+    def restart(self) -> AcceptedPushes:
+        for stop in self._stops:
+            stop.set()
+        pool = ThreadPoolExecutor(4)
+        self._pools.append(pool)
+        receipts = Receipts(self.home)
+        self.pushes = AcceptedPushes(
+            Parts(receipts=receipts, queues=self.bench.queues, preparer=self.bench.preparer, pool=pool)
+        )
+        return self.pushes
+
+    def start(self) -> None:
+        stop = threading.Event()
+        self._stops.append(stop)
+        threading.Thread(target=self.pushes.run, args=(stop,), daemon=True).start()
+
+    def accept(self, text: str, key: str = "k", *, is_key_generated: bool = False, **fields: str) -> Receipt:
+        self.home.mkdir(exist_ok=True)
+        file = self.home / "staged"
+        file.write_text(text)
+        receipt = Receipt(
+            id=id_of(self.bench.dataset, "default", key),
+            source="default",
+            key=key,
+            is_key_generated=is_key_generated,
+            input_format=fields.get("input_format", ""),
+            event_time="2020-06-01T00:00:00Z",
+            digest=digest_of(file),
+            size=len(text),
+            accepted_at=1,
+        )
+        stored = self.pushes.receipts.accept(self.bench.dataset, receipt, file)
+        file.unlink()
+        return stored
+
+    def settled(self, receipt: Receipt, seconds: float = 20.0) -> Receipt:
+        found = self.pushes.await_settled(self.bench.dataset, receipt.id, seconds, lambda: True)
+        assert found is not None
+        return found
+
+    def close(self) -> None:
+        for stop in self._stops:
+            stop.set()
+        for pool in self._pools:
+            pool.shutdown()
+
+
+@pytest.fixture
+def make_node(make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(module, "SCAN_SECONDS", 0.1)
+    made: list[Node] = []
+
+    def make(*args: Any) -> Node:
+        made.append(Node(make_bench(*args), tmp_path / "home"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def line(number: int, value: str = "a") -> str:
+    return f'{{"id":{number},"v":"{value}","event_time":"2020-01-01T00:00:00Z"}}\n'
+
+
+def test_a_push_is_committed_after_it_was_accepted(make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    node.start()
+    receipt = node.accept(line(1) + line(2))
+    assert receipt.state == "accepted"
+    node.pushes.wake(node.bench.dataset)
+    done = node.settled(receipt)
+    assert (done.state, done.records, done.head) == ("committed", 2, str(node.bench.state.head))
+
+
+def test_pushes_are_committed_in_the_order_of_acceptance(make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    receipts = [node.accept(line(number), f"key{number}") for number in (3, 1, 2)]
+    node.start()
+    assert [node.settled(one).state for one in receipts] == ["committed"] * 3
+    assert node.bench.values("id") == [(3,), (1,), (2,)]
+
+
+def test_a_refused_push_says_why_and_the_next_one_is_committed(make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    bad = node.accept('{"id":1}\n{"id":"x"}\n', "bad")
+    good = node.accept(line(2), "good")
+    node.start()
+    refused = node.settled(bad)
+    assert (refused.state, refused.code, refused.head) == ("refused", "InvalidInput", "")
+    assert "line 2" in refused.text
+    assert "column id" in refused.text
+    assert node.settled(good).state == "committed"
+    assert node.bench.values("id") == [(2,)]
+
+
+@pytest.mark.parametrize("is_key_generated", [False, True])
+def test_a_kill_between_the_commit_and_the_receipt_doubles_nothing(
+    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, is_key_generated: bool
+) -> None:
+    node = make_node()
+    receipt = node.accept(line(1), is_key_generated=is_key_generated)
+    reached = threading.Event()
+
+    def killed(*_: object) -> None:
+        reached.set()
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Receipts, "settle", killed)
+        node.pushes.wake(node.bench.dataset)
+        assert reached.wait(20)
+    assert node.bench.values("id") == [(1,)]
+    node.restart()
+    node.start()
+    done = node.settled(receipt)
+    assert (done.state, done.records) == ("committed", None)
+    assert node.bench.values("id") == [(1,)]
+
+
+def test_a_kill_before_the_commit_loses_nothing(
+    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node()
+    receipt = node.accept(line(1))
+    reached = threading.Event()
+
+    def killed(*_: object) -> None:
+        reached.set()
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileCommit, "before_proposal", killed)
+        node.pushes.wake(node.bench.dataset)
+        assert reached.wait(20)
+    assert node.bench.rows() == []
+    node.restart()
+    node.start()
+    assert node.settled(receipt).records == 1
+    assert node.bench.values("id") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable(what="Kafka"),
+        StorageUnavailable(file="x", why="the disk is full"),
+        Refused(reason="LockHeld", text="locked"),
+    ],
+)
+def test_what_may_pass_is_retried_until_it_has(
+    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    node = make_node()
+    commit, failures = FileCommit.commit, [error, error]
+
+    def failing(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return commit(*args)
+
+    monkeypatch.setattr(FileCommit, "commit", failing)
+    node.start()
+    assert node.settled(node.accept(line(1))).state == "committed"
+
+
+def test_a_push_that_hits_a_bug_holds_up_no_other(
+    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node()
+    commit = FileCommit.commit
+
+    def failing(work: FileCommit, *args: Any) -> Any:
+        if work._batch.key == "bug":
+            raise ZeroDivisionError
+        return commit(work, *args)
+
+    monkeypatch.setattr(FileCommit, "commit", failing)
+    receipts = [node.accept(line(1), "bug"), node.accept(line(2), "fine")]
+    node.start()
+    assert [node.settled(one).code for one in receipts] == ["Bug", ""]
+    assert node.bench.values("id") == [(2,)]
+
+
+def test_a_push_that_appends_nothing_is_unchanged(make_node: Callable[..., Node]) -> None:
+    node = make_node(LEDGER)
+    receipts = [
+        node.accept(line(1), "a"),
+        node.accept(line(1), "b"),
+        node.accept(line(1), "c", is_key_generated=True),
+    ]
+    node.start()
+    assert [(done.state, done.records) for done in map(node.settled, receipts)] == [
+        ("committed", 1),
+        ("unchanged", 0),
+        ("unchanged", 0),
+    ]
+
+
+def test_a_key_that_the_chain_knows_with_other_content_is_refused(
+    make_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    node = make_node()
+    node.start()
+    node.settled(node.accept(line(1), "k"))
+    for file in node.home.rglob("*.json"):
+        file.unlink()  # as after a week
+    done = node.settled(node.accept(line(2), "k"))
+    assert (done.state, done.code) == ("refused", "KeyReused")
+    assert node.bench.values("id") == [(1,)]
+
+
+def test_pushes_of_a_deleted_dataset_are_refused(
+    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node()
+    receipt = node.accept(line(1))
+    monkeypatch.setattr(node.bench.states, "current", lambda _: None)
+    node.start()
+    assert node.settled(receipt).code == "NotFound"
+
+
+def test_a_stopping_service_leaves_the_push_for_the_next_start(
+    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node()
+    receipt = node.accept(line(1))
+    node.start()
+    node.restart()  # sets the stop event of the first one
+    time.sleep(0.3)
+    found = node.pushes.receipts.find(node.bench.dataset, receipt.id)
+    assert found is not None
+    assert found.state in {"accepted", "committed"}
+    node.start()
+    assert node.settled(receipt).state == "committed"
+    assert node.bench.values("id") == [(1,)]
+
+
+def test_waiting_ends_in_time_or_when_the_caller_has_gone(make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    receipt = node.accept(line(1))
+    begun = time.monotonic()
+    assert node.settled(receipt, 0.3).state == "accepted"
+    assert node.pushes.await_settled(node.bench.dataset, receipt.id, 60, lambda: False) is not None
+    assert node.pushes.await_settled(node.bench.dataset, "0" * 32, 60, lambda: True) is None
+    assert time.monotonic() - begun < 10

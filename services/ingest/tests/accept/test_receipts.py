@@ -1,0 +1,213 @@
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from odf_testing.builders import a_dataset
+
+from odf_common.adapters.local import durable
+from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable
+from odf_ingest.accept import receipts as module
+from odf_ingest.accept.receipts import Receipt, Receipts, State, id_of
+from odf_ingest.errors import KeyReused, TooManyPending
+
+DATASET = a_dataset()
+
+
+@pytest.fixture
+def receipts(tmp_path: Path) -> Receipts:
+    return Receipts(tmp_path / "home")
+
+
+def staged(tmp_path: Path, text: str = "x") -> Path:
+    file = tmp_path / f"staged-{text}"
+    file.write_text(text)
+    return file
+
+
+def a_receipt(key: str = "k", digest: str = "d") -> Receipt:
+    return Receipt(
+        id=id_of(DATASET, "default", key),
+        source="default",
+        key=key,
+        is_key_generated=False,
+        input_format="",
+        event_time="2026-01-01T00:00:00Z",
+        digest=digest,
+        size=1,
+        accepted_at=1,
+    )
+
+
+def batches(tmp_path: Path) -> list[str]:
+    return sorted(file.name for file in (tmp_path / "home").rglob("*.batch"))
+
+
+def test_what_is_accepted_is_found_by_another_process_in_order(receipts: Receipts, tmp_path: Path) -> None:
+    for key in ("b", "a", "c"):
+        receipts.accept(DATASET, a_receipt(key), staged(tmp_path, key))
+    other = Receipts(tmp_path / "home")
+    assert list(other.datasets()) == [DATASET]
+    found = other.pending(DATASET)
+    assert [one.receipt.key for one in found] == ["b", "a", "c"]
+    assert [one.batch.read_text() for one in found] == ["b", "a", "c"]
+    assert other.find(DATASET, found[0].receipt.id) == a_receipt("b")
+
+
+def test_the_same_push_again_is_the_same_receipt_with_one_batch(receipts: Receipts, tmp_path: Path) -> None:
+    first = receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    again = receipts.accept(DATASET, replace(a_receipt(), accepted_at=2), staged(tmp_path))
+    assert again == first
+    assert len(batches(tmp_path)) == 1
+
+
+def test_of_many_simultaneous_pushes_with_one_key_one_is_stored(receipts: Receipts, tmp_path: Path) -> None:
+    file = staged(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(
+            pool.map(lambda n: receipts.accept(DATASET, replace(a_receipt(), accepted_at=n), file), range(16))
+        )
+    assert len(set(found)) == 1
+    assert len(batches(tmp_path)) == 1
+
+
+def test_other_content_under_a_known_key_is_refused_also_once_it_is_settled(
+    receipts: Receipts, tmp_path: Path
+) -> None:
+    receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    for _ in range(2):
+        with pytest.raises(KeyReused, match="nothing of this push was accepted"):
+            receipts.accept(DATASET, a_receipt(digest="other"), staged(tmp_path))
+        receipts.settle(DATASET, replace(a_receipt(), state=State.COMMITTED))
+    assert receipts.pending(DATASET) == []
+
+
+def test_a_refused_push_leaves_its_key_free(receipts: Receipts, tmp_path: Path) -> None:
+    receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    receipts.settle(DATASET, replace(a_receipt(), state=State.REFUSED))
+    better = receipts.accept(DATASET, a_receipt(digest="better"), staged(tmp_path, "better"))
+    assert [one.receipt for one in receipts.pending(DATASET)] == [better]
+
+
+def test_a_settled_push_has_no_batch_and_keeps_its_receipt(receipts: Receipts, tmp_path: Path) -> None:
+    receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    done = replace(a_receipt(), state=State.COMMITTED, head="h", records=3)
+    receipts.settle(DATASET, done)
+    assert batches(tmp_path) == []
+    assert receipts.find(DATASET, done.id) == done
+    assert list(receipts.datasets()) == []
+
+
+def test_a_batch_without_a_receipt_was_never_accepted(
+    receipts: Receipts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "write", killed)
+        patch.setattr(Receipts, "_drop_batches", lambda *_: None)  # killed before it could clean up
+        with pytest.raises(KeyboardInterrupt):
+            receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    assert len(batches(tmp_path)) == 1
+    assert receipts.pending(DATASET) == []
+    receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    assert len(batches(tmp_path)) == 1, "the leftover is replaced"
+    (tmp_path / "home/accepted" / DATASET.folder / f"{a_receipt().id}.json").unlink()
+    receipts.tidy()
+    assert batches(tmp_path) == []
+
+
+def test_a_failed_acceptance_leaves_nothing(
+    receipts: Receipts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "write", full)
+        with pytest.raises(StorageUnavailable, match="the disk is full"):
+            receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    assert batches(tmp_path) == []
+
+
+def test_a_kill_between_outcome_and_batch_is_tidied_up(receipts: Receipts, tmp_path: Path) -> None:
+    receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    name = batches(tmp_path)[0]
+    receipts.settle(DATASET, replace(a_receipt(), state=State.COMMITTED))
+    (tmp_path / "home/accepted" / DATASET.folder / name).write_text("x")
+    assert receipts.pending(DATASET) == []
+    assert batches(tmp_path) == []
+
+
+def test_content_is_durable_before_the_receipt(
+    receipts: Receipts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = staged(tmp_path)
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    receipts.accept(DATASET, a_receipt(), file)
+    folder = tmp_path / "home/accepted" / DATASET.folder
+    receipt = folder / f"{a_receipt().id}.json"
+    order = [synced.index(one.stat().st_ino) for one in (file, receipt)]
+    assert order == sorted(order)
+    assert synced[-1] == folder.stat().st_ino
+
+
+def test_no_more_than_a_thousand_wait(
+    receipts: Receipts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PENDING", 2)
+    for key in "ab":
+        receipts.accept(DATASET, a_receipt(key), staged(tmp_path))
+    with pytest.raises(TooManyPending, match="2 pushes of this dataset wait"):
+        receipts.accept(DATASET, a_receipt("c"), staged(tmp_path))
+    assert receipts.accept(DATASET, a_receipt("a"), staged(tmp_path)).key == "a"
+
+
+def test_one_process_settles_a_datasets_pushes(receipts: Receipts, tmp_path: Path) -> None:
+    receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    with receipts.working(DATASET) as first, Receipts(tmp_path / "home").working(DATASET) as second:
+        assert (first, second) == (True, False)
+    with receipts.working(DATASET) as later:
+        assert later
+
+
+def test_receipts_are_forgotten_after_a_week_but_never_a_waiting_one(
+    receipts: Receipts, tmp_path: Path
+) -> None:
+    for key in ("waiting", "old", "new"):
+        receipts.accept(DATASET, a_receipt(key), staged(tmp_path))
+    for key in ("old", "new"):
+        receipts.settle(DATASET, replace(a_receipt(key), state=State.COMMITTED))
+    folder = tmp_path / "home/accepted" / DATASET.folder
+    for key in ("waiting", "old"):
+        os.utime(folder / f"{a_receipt(key).id}.json", (0, 0))
+    receipts.tidy()
+    found = [key for key in ("waiting", "old", "new") if receipts.find(DATASET, a_receipt(key).id)]
+    assert found == ["waiting", "new"]
+
+
+@pytest.mark.parametrize("id_", ["", "../../names/x", "g" * 32, "A" * 32, "a" * 33])
+def test_what_is_no_receipts_id_is_refused(receipts: Receipts, id_: str) -> None:
+    with pytest.raises(InvalidInput, match="not a receipt"):
+        receipts.find(DATASET, id_)
+
+
+def test_a_damaged_receipt_is_named(receipts: Receipts, tmp_path: Path) -> None:
+    receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    (tmp_path / "home/accepted" / DATASET.folder / f"{a_receipt().id}.json").write_text("{")
+    with pytest.raises(Damaged, match=r"^accepted/fed01.*\.json cannot be used"):
+        receipts.find(DATASET, a_receipt().id)
+
+
+def test_a_staged_file_that_is_gone_is_named(receipts: Receipts, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="staged file gone"):
+        receipts.accept(DATASET, a_receipt(), tmp_path / "gone")

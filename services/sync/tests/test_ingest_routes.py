@@ -1,0 +1,325 @@
+"""Pushes over HTTP: real sockets, and a gRPC server in the place of ingest."""
+
+import gzip
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from odf_testing.builders import a_dataset
+from odf_testing.http import running
+
+from odf_common.adapters.grpc.server import GrpcServer, serve
+from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.staging import Staging
+from odf_common.codec.times import time_of
+from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.ports.store import CatalogEntry
+from odf_common.proto.odf.node.v1 import push_pb2 as pb
+from odf_common.proto.odf.node.v1 import push_pb2_grpc
+from odf_sync import ingest_routes
+from odf_sync.ingest_client import IngestClient
+from odf_sync.ingest_routes import IngestRoutes, Policy
+
+DATASET = a_dataset()
+MAX_BYTES = 1_000_000
+
+
+@dataclass
+class Ingest(push_pb2_grpc.PushServicer):
+    """Accepts what is staged, and settles it as `outcome` says."""
+
+    staging: Staging
+    outcome: dict[str, Any] = field(default_factory=lambda: {"state": "committed", "records": 1, "head": "h"})
+    refusal: Exception | None = None
+    requests: list[pb.PushRequest] = field(default_factory=list)
+    batches: list[bytes] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
+
+    def Check(self, request: pb.PushRequest, context: Any) -> pb.PushTarget:  # noqa: N802
+        if self.refusal is not None:
+            raise self.refusal
+        return pb.PushTarget(dataset_id=request.ref, source_name=request.source_name)
+
+    def Accept(self, request: pb.PushRequest, context: Any) -> pb.PushReceipt:  # noqa: N802
+        self.requests.append(request)
+        self.batches.append(self.staging.path(request.staged).read_bytes())
+        return pb.PushReceipt(id="a" * 32, source_name="default", state="accepted", size=1)
+
+    def Show(self, request: pb.ShowPushRequest, context: Any) -> pb.PushReceipt:  # noqa: N802
+        if request.receipt != "a" * 32:
+            raise NotFound(what=f"receipt {request.receipt}")
+        self.waits.append(request.wait_ms)
+        outcome = self.outcome if request.wait_ms or len(self.waits) > 1 else {"state": "accepted"}
+        return pb.PushReceipt(id="a" * 32, source_name="default", **outcome)
+
+
+@dataclass
+class Here:
+    """The server, and what stands behind it."""
+
+    base: str
+    ingest: Ingest
+    home: Path
+    server: GrpcServer
+
+    def ask(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> tuple[int, dict[str, Any], http.client.HTTPMessage]:
+        connection = http.client.HTTPConnection(self.base.removeprefix("http://"), timeout=20)
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, named)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read()), answer.headers
+        finally:
+            connection.close()
+
+    def post(
+        self, body: Any = b"x", path: str = "/orders/ingest", **headers: str
+    ) -> tuple[int, dict[str, Any]]:
+        return self.ask("POST", path, body, **headers)[:2]
+
+    def staged(self) -> list[Path]:
+        return list((self.home / "staging").iterdir())
+
+
+@pytest.fixture
+def make_here(tmp_path: Path) -> Iterator[Any]:
+    running_ones = []
+
+    def make(who: str = "loopback") -> Here:
+        catalog = LocalCatalog(tmp_path)
+        catalog.add(CatalogEntry(alias="orders", dataset_id=DATASET))
+        ingest = Ingest(Staging(tmp_path))
+        server = serve("127.0.0.1:0", _registering(ingest))
+        app = web.Application()
+        IngestRoutes(
+            catalog=catalog,
+            ingest=IngestClient(f"127.0.0.1:{server.port}", patience=2.0),
+            staging=Staging(tmp_path),
+            policy=Policy(who=who, max_bytes=MAX_BYTES),
+        ).add_to(app)
+        context = running(app)
+        running_ones.append((context, server))
+        return Here(context.__enter__(), ingest, tmp_path, server)
+
+    yield make
+    for context, server in running_ones:
+        context.__exit__(None, None, None)
+        server.stop(0)
+
+
+@pytest.fixture
+def here(make_here: Any) -> Here:
+    found: Here = make_here()
+    return found
+
+
+def _registering(ingest: Ingest) -> Any:
+    def register(server: Any) -> tuple[str, ...]:
+        push_pb2_grpc.add_PushServicer_to_server(ingest, server)
+        return ("odf.node.v1.Push",)
+
+    return register
+
+
+def test_a_push_is_accepted_with_a_receipt_that_can_be_asked_for(here: Here) -> None:
+    status, plain, headers = here.ask(
+        "POST", "/orders/ingest?sourceName=s", b"id\n1\n", Content_Type="text/csv"
+    )
+    assert (status, plain["state"], plain["dataset"]) == (202, "accepted", "orders")
+    assert plain["url"] == headers["Location"] == f"{here.base}/orders/ingest/{'a' * 32}"
+    (request,) = here.ingest.requests
+    assert (request.ref, request.source_name, request.input_format) == (str(DATASET), "s", "text/csv")
+    assert request.is_key_generated
+    assert here.ingest.batches == [b"id\n1\n"]
+    assert here.staged() == []
+    path = plain["url"].removeprefix(here.base)
+    assert here.ask("GET", path)[1]["state"] == "accepted"
+    assert here.ask("GET", f"{path}?wait=commit")[1]["state"] == "committed"
+
+
+def test_a_push_that_waits_is_answered_when_it_is_committed(here: Here) -> None:
+    status, plain = here.post(path="/orders/ingest?wait=commit")
+    assert (status, plain["state"], plain["records"], plain["head"]) == (200, "committed", 1, "h")
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("InvalidInput", 400), ("KeyReused", 409), ("UnsupportedMediaType", 415), ("Bug", 400)],
+)
+def test_a_refusal_of_a_push_that_waits_is_an_error_that_says_what_to_do(
+    here: Here, code: str, status: int
+) -> None:
+    here.ingest.outcome = {"state": "refused", "code": code, "text": "line 2: bad", "advice": "mend it"}
+    found, plain = here.post(path="/orders/ingest?wait=commit")
+    assert found == status
+    assert plain == {"message": "line 2: bad", "code": code, "advice": "mend it"}
+    assert here.ask("GET", f"/orders/ingest/{'a' * 32}?wait=commit")[1]["error"] == plain
+
+
+def test_headers_of_the_push_reach_ingest(here: Here) -> None:
+    here.post(Idempotency_Key="k1", odf_event_time="2026-01-02T03:04:05Z")
+    (request,) = here.ingest.requests
+    assert (request.idempotency_key, request.is_key_generated) == ("k1", False)
+    assert str(time_of(request.event_time)) == "2026-01-02T03:04:05Z"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status", "words"),
+    [
+        ("/none/ingest", {}, 404, "dataset none does not exist"),
+        ("/../ingest", {}, 404, "does not exist"),
+        ("/orders/ingest?wait=later", {}, 400, "parameter wait"),
+        ("/orders/ingest?source=s", {}, 400, "parameter source: unknown; choose from sourceName"),
+        ("/orders/ingest?uploadToken=s", {}, 400, "uploads are not supported"),
+        ("/orders/ingest", {"odf_event_time": "yesterday"}, 400, "header odf-event-time"),
+    ],
+)
+def test_what_cannot_be_accepted_is_refused_before_the_body_is_read(
+    here: Here, path: str, headers: dict[str, str], status: int, words: str
+) -> None:
+    found, plain = here.post(path=path, **headers)
+    assert found == status
+    assert words in plain["message"]
+    assert here.ingest.batches == []
+
+
+def test_a_refusal_by_ingest_comes_before_the_body(here: Here) -> None:
+    here.ingest.refusal = InvalidInput(text="no such source")
+    assert here.post() == (400, {"message": "no such source", "code": "InvalidInput"})
+    assert not (here.home / "staging").exists()
+
+
+def test_a_client_that_expects_it_is_asked_for_the_body_only_once_it_is_wanted(here: Here) -> None:
+    host, port = here.base.removeprefix("http://").split(":")
+    head = (
+        f"POST /orders/ingest HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"hi")
+        assert connection.recv(100).startswith(b"HTTP/1.1 202")
+    here.ingest.refusal = InvalidInput(text="no")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_a_body_that_is_announced_as_too_large_is_refused_unread(here: Here) -> None:
+    status, plain = here.post(b"x" * (MAX_BYTES + 1))
+    assert status == 413
+    assert str(MAX_BYTES) in plain["message"]
+    assert "ODF_HTTP_INGEST_MAX_BYTES" in plain["advice"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Content_Encoding": "gzip"}])
+def test_a_body_that_turns_out_too_large_is_refused_and_leaves_nothing(
+    here: Here, headers: dict[str, str]
+) -> None:
+    raw = b"\0" * (3 * MAX_BYTES)
+    body = (
+        gzip.compress(raw) if headers else (raw[start : start + 65536] for start in range(0, len(raw), 65536))
+    )
+    status, _ = here.post(body, **headers)
+    assert status == 413
+    assert here.ingest.batches == []
+    assert here.staged() == []
+
+
+def test_a_compressed_body_is_decompressed(here: Here) -> None:
+    assert here.post(gzip.compress(b"id\n1\n"), Content_Encoding="gzip")[0] == 202
+    assert here.ingest.batches == [b"id\n1\n"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Content-Length: 100\r\n\r\nhalf",
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\nzz\r\n",
+        b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nhalf",
+    ],
+)
+def test_a_body_that_is_cut_off_is_never_accepted(here: Here, body: bytes) -> None:
+    host, port = here.base.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(b"POST /orders/ingest HTTP/1.1\r\nHost: localhost\r\n" + body)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):
+            pass
+    assert here.post()[0] == 202
+    assert here.ingest.batches == [b"x"]
+    assert here.staged() == []
+
+
+def test_a_body_that_stops_arriving_is_given_up(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest_routes, "IDLE_SECONDS", 0.2)
+    host, port = here.base.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(b"POST /orders/ingest HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx")
+        assert connection.recv(100).startswith(b"HTTP/1.1 408")
+    assert here.staged() == []
+
+
+def test_too_many_uploads_are_asked_to_come_back(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest_routes, "UPLOADS", 0)
+    status, _, headers = here.ask("POST", "/orders/ingest", b"x")
+    assert (status, headers["Retry-After"]) == (503, "1")
+
+
+def test_without_ingest_nothing_is_accepted(here: Here) -> None:
+    here.server.stop(0)
+    status, plain, headers = here.ask("POST", "/orders/ingest", b"x")
+    assert (status, plain["code"], headers["Retry-After"]) == (503, "Unavailable", "1")
+
+
+def test_an_ingest_that_cannot_reach_something_is_not_asked_again(here: Here) -> None:
+    here.ingest.refusal = Unavailable(what="storage")
+    assert here.post()[0] == 503
+
+
+def test_an_unknown_receipt_does_not_exist(here: Here) -> None:
+    status, plain, _ = here.ask("GET", f"/orders/ingest/{'b' * 32}")
+    assert (status, plain["code"]) == (404, "NotFound")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://example.org"},
+        {"Origin": "null"},
+        {"Host": "attacker.example"},
+        {"X-Forwarded-For": "192.0.2.1"},
+        {"Forwarded": "for=192.0.2.1"},
+    ],
+)
+def test_what_may_come_from_elsewhere_is_forbidden_unless_the_settings_allow_it(
+    make_here: Any, headers: dict[str, str]
+) -> None:
+    here = make_here()
+    status, plain = here.post(**headers)
+    assert (status, plain["code"]) == (403, "PushForbidden")
+    assert "ODF_HTTP_INGEST" in plain["advice"]
+    assert here.ask("GET", f"/orders/ingest/{'a' * 32}", **headers)[0] == 403
+    assert here.ingest.batches == []
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "http://localhost:3000"}, {"Host": "[::1]:80"}])
+def test_programs_on_this_machine_may_push(here: Here, headers: dict[str, str]) -> None:
+    assert here.post(**headers)[0] == 202
+
+
+def test_pushes_can_be_allowed_from_anywhere_or_turned_off(make_here: Any) -> None:
+    assert make_here("anywhere").post(X_Forwarded_For="192.0.2.1")[0] == 202
+
+
+def test_pushes_can_be_turned_off(make_here: Any) -> None:
+    assert make_here("off").post()[0] == 403

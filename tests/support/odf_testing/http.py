@@ -1,0 +1,32 @@
+"""Runs an aiohttp application in a thread."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+
+@contextmanager
+def running(app: web.Application) -> Iterator[str]:
+    """Serve an application on a free port of loopback; yield its URL."""
+    loop = asyncio.new_event_loop()
+    runner = web.AppRunner(app, access_log=None, lingering_time=0.5)
+
+    async def start() -> int:
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        return int(runner.addresses[0][1])
+
+    port = loop.run_until_complete(start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
