@@ -144,6 +144,14 @@ def test_options_that_could_never_be_obeyed_are_refused(
     assert list(node.catalog.entries()) == []
 
 
+@pytest.mark.parametrize("read", ["GeoJson", "NdGeoJson", "EsriShapefile"])
+def test_a_geometry_is_text(node: Coordinator, root: str, read: str) -> None:
+    text = root.replace("kind: NdJson", f"kind: {read}")
+    with pytest.raises(InvalidInput, match="column geometry: geometries are GeoJSON text; declare STRING"):
+        node.add(text.replace("city STRING", "city STRING, geometry BINARY"))
+    assert node.add(text.replace("city STRING", "city STRING, geometry STRING"))[0].outcome == "added"
+
+
 @pytest.mark.parametrize(
     ("merge", "complaint"),
     [

@@ -19,6 +19,8 @@ DEFAULT_SEPARATOR: Final = ","
 DEFAULT_QUOTE: Final = '"'
 DEFAULT_ESCAPE: Final = "\\"
 
+GEOMETRY: Final = "geometry"  # the column of a feature's geometry
+
 # Encodings of Python that are no character sets.
 _NO_CHARSETS: Final = frozenset(
     {"idna", "mbcs", "oem", "palmos", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.ddl import ddl_to_schema
-from odf_common.data.read_options import require_options
+from odf_common.data.read_options import GEOMETRY, require_options
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput, nearest
@@ -25,6 +25,9 @@ from odf_common.metadata.steps import (
     MergeStrategySnapshot,
     ReadStep,
     ReadStepCsv,
+    ReadStepEsriShapefile,
+    ReadStepGeoJson,
+    ReadStepNdGeoJson,
     Strings,
 )
 from odf_common.metadata.vocabulary import DatasetVocabulary, vocabulary_of
@@ -118,6 +121,8 @@ def _require_source(source: Source, vocabulary: DatasetVocabulary) -> None:
         _require_distinct(columns)
         if isinstance(source.read, ReadStepCsv):
             _require_flat(columns)
+        if isinstance(source.read, ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile):
+            _require_geometry(columns)
     if columns is None or source.preprocess is not None:
         _require_keys(source.merge, None)
         return
@@ -150,6 +155,13 @@ def _require_flat(columns: Iterable[Column]) -> None:
                 f"Csv has no values of type {column.field.type}; declare STRING, and parse it in preprocess"
             )
             raise column.refused(text)
+
+
+def _require_geometry(columns: Iterable[Column]) -> None:
+    """Raise `InvalidInput` if the geometry is declared as anything but text."""
+    for column in columns:
+        if column.field.name == GEOMETRY and not kind.is_string(column.field.type):
+            raise column.refused("geometries are GeoJSON text; declare STRING")
 
 
 def _require_event_time(names: Sequence[str], vocabulary: DatasetVocabulary) -> None:

@@ -19,7 +19,7 @@ from odf_common.data.stored_types import as_stored
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import ReadStepParquet
+from odf_common.metadata.steps import ReadStepEsriShapefile, ReadStepParquet
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import IsWanted, always
 from odf_ingest.history.align_columns import data_columns
@@ -62,7 +62,8 @@ class Plan:
     @property
     def takes_whole_batches(self) -> bool:
         """Return whether each message is a whole batch."""
-        return takes_whole_batches(self.source.merge) or isinstance(self.source.read, ReadStepParquet)
+        is_file = isinstance(self.source.read, ReadStepParquet | ReadStepEsriShapefile)
+        return takes_whole_batches(self.source.merge) or is_file
 
     @property
     def needs_timestamps(self) -> bool:

@@ -4,7 +4,7 @@
 and how a record is read depends only on that record and the schema, never on its neighbours.
 """
 
-from odf_ingest.read import arrow_ipc, csv, json, ndjson, parquet
+from odf_ingest.read import arrow_ipc, csv, geo, json, ndjson, parquet
 from odf_ingest.read.format import (
     infer_batch,
     infer_records,
@@ -18,6 +18,7 @@ from odf_ingest.read.format import (
 __all__ = [
     "arrow_ipc",
     "csv",
+    "geo",
     "infer_batch",
     "infer_records",
     "json",

@@ -225,6 +225,39 @@ class Document:
             raise InvalidInput(text=f"is not JSON: text after the document at character {self._at}")
         return found
 
+    def typed_array(self, name: str) -> tuple[object, list[str] | None]:
+        """Return the member `type` of the document's object, and the texts of the objects in its array `name`.
+
+        Either is None if it is missing; raises `InvalidInput` unless the document is JSON to its end.
+        """
+        try:
+            found = self._typed_array(name)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(text=f"is not JSON: {error}") from error
+        if self._at != len(self._text):
+            raise InvalidInput(text=f"is not JSON: text after the document at character {self._at}")
+        return found
+
+    def _typed_array(self, name: str) -> tuple[object, list[str] | None]:
+        if not self._takes("{"):
+            raise InvalidInput(text="is not a JSON object")
+        members: dict[str, object] = {}
+        records: list[str] | None = None
+        while not self._takes("}"):
+            if members:
+                self._expect(",")
+            member = self._name()
+            if member in members:
+                raise InvalidInput(text=f"the document has {member!r} twice")
+            members[member] = None
+            if member == name:
+                records = self._records([])
+            elif member == "type":
+                members[member] = json.loads(self._value())
+            else:
+                self._value()
+        return members.get("type"), records
+
     def _records(self, path: Sequence[str]) -> list[str]:
         if path:
             return self._member(path)

@@ -1,6 +1,7 @@
 """Parquet: a whole file; in Kafka each message is a file."""
 
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +11,9 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.read.format import read_batch, read_file
 from odf_ingest.read.years import with_known_years
+
+MAX_DECODED_BYTES: Final = 4 * 1024**3  # of one file or message, by what its footer claims
+_WIDTHS: Final = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4}  # bytes of a value; of the others 8 or more
 
 
 @read_file.register(ReadStepParquet)
@@ -25,11 +29,31 @@ def _batch(step: ReadStepParquet, value: bytes, schema: pa.Schema | None) -> pa.
 
 def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
     try:
-        table = pq.read_table(source).replace_schema_metadata(None)
+        with pq.ParquetFile(source) as file:
+            _require_bounded(file.metadata)
+            table = file.read().replace_schema_metadata(None)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(text=f"is not a Parquet file: {error}") from error
     return with_columns(table, schema, "the Parquet file")
+
+
+def _require_bounded(footer: pq.FileMetaData) -> None:
+    """Raise `InvalidInput` if the values that the footer claims need too much memory."""
+    size = 0.0
+    for group in range(footer.num_row_groups):
+        row_group = footer.row_group(group)
+        for column in map(row_group.column, range(row_group.num_columns)):
+            if column.num_values < 0 or row_group.num_rows < 0:
+                raise InvalidInput(
+                    text="is not a Parquet file: its footer claims a negative number of values"
+                )
+            size += max(column.num_values, row_group.num_rows) * _WIDTHS.get(column.physical_type, 8)
+    if size > MAX_DECODED_BYTES:
+        text = (
+            f"the Parquet file decodes to {size / 1024**3:.1f} GiB; up to {MAX_DECODED_BYTES >> 30} are read"
+        )
+        raise InvalidInput(text=f"{text}: split it")
 
 
 def with_columns(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Table:

@@ -6,7 +6,7 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
-from odf_ingest.read import read_batch
+from odf_ingest.read import parquet, read_batch
 
 
 def file_of(table: pa.Table) -> bytes:
@@ -51,3 +51,15 @@ def test_texts_and_binary_values_of_any_layout_can_be_ordered(type_: pa.DataType
     table = pa.table({"a": pa.array([b"x", None, b"y" * 100]).cast(type_)})
     found = read_batch(ReadStepParquet(), file_of(table), None)
     assert found.take([2, 1, 0]).to_pylist() == table.to_pylist()[::-1]
+
+
+def test_a_small_file_that_claims_many_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"n": pa.array([7] * 1_000_000), "b": pa.array([True] * 1_000_000)}), file)
+    assert len(file.getvalue()) < 20_000
+    assert read_batch(ReadStepParquet(), file.getvalue(), None).num_rows == 1_000_000
+    monkeypatch.setattr(parquet, "MAX_DECODED_BYTES", 8_124_999)
+    with pytest.raises(InvalidInput, match="the Parquet file decodes to"):
+        read_batch(ReadStepParquet(), file.getvalue(), None)
+    monkeypatch.setattr(parquet, "MAX_DECODED_BYTES", 8_125_000)
+    assert read_batch(ReadStepParquet(), file.getvalue(), None).num_rows == 1_000_000

@@ -1,0 +1,90 @@
+"""Readers of formats whose records are first written as JSON objects, by functions from bytes to records."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStep
+from odf_ingest.read.columns import TimeFormats
+from odf_ingest.read.format import (
+    infer_batch,
+    infer_records,
+    read_batch,
+    read_file,
+    read_inferred,
+    read_records,
+    suspects,
+)
+from odf_ingest.read.json_lines import (
+    columns_of_batch,
+    inferred_columns,
+    parse_inferred,
+    parse_objects,
+    read_records_by_name,
+)
+
+Record = Callable[[bytes], bytes]
+Named = Callable[[bytes], Mapping[str, bytes]]  # records by the names of their places in a file
+_FORMATS = TimeFormats()
+
+
+def register_whole(step: type[ReadStep], named: Callable[[ReadStep, bytes], Mapping[str, bytes]]) -> None:
+    """Make the format readable, of which each file and each message is a whole batch."""
+
+    @read_batch.register(step)
+    def batch(step: ReadStep, value: bytes, schema: pa.Schema | None) -> pa.Table:
+        return read_named(named(step, value), schema)
+
+    @read_file.register(step)
+    def file(step: ReadStep, file: Path, schema: pa.Schema | None) -> pa.Table:
+        return read_named(named(step, file.read_bytes()), schema)
+
+    @infer_batch.register(step)
+    def columns(step: ReadStep, value: bytes, known: pa.Schema | None) -> pa.Schema:
+        return columns_of_batch(list(named(step, value).values()), known, _FORMATS)
+
+
+def register(step: type[ReadStep], one: Record, named: Named) -> None:
+    """Make the format readable: `one` returns the record of a message, `named` those of a file."""
+    register_whole(step, lambda _, value: named(value))
+
+    @read_records.register(step)
+    def records(_: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
+        return parse_objects([one(value) for value in values], schema, _FORMATS)
+
+    @read_inferred.register(step)
+    def inferred(_: ReadStep, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+        return parse_inferred([one(value) for value in values], schema, _FORMATS)
+
+    @suspects.register(step)
+    def faults(_: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> Mapping[int, str | None]:
+        return dict.fromkeys(range(len(values)))
+
+    @infer_records.register(step)
+    def columns(_: ReadStep, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
+        return inferred_columns(_readable(values, one), known, _FORMATS)
+
+
+def read_named(records: Mapping[str, bytes], schema: pa.Schema | None) -> pa.Table:
+    """Return the records; raises `InvalidInput` with the name of the first that does not fit."""
+    if not records:
+        return (schema or pa.schema([])).empty_table()
+    lines = list(records.values())
+    wanted = columns_of_batch(lines, None, _FORMATS) if schema is None else schema
+    try:
+        return parse_objects(lines, wanted, _FORMATS)
+    except InvalidInput:
+        return read_records_by_name(lines, list(records), wanted, _FORMATS)
+
+
+def _readable(values: Sequence[bytes], one: Record) -> list[bytes]:
+    """Return the records of the values that have one; the others are rejected when they are read."""
+    found = []
+    for value in values:
+        try:
+            found.append(one(value))
+        except InvalidInput:
+            continue
+    return found

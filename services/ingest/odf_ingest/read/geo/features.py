@@ -1,0 +1,77 @@
+"""A GeoJSON feature → one JSON object: its properties, and its geometry as compact GeoJSON text (RFC 7946).
+
+Numbers keep the digits with which they are written. Other members of a feature, such as its id, are ignored.
+"""
+
+import json
+from typing import Final
+
+from odf_common.data.read_options import GEOMETRY
+from odf_common.errors import InvalidInput
+from odf_ingest.read.json_exact import decode_object
+from odf_ingest.read.type_names import Quoted, shown
+
+_POSITIONS: Final = frozenset(
+    {"Point", "MultiPoint", "LineString", "MultiLineString", "Polygon", "MultiPolygon"}
+)
+_COLLECTION: Final = "GeometryCollection"
+
+
+def record_of(text: bytes) -> bytes:
+    """Return a feature's record as a JSON object on one line; raises `InvalidInput`."""
+    feature = decode_object(text)
+    if feature.get("type") != "Feature":
+        raise InvalidInput(text=f"its type is {shown(feature.get('type'))} instead of 'Feature'")
+    properties = feature.get("properties")
+    if properties is not None and not isinstance(properties, dict):
+        raise InvalidInput(text="its properties are not an object")
+    return written(properties or {}, feature.get(GEOMETRY))
+
+
+def written(properties: dict[str, object], geometry: object) -> bytes:
+    """Return properties and geometry as one JSON object; raises `InvalidInput`."""
+    if GEOMETRY in properties:
+        raise InvalidInput(where=f"column {GEOMETRY}", text="a property has the name of the geometry column")
+    try:
+        place = None if geometry is None else json_text(_checked(geometry))
+        return json_text({**properties, GEOMETRY: place}).encode()
+    except (RecursionError, UnicodeEncodeError) as error:
+        raise InvalidInput(text="is nested too deeply, or has half a surrogate pair") from error
+
+
+def json_text(value: object) -> str:
+    """Return compact JSON; a `Quoted` number is written verbatim."""
+    if isinstance(value, Quoted):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json_text(str(key))}:{json_text(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(json_text, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _checked(geometry: object) -> object:
+    """Return the geometry; raises `InvalidInput` unless it has a type of RFC 7946 and what belongs to it."""
+    if not isinstance(geometry, dict):
+        raise _refused(f"{shown(geometry)} is not a GeoJSON geometry")
+    type_ = geometry.get("type")
+    if type_ == _COLLECTION and isinstance(geometry.get("geometries"), list):
+        for one in geometry["geometries"]:
+            _checked(one)
+    elif type_ in _POSITIONS and isinstance(geometry.get("coordinates"), list):
+        _require_numbers(geometry["coordinates"])
+    else:
+        raise _refused(f"type {shown(type_)}, or what it lacks, makes no GeoJSON geometry")
+    return geometry
+
+
+def _require_numbers(coordinates: list[object]) -> None:
+    for one in coordinates:
+        if isinstance(one, list):
+            _require_numbers(one)
+        elif not isinstance(one, Quoted) or one[-1:].isalpha():
+            raise _refused(f"{shown(one)} is not a coordinate")
+
+
+def _refused(text: str) -> InvalidInput:
+    return InvalidInput(where=f"column {GEOMETRY}", text=text)

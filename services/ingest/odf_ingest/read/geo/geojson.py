@@ -1,0 +1,46 @@
+"""GeoJson: a FeatureCollection; a message is a feature, or a collection of one (spec: ReadStep.GeoJson)."""
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepGeoJson
+from odf_ingest.read.encoding import require_utf8, to_utf8
+from odf_ingest.read.geo.feature_reader import register
+from odf_ingest.read.geo.features import record_of
+from odf_ingest.read.json_exact import Document
+from odf_ingest.read.type_names import shown
+
+
+def _one(value: bytes) -> bytes:
+    """Return the record of a message; raises `InvalidInput`."""
+    features = _features(value)
+    if len(features) != 1:
+        raise InvalidInput(text=f"has {len(features)} features instead of one")
+    return record_of(features[0])
+
+
+def _named(value: bytes) -> dict[str, bytes]:
+    """Return the records of a collection by the names of their places."""
+    found = {}
+    for number, feature in enumerate(_features(value), start=1):
+        name = f"feature {number}"
+        try:
+            found[name] = record_of(feature)
+        except InvalidInput as error:
+            raise InvalidInput(where=name, text=str(error)) from error
+    return found
+
+
+def _features(value: bytes) -> list[bytes]:
+    """Return the text of each feature of a collection, or of the only one."""
+    text = to_utf8(value, None)
+    require_utf8(text)
+    type_, features = Document(text.decode()).typed_array("features")
+    if type_ == "Feature":
+        return [text]
+    if type_ != "FeatureCollection" or features is None:
+        raise InvalidInput(
+            text=f"is not a GeoJSON FeatureCollection with features: its type is {shown(type_)}"
+        )
+    return [feature.encode() for feature in features]
+
+
+register(ReadStepGeoJson, _one, _named)

@@ -1,0 +1,94 @@
+"""The files of one shapefile in a ZIP archive, read into memory within limits; nothing is written to disk.
+
+Names in the archive are only compared, so `..` and absolute ones lead nowhere; archives inside it are not opened.
+"""
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from io import BytesIO
+from typing import Final
+
+from odf_common.errors import InvalidInput
+
+MAX_FILE_BYTES: Final = 256 * 1024 * 1024  # of each file, uncompressed
+MAX_ENTRIES: Final = 10_000
+_SHOWN: Final = 5  # names in an error
+_MAC: Final = "__MACOSX/"  # metadata that macOS adds, with the same suffixes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapefileParts:
+    """Shapes, attributes, projection (WKT) and the name of the attributes' encoding, if given."""
+
+    shp: bytes
+    dbf: bytes
+    prj: bytes | None
+    cpg: bytes | None
+
+
+def parts_of(archive: bytes, sub_path: str | None) -> ShapefileParts:
+    """Return the files of the only shapefile, or of the one that `sub_path` (may be a glob) matches."""
+    try:
+        with zipfile.ZipFile(BytesIO(archive)) as file:
+            return _parts(file, sub_path)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+        raise InvalidInput(text=f"is not a readable ZIP archive: {error}") from error
+    except UnicodeError as error:
+        raise InvalidInput(text="is not a readable ZIP archive: a name is malformed") from error
+
+
+def _parts(file: zipfile.ZipFile, sub_path: str | None) -> ShapefileParts:
+    entries = file.infolist()
+    if len(entries) > MAX_ENTRIES:
+        raise InvalidInput(text=f"the archive has {len(entries)} entries; up to {MAX_ENTRIES} are read")
+    files = [one for one in entries if not one.is_dir() and not one.filename.startswith(_MAC)]
+    shp = _chosen([one.filename for one in files if one.filename.lower().endswith(".shp")], sub_path)
+    stem = shp[:-3].lower()
+    found: dict[str, zipfile.ZipInfo] = {}
+    for one in files:
+        if one.filename.lower().startswith(stem) and one.filename.lower().count(".") == stem.count("."):
+            suffix = one.filename.lower()[len(stem) :]
+            if suffix in found:
+                raise InvalidInput(where=one.filename, text="is in the archive twice")
+            found[suffix] = one
+    return ShapefileParts(
+        shp=_required(file, found, "shp", shp),
+        dbf=_required(file, found, "dbf", shp),
+        prj=_read(file, found["prj"]) if "prj" in found else None,
+        cpg=_read(file, found["cpg"]) if "cpg" in found else None,
+    )
+
+
+def _chosen(names: list[str], sub_path: str | None) -> str:
+    """Return the only name, or the only one that matches."""
+    if not names:
+        raise InvalidInput(text="the archive contains no .shp file; archives inside it are not opened")
+    matching = [one for one in names if sub_path is None or one == sub_path or fnmatchcase(one, sub_path)]
+    if len(matching) == 1:
+        return matching[0]
+    listed = ", ".join(sorted(matching or names)[:_SHOWN])
+    if not matching:
+        raise InvalidInput(text=f"subPath {sub_path!r} matches none of the archive's shapefiles: {listed}")
+    advice = "name one in subPath" if sub_path is None else f"subPath {sub_path!r} has to match one"
+    raise InvalidInput(text=f"the archive has {len(matching)} shapefiles: {listed}; {advice}")
+
+
+def _required(file: zipfile.ZipFile, found: dict[str, zipfile.ZipInfo], suffix: str, shp: str) -> bytes:
+    if suffix not in found:
+        raise InvalidInput(where=shp, text=f"the archive lacks its .{suffix} file")
+    return _read(file, found[suffix])
+
+
+def _read(file: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return an entry's bytes; the size that the archive claims is not trusted."""
+    content = b""
+    if entry.file_size <= MAX_FILE_BYTES:
+        with file.open(entry) as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+    if entry.file_size > MAX_FILE_BYTES or len(content) > MAX_FILE_BYTES:
+        raise InvalidInput(
+            where=entry.filename, text=f"is larger than {MAX_FILE_BYTES >> 20} MiB uncompressed"
+        )
+    return content

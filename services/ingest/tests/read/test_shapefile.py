@@ -1,0 +1,238 @@
+import json
+import struct
+import time
+import zipfile
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shapefile
+
+from odf_common.data.ddl import ddl_to_schema
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepEsriShapefile
+from odf_ingest.read import read_batch, read_file
+from odf_ingest.read.geo import shapefile_zip, shp_records
+
+WKT = 'GEOGCS["GCS_WGS_1984",DATUM["D_WGS_1984"]]'
+SQUARE = [(0, 0), (0, 4), (4, 4), (4, 0), (0, 0)]  # clockwise: an outer ring
+HOLE = [(1, 1), (2, 1), (2, 2), (1, 2), (1, 1)]
+SCHEMA = ddl_to_schema(["name STRING", "people BIGINT", "area DECIMAL(18,5)", "founded DATE", "big BOOLEAN"])
+ROWS = [("Zürich", 421878, 87.88, "19230102", True), ("Rom", None, None, None, None)]
+
+
+def shapefiles(encoding: str = "utf-8", type_: int = shapefile.POLYGON) -> dict[str, bytes]:
+    """Return the files of a shapefile with two records."""
+    files = {name: BytesIO() for name in ("shp", "shx", "dbf")}
+    with shapefile.Writer(**files, encoding=encoding, shapeType=type_) as writer:
+        writer.field("name", "C", size=20)
+        writer.field("people", "N", size=10)
+        writer.field("area", "N", size=18, decimal=5)
+        writer.field("founded", "D")
+        writer.field("big", "L")
+        for row in ROWS:
+            writer.record(*row)
+        if type_ == shapefile.POLYGON:
+            writer.poly([SQUARE, HOLE])
+            writer.null()
+        elif type_ == shapefile.POINTZ:
+            writer.pointz(1, 2, 3)
+            writer.pointz(4, 5, 6)
+        else:
+            writer.line([[(0, 0), (1, 1)], [(2, 2), (3, 3)]])
+            writer.line([[(0, 0), (1, 1)]])
+    return {name: file.getvalue() for name, file in files.items()}
+
+
+def zipped(files: dict[str, bytes], stem: str = "cities") -> bytes:
+    archive = BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for suffix, content in files.items():
+            file.writestr(f"{stem}.{suffix}", content)
+    return archive.getvalue()
+
+
+def rows(files: dict[str, bytes], **options: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = read_batch(
+        ReadStepEsriShapefile(**options), zipped(files), None
+    ).to_pylist()
+    return found
+
+
+def test_attributes_become_columns_and_the_shape_a_geometry(tmp_path: Path) -> None:
+    file = tmp_path / "cities.zip"
+    file.write_bytes(zipped(shapefiles() | {"prj": WKT.encode(), "cpg": b"UTF-8"}))
+    first, second = read_file(ReadStepEsriShapefile(), file, None).to_pylist()
+    geometry = {"type": "Polygon", "coordinates": [[list(p) for p in ring] for ring in (SQUARE, HOLE)]}
+    assert json.loads(first.pop("geometry")) == geometry
+    assert first == {
+        "name": "Zürich",
+        "people": 421878,
+        "area": 87.88,
+        "founded": datetime(1923, 1, 2, tzinfo=UTC),
+        "big": True,
+        "projection": WKT,
+    }
+    assert second == {**dict.fromkeys(first), "name": "Rom", "geometry": None, "projection": WKT}
+
+
+def test_declared_types_are_exact() -> None:
+    files = shapefiles()
+    files["dbf"] = files["dbf"].replace(b"          87.88000", b"123456789012.34567")
+    table = read_batch(ReadStepEsriShapefile(), zipped(files), SCHEMA)
+    assert str(table.to_pylist()[0]["area"]) == "123456789012.34567"  # more digits than a double has
+    assert str(table.to_pylist()[0]["founded"]) == "1923-01-02"
+    assert table.schema.equals(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "cpg"),
+    [
+        ("latin-1", None),
+        ("latin-1", b"ISO 8859-1"),
+        ("latin-1", b"88591\r\n"),
+        ("cp1252", b"ANSI 1252"),
+        ("cp850", b"850"),
+        ("utf-8", None),
+        ("utf-8", b"65001"),
+    ],
+)
+def test_the_encoding_is_that_of_the_cpg_file_or_found(encoding: str, cpg: bytes | None) -> None:
+    files = shapefiles(encoding) | ({} if cpg is None else {"cpg": cpg})
+    assert rows(files)[0]["name"] == "Zürich"
+
+
+def test_the_language_driver_names_an_encoding() -> None:
+    files = shapefiles("cp850")
+    files["dbf"] = files["dbf"][:29] + b"\x02" + files["dbf"][30:]
+    assert rows(files)[0]["name"] == "Zürich"
+    with pytest.raises(InvalidInput, match=r"^\.cpg: 'klingon' is not a known encoding"):
+        rows(files | {"cpg": b"klingon"})
+
+
+def test_lines_and_points_of_several_parts() -> None:
+    line, single = (json.loads(row["geometry"]) for row in rows(shapefiles(type_=shapefile.POLYLINE)))
+    assert line == {"type": "MultiLineString", "coordinates": [[[0, 0], [1, 1]], [[2, 2], [3, 3]]]}
+    assert single == {"type": "LineString", "coordinates": [[0, 0], [1, 1]]}
+    point = json.loads(rows(shapefiles(type_=shapefile.POINTZ))[0]["geometry"])
+    assert point["type"] == "Point"
+    assert point["coordinates"][:2] == [1, 2]
+
+
+def test_a_deleted_record_is_left_out_with_its_shape() -> None:
+    files = shapefiles(type_=shapefile.POLYLINE)
+    start = struct.unpack_from("<H", files["dbf"], 8)[0]
+    files["dbf"] = files["dbf"][:start] + b"*" + files["dbf"][start + 1 :]
+    (row,) = rows(files)
+    assert row["name"] == "Rom"
+    assert json.loads(row["geometry"])["type"] == "LineString"
+
+
+def several() -> bytes:
+    archive = BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        for stem in ("a/cities", "a/CITIES2", "__MACOSX/a/._cities"):
+            for suffix, content in shapefiles().items():
+                file.writestr(f"{stem}.{suffix.upper() if '2' in stem else suffix}", content)
+        file.writestr("readme.txt", "hello")
+    return archive.getvalue()
+
+
+def test_a_sub_path_chooses_among_shapefiles() -> None:
+    for path in ("a/cities.shp", "*2.SHP", "a/C*"):
+        assert read_batch(ReadStepEsriShapefile(sub_path=path), several(), None).num_rows == 2
+    for bad, reason in (
+        (None, "has 2 shapefiles: a/CITIES2.SHP, a/cities.shp; name one in subPath"),
+        ("a/*", "subPath 'a/\\*' has to match one"),
+        ("b/*", "matches none of the archive's shapefiles: a/CITIES2.SHP"),
+    ):
+        with pytest.raises(InvalidInput, match=reason):
+            read_batch(ReadStepEsriShapefile(sub_path=bad), several(), None)
+
+
+def test_every_truncation_is_refused_or_harmless() -> None:
+    files = shapefiles()
+    whole = rows(files)
+    for suffix in ("shp", "dbf"):
+        for length in range(len(files[suffix])):
+            cut = files | {suffix: files[suffix][:length]}
+            try:
+                assert rows(cut) == whole
+            except InvalidInput:
+                continue
+    archive = zipped(files)
+    for length in range(0, len(archive), 7):
+        with pytest.raises(InvalidInput, match="is not a readable ZIP archive"):
+            read_batch(ReadStepEsriShapefile(), archive[:length], None)
+
+
+def test_any_four_forged_bytes_end_soon_in_records_or_a_refusal() -> None:
+    files = shapefiles()
+    began = time.monotonic()
+    for suffix in ("shp", "dbf"):
+        for at in range(len(files[suffix]) - 4):
+            for forged in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\0", b"\xff\xff\xff\xff"):
+                raw = files[suffix]
+                try:
+                    rows(files | {suffix: raw[:at] + forged + raw[at + 4 :]})
+                except InvalidInput:
+                    continue
+    assert time.monotonic() - began < 60
+
+
+def test_polygons_with_too_many_rings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shp_records, "MAX_RING_PAIRS", 3)
+    with pytest.raises(InvalidInput, match="record 1: polygons with too many rings"):
+        rows(shapefiles())
+
+
+def test_what_decompresses_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapefile_zip, "MAX_FILE_BYTES", 1 << 20)
+    files = shapefiles()
+    bomb = zipped(files | {"dbf": bytes(50 << 20)})
+    with pytest.raises(InvalidInput, match=r"cities\.dbf: is larger than 1 MiB uncompressed"):
+        read_batch(ReadStepEsriShapefile(), bomb, None)
+    claimed = bytearray(bomb)
+    for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        place = bomb.index(mark, bomb.index(b"cities.dbf", bomb.index(mark) + 1) - 60)
+        struct.pack_into("<I", claimed, place + at, 100)
+    with pytest.raises(InvalidInput):
+        read_batch(ReadStepEsriShapefile(), bytes(claimed), None)
+    monkeypatch.setattr(shapefile_zip, "MAX_ENTRIES", 2)
+    with pytest.raises(InvalidInput, match="has 3 entries; up to 2 are read"):
+        read_batch(ReadStepEsriShapefile(), zipped(files), None)
+
+
+def test_names_that_lead_outside_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    for stem in ("../cities", "/cities", "C:\\cities"):
+        assert read_batch(ReadStepEsriShapefile(), zipped(shapefiles(), stem), None).num_rows == 2
+    assert [one.name for one in tmp_path.rglob("*")] == ["inside"]
+
+
+def test_archives_inside_archives_are_not_opened() -> None:
+    archive = BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("inner.zip", zipped(shapefiles()))
+    with pytest.raises(InvalidInput, match=r"contains no \.shp file; archives inside it are not opened"):
+        read_batch(ReadStepEsriShapefile(), archive.getvalue(), None)
+
+
+@pytest.mark.parametrize("suffix", ["dbf", "shp"])
+def test_missing_parts_are_named(suffix: str) -> None:
+    files = {name: content for name, content in shapefiles().items() if name != suffix}
+    with pytest.raises(InvalidInput, match=r"lacks its \.dbf file|contains no \.shp file"):
+        rows(files)
+
+
+def test_an_attribute_that_does_not_fit_is_named() -> None:
+    files = shapefiles()
+    files["dbf"] = files["dbf"].replace(b"    421878", b"    42l878")
+    with pytest.raises(InvalidInput, match=r"^record 1: column people: '42l878' is not a number"):
+        rows(files)
+    with pytest.raises(InvalidInput, match=r"^record 1: column name: 'Zürich' is not a value of BIGINT"):
+        read_batch(ReadStepEsriShapefile(), zipped(shapefiles()), ddl_to_schema(["name BIGINT"]))
