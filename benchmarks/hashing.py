@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from odf_common.hashing.arrow_digest_encoding import plain, stream, validity
+from odf_common.hashing.arrow_digest_encoding import encoded_blocks, plain, validity
 from odf_common.hashing.logical import logical_hash
 
 ROWS: Final = 1_000_000
@@ -28,7 +28,7 @@ def run() -> list[dict[str, str | float]]:
 
 def _case(case: str, table: pa.Table, *, target: float) -> dict[str, str | float]:
     streams = [
-        b"".join(block.data for block in stream(plain(array), validity(array)))
+        b"".join(block.data for block in encoded_blocks(plain(array), validity(array)))
         for column in table.columns
         for array in column.chunks
     ]

@@ -19,7 +19,7 @@ from rows import Row, held_against
 
 from odf_common.cli import clients
 from odf_common.data.slices import read_slice
-from odf_common.hashing.arrow_digest_encoding import plain, stream, validity
+from odf_common.hashing.arrow_digest_encoding import encoded_blocks, plain, validity
 from odf_common.proto.odf.node.v1.verifier_pb2 import VerifyRequest
 
 NAME: Final = "integrity"
@@ -64,7 +64,7 @@ def _inputs(folder: Path) -> list[bytes]:
 
 
 def _streamed(array: pa.Array) -> bytes:
-    return b"".join(block.data for block in stream(plain(array), validity(array)))
+    return b"".join(block.data for block in encoded_blocks(plain(array), validity(array)))
 
 
 def _call(node: BenchedNode) -> float:

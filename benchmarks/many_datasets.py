@@ -84,7 +84,7 @@ def _measured(count: int) -> dict[str, float]:
 def _restarted(node: Coordinator, count: int) -> dict[str, float]:
     """Return the seconds until all heads are announced and all derivatives checked; then the cost of idling."""
     node.committer.listen(node.publisher.announce)
-    ownership = PartitionOwnership(datasets=node.datasets, keys=node.keys, tell=node.committer.announce)
+    ownership = PartitionOwnership(datasets=node.datasets, keys=node.keys, announce=node.committer.announce)
     stop = threading.Event()
     works = (ownership.run, node.publisher.run, node.scheduler.run, node.scheduler.run)
     threads = [threading.Thread(target=work, args=(stop,)) for work in works]

@@ -28,7 +28,7 @@ def test_a_member_whose_name_another_has_taken_is_cut_off_and_can_be_opened_anew
 def await_ready(inbox: Inbox) -> None:
     """Poll until partitions were given."""
     deadline = time.monotonic() + 30
-    while not inbox.is_ready:
+    while not inbox.has_assignment:
         inbox.poll(0.1)
         assert time.monotonic() < deadline, "no partitions were given"
 

@@ -48,7 +48,7 @@ from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.rejects import Rejecting
+from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
 from odf_ingest.source_settings import BadRecords, load_settings
 
@@ -132,7 +132,7 @@ class Ingest:
             preparer=self.preparer,
             topics=world.kafka,
             bus=self,  # type: ignore[arg-type]
-            rejecting=Rejecting(self, blobs),  # type: ignore[arg-type]
+            rejecting=RejectPolicy(self, blobs),  # type: ignore[arg-type]
             readers=Inline(),
             failed=reader.failed,
         )

@@ -52,14 +52,14 @@ def build(env: Environment) -> Service:
     )
     committer = _committer(env, OwnershipCheck(keys=keys, catalog=env.catalog), datasets.waits)
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
-    ownership = PartitionOwnership(datasets=datasets, keys=keys, tell=committer.announce)
+    ownership = PartitionOwnership(datasets=datasets, keys=keys, announce=committer.announce)
     transformer = Transformer(
         datasets=datasets,
         committer=committer,
         engine=env.engine,
         blobs=env.blobs,
         clock=env.clock,
-        underway=RunningTransforms(publisher.working),
+        running=RunningTransforms(publisher.working),
     )
     scheduler = Scheduler(datasets=datasets, transformer=transformer, is_assigned=ownership.is_assigned)
     committer.listen(publisher.announce)

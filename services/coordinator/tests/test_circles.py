@@ -17,8 +17,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.ports.locks import Lock
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.commit.outcomes import Committed
-from odf_coordinator.commit.outcomes import Refused as RefusedOutcome
+from odf_coordinator.commit.outcomes import Committed, Refusal
 
 CIRCLE = "itself or derived from it"
 
@@ -68,7 +67,7 @@ def test_a_copy_that_closes_a_circle_is_not_taken_in(cities: Coordinator) -> Non
 
     outcome = importing()
 
-    assert isinstance(outcome, RefusedOutcome)
+    assert isinstance(outcome, Refusal)
     assert CIRCLE in outcome.text
     assert cities.refs.head(dataset) is None
     assert cities.catalog.by_id(dataset) is None

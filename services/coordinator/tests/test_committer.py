@@ -7,14 +7,14 @@ import pytest
 from odf_testing.coordinator import Coordinator
 
 from odf_common.chain.state import ChainState
-from odf_common.errors import HeadMoved as HeadMovedError
+from odf_common.errors import HeadMoved
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind, RefStore
 from odf_coordinator.catalog.registry import DatasetHandle
-from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused
+from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_stale_proposal_is_answered_with_the_head_which_stays(
 
     outcome = node.propose(cities, [SetInfo(description="late")])
 
-    assert outcome == HeadMoved(expected=cities.state.head, head=now.state.head)
+    assert outcome == Overtaken(expected=cities.state.head, head=now.state.head)
     assert node.refs.head(cities.id) == now.state.head
 
 
@@ -60,7 +60,7 @@ def test_a_repeat_is_answered_already_also_when_others_have_committed_since(
 def test_the_same_events_at_another_time_are_no_repeat(node: Coordinator, cities: DatasetHandle) -> None:
     node.propose(cities, [SetInfo(description="one")])
 
-    assert isinstance(node.propose(cities, [SetInfo(description="one")]), HeadMoved)
+    assert isinstance(node.propose(cities, [SetInfo(description="one")]), Overtaken)
 
 
 def data_of(events: Sequence[KnownEvent]) -> Multihash:
@@ -76,7 +76,7 @@ def test_a_block_whose_object_is_missing_is_refused(node: Coordinator, cities: D
 
     outcome = node.propose(cities, events)
 
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Refusal)
     assert outcome.code == "ObjectMissing"
     assert node.refs.head(cities.id) == cities.state.head
 
@@ -88,7 +88,7 @@ def test_a_block_whose_object_has_another_size_is_refused(node: Coordinator, cit
 
     outcome = node.propose(cities, events)
 
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Refusal)
     assert outcome.code == "ObjectMissing"
     assert node.refs.head(cities.id) == cities.state.head
 
@@ -101,7 +101,7 @@ def test_a_proposal_that_breaks_a_rule_is_refused_by_its_name(
 
     outcome = node.propose(now, node.ingest_events(cities, ["Rome"], 1)[-1:])
 
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Refusal)
     assert outcome.code == "ChainRuleViolated"
     assert "previous_offset_is_carried" in outcome.text
 
@@ -109,7 +109,7 @@ def test_a_proposal_that_breaks_a_rule_is_refused_by_its_name(
 def test_an_empty_proposal_is_refused(node: Coordinator, cities: DatasetHandle) -> None:
     outcome = node.propose(cities, [])
 
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Refusal)
     assert "no events" in outcome.text
 
 
@@ -161,7 +161,7 @@ def test_of_many_writers_without_locks_exactly_one_wins_each_head(
     for thread in threads:
         thread.join()
 
-    assert sorted(type(one).__name__ for one in outcomes) == ["Committed", *["HeadMoved"] * 3]
+    assert sorted(type(one).__name__ for one in outcomes) == ["Committed", *["Overtaken"] * 3]
     assert node.find("cities").state.sequence_number == cities.state.sequence_number + 1
 
 
@@ -200,7 +200,7 @@ def test_a_lock_that_was_outlived_meets_the_fence(node: Coordinator, cities: Dat
     )
 
     now = node.find("cities").state
-    assert outcome == HeadMoved(expected=cities.state.head, head=now.head)
+    assert outcome == Overtaken(expected=cities.state.head, head=now.head)
     assert now.info is None
 
 
@@ -223,7 +223,7 @@ def test_a_chain_in_the_store_is_imported_with_its_name(
 def test_moving_a_head_from_elsewhere_is_noticed(node: Coordinator, cities: DatasetHandle) -> None:
     state = node.push("cities", "Oslo").state
 
-    with pytest.raises(HeadMovedError):
+    with pytest.raises(HeadMoved):
         node.committer.move_ref(cities.id, expected=cities.state.head, state=state)
 
 

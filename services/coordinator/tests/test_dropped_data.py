@@ -18,7 +18,7 @@ from odf_common.metadata.engine import TransformRequest, TransformResponseSucces
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.commit.outcomes import Refused as RefusedOutcome
+from odf_coordinator.commit.outcomes import Refusal
 from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.operations.rebuild_data import RebuildDiffers
 from odf_coordinator.storage.availability import CopyLost, DataDropped, is_dropped, was_dropped
@@ -313,7 +313,7 @@ def test_a_proposal_on_a_checkpoint_that_is_gone_is_refused(story: Story) -> Non
 
     outcome = story.node.propose(again, [decoded.block.event])  # type: ignore[list-item]
 
-    assert isinstance(outcome, RefusedOutcome)
+    assert isinstance(outcome, Refusal)
     assert outcome.code == "CheckpointMissing"
 
 

@@ -151,7 +151,7 @@ def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordina
     known = node.find("cities")
     told: list[DatasetId] = []
     ownership = PartitionOwnership(
-        datasets=node.datasets, keys=node.keys, tell=lambda state: told.append(state.dataset_id)
+        datasets=node.datasets, keys=node.keys, announce=lambda state: told.append(state.dataset_id)
     )
     assert not ownership.is_assigned(known.id)
 

@@ -18,7 +18,7 @@ from odf_common.identity.keys import generate
 from odf_common.metadata.events import KnownEvent, SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.catalog.registry import DatasetHandle
-from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused
+from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def imported(
 
 def refused(node: Coordinator, known: DatasetHandle, outcome: Outcome) -> str:
     """Return why nothing was imported."""
-    assert isinstance(outcome, Refused), outcome
+    assert isinstance(outcome, Refusal), outcome
     assert node.refs.head(known.id) == known.state.head
     assert node.find("cities").state == known.state
     return outcome.text
@@ -86,7 +86,7 @@ def test_a_fork_of_our_chain_is_not_imported(node: Coordinator, cities: DatasetH
 
     assert f"is not in the chain of {fork.head}" in why
     moved = imported(node, cities.id, cities.state.head, fork.head)
-    assert moved == HeadMoved(expected=cities.state.head, head=now.state.head)
+    assert moved == Overtaken(expected=cities.state.head, head=now.state.head)
     assert node.find("cities").state == now.state
 
 
@@ -120,7 +120,7 @@ def test_a_chain_without_its_objects_is_not_imported(
         node, cities.id, None if is_new else cities.state.head, after.head, "copy" if is_new else ""
     )
 
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Refusal)
     assert outcome.code == "ObjectMissing"
     assert node.refs.head(cities.id) == (None if is_new else cities.state.head)
     assert node.catalog.by_alias("copy") is None
@@ -134,7 +134,7 @@ def test_a_chain_of_another_dataset_is_not_imported(node: Coordinator) -> None:
 
     outcome = imported(node, ours, None, chain.state.head, "copy")
 
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Refusal)
     assert f"the chain belongs to {a_dataset('theirs')}, not to {ours}" in outcome.text
     assert node.refs.head(ours) is None
     assert node.catalog.by_alias("copy") is None
@@ -152,12 +152,12 @@ def test_a_chain_that_breaks_a_rule_is_not_imported(node: Coordinator, cities: D
 def test_a_new_dataset_needs_a_name_of_its_own(node: Coordinator, cities: DatasetHandle, root: str) -> None:
     forget(node, cities)
     outcome = imported(node, cities.id, None, cities.state.head)
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Refusal)
     assert "needs a name" in outcome.text
 
     node.add(root)
     taken = imported(node, cities.id, None, cities.state.head, "Cities")
-    assert isinstance(taken, Refused)
+    assert isinstance(taken, Refusal)
     assert taken.code == "AlreadyExists"
     assert node.refs.head(cities.id) is None
 
@@ -225,7 +225,7 @@ def test_a_dataset_is_free_after_a_refusal_too(
     node: Coordinator, cities: DatasetHandle, locks: MemoryLocks
 ) -> None:
     def act() -> None:
-        assert isinstance(node.propose(cities, []), Refused)
+        assert isinstance(node.propose(cities, []), Refusal)
         imported(node, cities.id, cities.state.head, block_hash(b"unknown"))
 
     assert held_while_moving(node, locks, act) == []
@@ -242,7 +242,7 @@ def test_a_seed_of_another_dataset_is_not_committed(node: Coordinator) -> None:
         system_time=node.clock.now(),
     )
 
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Refusal)
     assert f"the seed of {key.dataset_id} names {a_dataset('other')}" in outcome.text
     assert node.refs.head(key.dataset_id) is None
 

@@ -17,61 +17,61 @@ def test_first_marked_is_first_taken_and_each_once_at_a_time() -> None:
     queue.enqueue(ONE)
     queue.enqueue(TWO)
 
-    assert queue.take(0.0) == (TWO, False)
+    assert queue.pop(0.0) == (TWO, False)
     queue.enqueue(TWO)
-    assert queue.take(0.0) == (ONE, False)
-    assert queue.take(0.0) is None
+    assert queue.pop(0.0) == (ONE, False)
+    assert queue.pop(0.0) is None
 
 
 def test_a_mark_during_a_look_is_a_further_look() -> None:
     queue = WorkQueue()
     before = queue.enqueue(ONE)
-    queue.take(0.0)
+    queue.pop(0.0)
     during = queue.enqueue(ONE)
 
     queue.finish(ONE, Result(records=1))
 
     assert queue.result(ONE, before) == Result(records=1)
     assert queue.result(ONE, during) is None
-    assert queue.take(0.0) == (ONE, False)
+    assert queue.pop(0.0) == (ONE, False)
 
 
 def test_a_postponed_look_keeps_its_tickets_open_and_waits() -> None:
     queue = WorkQueue()
     ticket = queue.enqueue(ONE)
-    queue.take(0.0)
+    queue.pop(0.0)
 
-    queue.postpone(ONE, 5.0)
+    queue.reschedule(ONE, 5.0)
 
     assert queue.result(ONE, ticket) is None
     assert queue.next_due() == 5.0
-    assert queue.take(4.9) is None
-    assert queue.take(5.0) == (ONE, False)
+    assert queue.pop(4.9) is None
+    assert queue.pop(5.0) == (ONE, False)
 
 
 def test_a_failure_is_told_and_another_look_follows() -> None:
     queue = WorkQueue()
     ticket = queue.enqueue(ONE)
-    queue.take(0.0)
+    queue.pop(0.0)
     failed = Result(error=InvalidInput(text="no"))
 
     queue.finish(ONE, failed, again_at=3.0)
 
     assert queue.result(ONE, ticket) == failed
     assert queue.pauses(ONE) == 1
-    assert queue.take(2.0) is None
-    assert queue.take(3.0) == (ONE, False)
+    assert queue.pop(2.0) is None
+    assert queue.pop(3.0) == (ONE, False)
 
 
 def test_a_forced_mark_does_not_wait() -> None:
     queue = WorkQueue()
     queue.enqueue(ONE)
-    queue.take(0.0)
-    queue.postpone(ONE, 100.0)
+    queue.pop(0.0)
+    queue.reschedule(ONE, 100.0)
 
     queue.enqueue(ONE, is_forced=True)
 
-    assert queue.take(0.0) == (ONE, True)
+    assert queue.pop(0.0) == (ONE, True)
 
 
 def test_what_was_removed_needs_no_look() -> None:
@@ -79,7 +79,7 @@ def test_what_was_removed_needs_no_look() -> None:
     ticket = queue.enqueue(ONE)
     queue.forget((ONE,))
 
-    assert queue.take(0.0) is None
+    assert queue.pop(0.0) is None
     assert queue.result(ONE, ticket) == Result()
 
 
@@ -126,7 +126,7 @@ class LineModel(RuleBasedStateMachine):
     def take(self, seconds: float) -> None:
         self.now += seconds
         due = self.queue.next_due()
-        taken = self.queue.take(self.now)
+        taken = self.queue.pop(self.now)
         assert (taken is None) == (due is None or due > self.now)
         if taken is not None:
             assert taken[0] not in self.running
@@ -137,7 +137,7 @@ class LineModel(RuleBasedStateMachine):
     def end(self, end: str) -> None:
         one, covered = self.running.popitem()
         if end == "postpone":
-            self.queue.postpone(one, self.now + 2)
+            self.queue.reschedule(one, self.now + 2)
             return
         self.queue.finish(one, Result(records=covered), again_at=self.now + 3 if end == "fail" else None)
         self.answered[one] = covered
@@ -162,7 +162,7 @@ class LineModel(RuleBasedStateMachine):
             self.queue.finish(one, Result(records=covered))
         for _ in range(4):
             self.now += 10
-            while (taken := self.queue.take(self.now)) is not None:
+            while (taken := self.queue.pop(self.now)) is not None:
                 self.queue.finish(taken[0], Result())
         assert self.queue.next_due() is None
         assert all(self.queue.result(one, ticket) is not None for one, ticket in self.asked.items())

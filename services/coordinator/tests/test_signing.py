@@ -13,7 +13,7 @@ from odf_common.ports.store import ObjectKind
 from odf_coordinator.catalog.ownership import OwnershipCheck
 from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome
+from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken
 
 KEY = generate()
 
@@ -87,6 +87,6 @@ def test_a_stale_proposal_is_not_signed(node: Coordinator, root: str) -> None:
     known = node.find("cities")
     node.push("cities", "Oslo")
 
-    assert isinstance(commit(node, known, "late"), HeadMoved)
+    assert isinstance(commit(node, known, "late"), Overtaken)
 
     assert signatures(node, known) == set()

@@ -120,7 +120,7 @@ def test_a_dataset_that_could_not_be_read_at_the_start_is_announced_once_it_can(
     told: list[DatasetId] = []
     monkeypatch.setattr("odf_coordinator.catalog.partitions.READ_AGAIN_SECONDS", 0.0)
     ownership = PartitionOwnership(
-        datasets=pair.datasets, keys=pair.keys, tell=lambda state: told.append(state.dataset_id)
+        datasets=pair.datasets, keys=pair.keys, announce=lambda state: told.append(state.dataset_id)
     )
     towns, head = pair.find("towns").id, pair.refs.head
 

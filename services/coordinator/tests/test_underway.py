@@ -52,7 +52,7 @@ def test_a_pull_tells_how_far_the_engine_is_and_what_came_too_late(pushed: Coord
     working.join()
     assert (first.progress, heard.state) == (None, "running")
     assert (last.state, last.new_records, last.new_late) == ("updated", 1, 2)
-    assert pushed.scheduler.underway.of(known.id) is None
+    assert pushed.scheduler.running.of(known.id) is None
 
 
 def test_what_came_too_late_is_counted_once_the_step_is_committed(pushed: Coordinator) -> None:
@@ -64,7 +64,7 @@ def test_what_came_too_late_is_counted_once_the_step_is_committed(pushed: Coordi
     pushed.now += 60
     pushed.work()
     assert late_rows(pushed.blobs, known.id) == 2
-    assert pushed.scheduler.underway.of(known.id) is None
+    assert pushed.scheduler.running.of(known.id) is None
 
 
 def test_what_came_too_late_adds_up_and_is_shown(
@@ -92,18 +92,18 @@ def test_a_count_that_cannot_be_read_is_none(node: Coordinator) -> None:
 
 def test_what_takes_longer_is_passed_on_until_it_ends() -> None:
     time, told, dataset = [0.0], [], a_dataset()
-    underway = RunningTransforms(lambda _, now: told.append(now), clock=lambda: time[0])
-    with underway.track(dataset) as short:
+    running = RunningTransforms(lambda _, now: told.append(now), clock=lambda: time[0])
+    with running.track(dataset) as short:
         short.note(COUNTING)
         short.note(DONE)
     assert told == []
-    with underway.track(dataset) as long:
+    with running.track(dataset) as long:
         long.note(EngineProgress())
         time[0] = REPORT_AFTER_SECONDS
         long.note(COUNTING)
-        assert underway.of(dataset) == COUNTING
+        assert running.of(dataset) == COUNTING
     assert told == [COUNTING, EngineProgress()]
-    assert underway.of(dataset) is None
+    assert running.of(dataset) is None
 
 
 def test_what_the_engine_does_is_said_on_the_bus(pushed: Coordinator) -> None:

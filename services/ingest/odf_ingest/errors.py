@@ -139,7 +139,7 @@ class SnapshotRetractsTooMuch(Refused):
 
 
 @dataclass(eq=False, kw_only=True)
-class HalfCorrection(InvalidInput):
+class IncompleteCorrection(InvalidInput):
     """A record is half a correction."""
 
     whole: int
@@ -149,7 +149,7 @@ class HalfCorrection(InvalidInput):
 
 
 @dataclass(eq=False, kw_only=True)
-class HalfMissing(OdfError):
+class AwaitingCorrection(OdfError):
     """The other half of a correction has not arrived up to `end`, by partition, after `tries` batches."""
 
     end: Mapping[int, int]
@@ -162,7 +162,7 @@ class HalfMissing(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
-class SourceWaits(Refused):
+class SourceWaiting(Refused):
     """The push source waits for a message that has not arrived; `reason` and `text` are those of the error."""
 
     source: str
@@ -253,7 +253,7 @@ class NoTopic(NotFound):
 
 
 @dataclass(eq=False, kw_only=True)
-class RecordsLost(OdfError):
+class RecordsExpired(OdfError):
     """Messages were deleted from the push topic before they were read."""
 
     topic: str
@@ -311,7 +311,7 @@ class KeyReused(InvalidInput):
 
 
 @dataclass(eq=False, kw_only=True)
-class PositionMoved(OdfError):
+class PositionChanged(OdfError):
     """The chain is at another position of the topic than the batch's start; read again from there."""
 
     source: str
@@ -352,7 +352,7 @@ class TooManyRejected(OdfError):
 
 # The topic is not as the chain knows it; only a user can decide to accept it as it is.
 OF_TOPIC: Final = frozenset(
-    one.__name__ for one in (TopicReplaced, TopicGone, RecordsLost, PositionBeyondEnd)
+    one.__name__ for one in (TopicReplaced, TopicGone, RecordsExpired, PositionBeyondEnd)
 )
 
 

@@ -39,7 +39,7 @@ from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.rejects import Rejecting
+from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
 
 READERS: Final = 2  # batches parsed in parallel
@@ -136,7 +136,7 @@ def _work(env: Environment, queues: CommitQueues, preparer: Preparer, reader: Pu
         preparer=preparer,
         topics=env.topics,
         bus=env.bus,
-        rejecting=Rejecting(env.bus, env.blobs),
+        rejecting=RejectPolicy(env.bus, env.blobs),
         readers=ElasticPool(READERS, name="read"),
         failed=reader.failed,
     )

@@ -16,7 +16,7 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.position import KIND, SourcePosition, TopicPosition
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
-from odf_ingest.push.rejects import Rejecting
+from odf_ingest.push.rejects import RejectPolicy
 
 
 @dataclass
@@ -84,7 +84,7 @@ def bury(
         size=0,
     )
     bad = BadRecord(partition=0, offset=offset, value=f"value {offset}".encode(), reason=reason)
-    Rejecting(bench.coordinator, bench.blobs).bury(
+    RejectPolicy(bench.coordinator, bench.blobs).write_dead_letters(
         bench.dataset, "default", batch, [bad], position or SourcePosition()
     )
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.isolate_bad_records import sift
+from odf_ingest.read.isolate_bad_records import isolate_bad_records
 
 
 class Reader:
@@ -33,7 +33,7 @@ def test_good_values_are_kept_in_order_and_bad_ones_are_named(count: int, share:
         (b"%d" % number) if source.random() >= share else source.choice([b"!", b"x", None])
         for number in range(count)
     ]
-    sifted = sift(values, Reader().read, faults)
+    sifted = isolate_bad_records(values, Reader().read, faults)
     good = [number for number, value in enumerate(values) if value is not None and value.isdigit()]
     assert sifted.kept.tolist() == good
     assert ([] if sifted.table is None else sifted.table.column("n").to_pylist()) == good
@@ -42,11 +42,11 @@ def test_good_values_are_kept_in_order_and_bad_ones_are_named(count: int, share:
 
 def test_good_values_are_read_once() -> None:
     reader = Reader()
-    sift([b"1"] * 100_000, reader.read, faults)
+    isolate_bad_records([b"1"] * 100_000, reader.read, faults)
     assert reader.calls == 1
 
 
 def test_one_bad_value_among_many_costs_few_more_reads() -> None:
     reader = Reader()
-    sift([b"1"] * 50_000 + [b"x"] + [b"1"] * 50_000, reader.read, faults)
+    isolate_bad_records([b"1"] * 50_000 + [b"x"] + [b"1"] * 50_000, reader.read, faults)
     assert reader.calls < 140

@@ -60,7 +60,7 @@ class MemoryInbox:
         self._group = group
         end = len(bus.topics[topic])
         self._next = end if group is None else bus.positions.get((group, topic), 0)
-        self.is_ready = True
+        self.has_assignment = True
 
     def poll(self, timeout: float) -> Received | None:
         """Return the next message."""
@@ -79,7 +79,7 @@ class MemoryInbox:
             value=value,
         )
 
-    def done(self, message: Received) -> None:
+    def commit(self, message: Received) -> None:
         """Move the group's position."""
         if self._group is not None:
             self._bus.positions[self._group, self._topic] = message.offset + 1

@@ -150,7 +150,7 @@ class Coordinator:
             engine=self.engine,
             blobs=self.blobs,
             clock=self.clock,
-            underway=RunningTransforms(clock=lambda: self.now),
+            running=RunningTransforms(clock=lambda: self.now),
         )
         self.scheduler = Scheduler(
             datasets=self.datasets, transformer=transformer, is_assigned=self.keys.has, now=lambda: self.now

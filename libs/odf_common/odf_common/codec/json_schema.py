@@ -27,7 +27,7 @@ from odf_common.codec.model_schema import (
     fields_of,
     union_with,
 )
-from odf_common.codec.plain_values import camel, formerly_schema, tag_of, ways
+from odf_common.codec.plain_values import camel, formerly_schema, tag_of, tag_spellings
 from odf_common.hashing.multibase import FINAL, MAX_TEXT
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import PREFIX, DatasetId
@@ -223,7 +223,7 @@ def _in_union(members: Iterable[type]) -> list[Schema]:
 
 
 def _tags(tags: Iterable[str]) -> Schema:
-    return {"type": "string", "enum": list(dict.fromkeys(way for tag in tags for way in ways(tag)))}
+    return {"type": "string", "enum": list(dict.fromkeys(way for tag in tags for way in tag_spellings(tag)))}
 
 
 def _doc(cls: type) -> str:

@@ -18,15 +18,15 @@ from odf_common.metadata.events import KnownEvent
 from odf_common.metadata.snapshot import DatasetSnapshot
 
 __all__ = [
-    "Written",
+    "SourcedSnapshot",
     "block_from_text",
     "block_to_yaml",
     "event_from_text",
     "from_plain",
     "snapshots_from_text",
+    "sourced_snapshots",
     "to_plain",
     "to_yaml",
-    "written_snapshots",
 ]
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ _FORMERLY_SCHEMA: Final = ("ddlSchema", "rawArrowSchema")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class SourcedSnapshot:
     """A snapshot and its source: the document, from a file or stream called `name`."""
 
     name: str
@@ -47,17 +47,17 @@ class Written:
         return _place(self.document, self.name, path)
 
 
-def written_snapshots(text: bytes, name: str) -> tuple[Written, ...]:
+def sourced_snapshots(text: bytes, name: str) -> tuple[SourcedSnapshot, ...]:
     """Return every snapshot in `text`; raises `InvalidInput` with file, line, column and path of the error."""
     return tuple(
-        Written(name=name, snapshot=_placed(_snapshot, document, name), document=document)
+        SourcedSnapshot(name=name, snapshot=_placed(_snapshot, document, name), document=document)
         for document in _some(text, name)
     )
 
 
 def snapshots_from_text(text: bytes, name: str) -> tuple[DatasetSnapshot, ...]:
-    """Return every snapshot in `text` without its source; raises like `written_snapshots`."""
-    return tuple(written.snapshot for written in written_snapshots(text, name))
+    """Return every snapshot in `text` without its source; raises like `sourced_snapshots`."""
+    return tuple(written.snapshot for written in sourced_snapshots(text, name))
 
 
 def event_from_text(text: bytes, name: str) -> KnownEvent:

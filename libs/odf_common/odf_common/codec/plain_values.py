@@ -183,11 +183,11 @@ def _spellings(union: OneOf) -> dict[str, type]:
     return {
         spelling: member
         for tag, member in zip(_tags(union), union.members, strict=True)
-        for spelling in ways(tag)
+        for spelling in tag_spellings(tag)
     }
 
 
-def ways(tag: str) -> tuple[str, str, str]:
+def tag_spellings(tag: str) -> tuple[str, str, str]:
     """Return the accepted spellings of a tag: canonical, camelCase, lower case (RFC-013)."""
     return tag, tag[0].lower() + tag[1:], tag.lower()
 
@@ -239,7 +239,7 @@ def _integer(shape: Integer, plain: object, where: str) -> int:
 
 
 def _choice(shape: EnumShape, plain: object, where: str) -> Any:
-    names = {way: choice for choice in shape.of for way in ways(choice.name)}
+    names = {way: choice for choice in shape.of for way in tag_spellings(choice.name)}
     tag = _expect(str, f"one of {_keys_text(shape.of.__members__)}", plain, where)
     if tag not in names:
         known = _keys_text(shape.of.__members__)

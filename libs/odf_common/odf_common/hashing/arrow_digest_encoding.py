@@ -37,7 +37,7 @@ class Encoded:
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Return the array with dictionaries, extensions and views converted to what `stream` accepts."""
+    """Return the array with dictionaries, extensions and views converted to what `encoded_blocks` accepts."""
     if isinstance(array, pa.ExtensionArray):
         return plain(array.storage)
     if kind.is_dictionary(array.type):
@@ -56,7 +56,7 @@ def validity(array: pa.Array) -> Mask | None:
     return _bits(array.buffers()[0], array.offset, len(array))
 
 
-def filled(array: pa.Array) -> pa.Array:
+def zero_nulls(array: pa.Array) -> pa.Array:
     """Return a plain array whose null slots are zeros, or empty in types of variable width."""
     own, type_ = validity(array), array.type
     if own is None:
@@ -70,7 +70,7 @@ def filled(array: pa.Array) -> pa.Array:
     return array.take(pa.array(np.arange(len(array))))
 
 
-def stream(array: pa.Array, valid: Mask | None) -> Iterator[Bytes]:
+def encoded_blocks(array: pa.Array, valid: Mask | None) -> Iterator[Bytes]:
     """Yield the bytes of all rows in order, in blocks that are valid until the next one is requested.
 
     `valid` is the mask to use, instead of the array's own.
@@ -87,7 +87,7 @@ def stream(array: pa.Array, valid: Mask | None) -> Iterator[Bytes]:
 def encode(array: pa.Array, valid: Mask | None, scratch: Bytes | None = None) -> Encoded:
     """Encode the rows of a plain array; a row where `valid` is False becomes a single zero byte.
 
-    The array's own nulls are ignored: those that are not masked were zeroed by `filled`.
+    The array's own nulls are ignored: those that are not masked were zeroed by `zero_nulls`.
     """
     rows, type_ = len(array), array.type
     if kind.is_boolean(type_):

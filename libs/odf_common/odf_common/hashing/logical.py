@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
-from odf_common.hashing.arrow_digest_encoding import Mask, filled, plain, stream, validity
+from odf_common.hashing.arrow_digest_encoding import Mask, encoded_blocks, plain, validity, zero_nulls
 from odf_common.hashing.arrow_digest_types import UnhashableType, canonical, framed, type_seed
 from odf_common.hashing.multihash import Multihash
 
@@ -45,8 +45,8 @@ class _Leaf:
             for at, level in enumerate(self.levels):
                 mask = masks[level]
                 self.has_nulls[at] |= mask is not None
-                values = array if level == len(masks) - 1 else filled(array)
-                for block in stream(values, mask):
+                values = array if level == len(masks) - 1 else zero_nulls(array)
+                for block in encoded_blocks(values, mask):
                     self.hashers[at].update(block.data)
 
     def digest(self) -> bytes:

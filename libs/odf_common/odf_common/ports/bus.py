@@ -86,13 +86,13 @@ class Inbox(Protocol):
     """A consumer of one topic; used by one thread."""
 
     @property
-    def is_ready(self) -> bool:
+    def has_assignment(self) -> bool:
         """Return whether partitions have been assigned, even if none."""
 
     def poll(self, timeout: float) -> Received | None:
         """Return the next message, or None after `timeout` seconds; raises `Unavailable` if the connection is lost."""
 
-    def done(self, message: Received) -> None:
+    def commit(self, message: Received) -> None:
         """Commit the message's offset: neither it nor any earlier one in its partition needs more handling."""
 
     def close(self) -> None:

@@ -92,16 +92,16 @@ class Reader:
             while not stop.is_set():
                 if lanes.has_room(POLL_SECONDS):
                     message = inbox.poll(IDLE_POLL_SECONDS if lanes.is_idle else POLL_SECONDS)
-                    if inbox.is_ready:
+                    if inbox.has_assignment:
                         self.ready.set()
                     if message is not None:
                         lanes.put(message)
                 for done in lanes.settle():
-                    inbox.done(done)
+                    inbox.commit(done)
         finally:
             lanes.close()
         for done in lanes.settle():
-            inbox.done(done)
+            inbox.commit(done)
 
     def _take(self, message: Received, attempt: int) -> None:
         """Handle one message or move it to the dead letters; raises `Unavailable` for a retry."""
@@ -109,11 +109,11 @@ class Reader:
         try:
             envelope = decode(message.key, message.value)
         except InvalidInput as error:
-            self._bury(message, str(error))
+            self._send_dead_letter(message, str(error))
             return
         if body_of(envelope) is None:
             if not envelope.may_ignore:
-                self._bury(message, "its kind is unknown to this version")
+                self._send_dead_letter(message, "its kind is unknown to this version")
             return
         with structlog.contextvars.bound_contextvars(
             dataset=envelope.dataset_id, correlation=envelope.correlation_id
@@ -128,7 +128,7 @@ class Reader:
             raise
         except OdfError as error:
             log.warning("message refused", topic=message.topic, offset=message.offset, why=str(error))
-            self._bury(message, f"{error.code}: {error}")
+            self._send_dead_letter(message, f"{error.code}: {error}")
         except Exception as error:
             metrics.MESSAGES.labels(message.topic, "crashed").inc()
             log.exception(
@@ -136,7 +136,7 @@ class Reader:
             )
             if attempt < ATTEMPTS:
                 raise Unavailable(what="the handler", why=type(error).__name__) from error
-            self._bury(message, f"{type(error).__name__} on attempt {attempt}")
+            self._send_dead_letter(message, f"{type(error).__name__} on attempt {attempt}")
         else:
             metrics.MESSAGES.labels(message.topic, "handled").inc()
             log.debug("message handled", topic=message.topic, offset=message.offset, attempt=attempt)
@@ -146,7 +146,7 @@ class Reader:
             self._bus.send(result.topic, result.envelope)
         self._bus.flush()
 
-    def _bury(self, message: Received, reason: str) -> None:
+    def _send_dead_letter(self, message: Received, reason: str) -> None:
         """Move the message to the dead letters; raises `Unavailable`."""
         log.error("dead letter", topic=message.topic, offset=message.offset, reason=reason)
         metrics.MESSAGES.labels(message.topic, "dead").inc()

@@ -9,9 +9,9 @@ from odf_common.codec.manifests import (
     event_from_text,
     from_plain,
     snapshots_from_text,
+    sourced_snapshots,
     to_plain,
     to_yaml,
-    written_snapshots,
 )
 from odf_common.codec.yaml_syntax import documents, scalar_of
 from odf_common.errors import InvalidInput
@@ -291,7 +291,7 @@ content:
                                     b INT]}
       merge: {kind: Append}
 """
-    (written,) = written_snapshots(text.encode(), "a.yaml")
+    (written,) = sourced_snapshots(text.encode(), "a.yaml")
 
     assert written.place("content.name") == "a.yaml:5:3"
     assert written.place("content.metadata[0].read.ddlSchema[1]") == "a.yaml:11:37"

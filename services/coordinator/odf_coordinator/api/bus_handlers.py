@@ -19,7 +19,7 @@ from odf_common.service.run import Outgoing
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.bus_messages import reply
 from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
+from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal, refusal_of
 from odf_coordinator.operations.import_chain import Importer
 from odf_coordinator.storage.slice_index import Slices
 from odf_coordinator.transforms.late_counter import forget_late
@@ -43,7 +43,7 @@ class Commands:
             if isinstance(error, Unavailable) and not isinstance(error, StorageUnavailable):
                 raise
             # A fault of one dataset's files is answered at once: retrying would block a thread for other datasets.
-            outcome = refusal(error)
+            outcome = refusal_of(error)
         _note(message, outcome)
         return (Outgoing(topic=COORDINATOR_REPLIES, envelope=_answer(message, outcome)),)
 
@@ -120,9 +120,9 @@ def _note(message: Envelope, outcome: Outcome) -> None:
     match outcome:
         case Committed(already=True):
             log.info("proposal repeated", **facts)
-        case Refused(code=code, text=text):
+        case Refusal(code=code, text=text):
             log.warning("proposal refused", code=code, why=text, **facts)
-        case HeadMoved(head=head):
+        case Overtaken(head=head):
             log.info("proposal overtaken", head=None if head is None else str(head), **facts)
         case Committed():
             pass

@@ -18,11 +18,11 @@ READ_AGAIN_SECONDS: Final = 10.0
 class PartitionOwnership:
     """Tracks the assigned partitions; takes over the datasets of new ones."""
 
-    def __init__(self, *, datasets: Datasets, keys: KeyStore, tell: Callable[[ChainState], None]) -> None:
-        """No partition is assigned yet; `tell` is called with the state of each dataset that becomes ours."""
+    def __init__(self, *, datasets: Datasets, keys: KeyStore, announce: Callable[[ChainState], None]) -> None:
+        """No partition is assigned yet; `announce` is called with the state of each dataset that becomes ours."""
         self._datasets = datasets
         self._keys = keys
-        self._tell = tell
+        self._announce = announce
         self._owned: frozenset[int] = frozenset()
         self._gained: set[int] = set()
         self._unread: set[DatasetId] = set()
@@ -77,7 +77,7 @@ class PartitionOwnership:
 
     def _see(self, one: DatasetHandle | Unreadable) -> None:
         if isinstance(one, DatasetHandle):
-            self._tell(one.state)
+            self._announce(one.state)
         else:
             self._unread.add(one.entry.dataset_id)
             self._next_try = time.monotonic() + READ_AGAIN_SECONDS

@@ -7,7 +7,7 @@ from odf_common.codec.bus import Body
 from odf_common.codec.times import time_message, time_message_or_none
 from odf_common.metadata.events import DatasetKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused
+from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
 
 
 def committed(state: ChainState, *, alias: str = "", already: bool = False) -> bus.Committed:
@@ -29,9 +29,9 @@ def reply(outcome: Outcome) -> Body:
     match outcome:
         case Committed(state=state, already=already):
             return committed(state, already=already)
-        case HeadMoved(head=head):
+        case Overtaken(head=head):
             return bus.HeadMoved(head=b"" if head is None else head.raw)
-        case Refused(code=code, text=text):
+        case Refusal(code=code, text=text):
             return bus.Refused(code=code, text=text)
         case _:
             assert_never(outcome)

@@ -13,8 +13,7 @@ import structlog
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.dataset.state_cache import ChainStates
-from odf_common.errors import ChainRuleViolated, InvalidInput, Unavailable
-from odf_common.errors import HeadMoved as HeadMovedError
+from odf_common.errors import ChainRuleViolated, HeadMoved, InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
@@ -26,7 +25,7 @@ from odf_coordinator.catalog.ownership import NotOwned
 from odf_coordinator.catalog.problems import Problems, remedy_of
 from odf_coordinator.commit.dataset_locks import DatasetLocks
 from odf_coordinator.commit.duplicates import is_duplicate
-from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, Refused, refusal
+from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal, refusal_of
 from odf_coordinator.storage.object_checks import require_checkpoint, require_objects
 
 log = structlog.stdlib.get_logger(__name__)
@@ -88,7 +87,7 @@ class Committer:
         try:
             self._require_owned(dataset)
         except NotOwned as error:
-            return refusal(error)
+            return refusal_of(error)
         try:
             outcome = self._commit(dataset, expected_head, events, system_time, ref, onto)
         except Unavailable as error:
@@ -114,10 +113,10 @@ class Committer:
                 past = onto or (None if head is None else self._state(dataset, ref, head))
                 state = self._write(dataset, past, events, system_time)
             except (ChainRuleViolated, InvalidInput) as error:
-                return refusal(error)
+                return refusal_of(error)
             try:
                 self.move_ref(dataset, expected=expected_head, state=state, ref=ref)
-            except HeadMovedError:
+            except HeadMoved:
                 return self._overtaken(dataset, ref, expected_head, events, system_time)
         return Committed(state=state)
 
@@ -192,11 +191,11 @@ class Committer:
         expected: Multihash | None,
         events: Sequence[KnownEvent],
         system_time: Timestamp,
-    ) -> Committed | HeadMoved | Refused:
+    ) -> Committed | Overtaken | Refusal:
         """Distinguish a repeated proposal from one that came too late."""
         actual = self._refs.head(dataset, ref)
         if actual is None:
-            return HeadMoved(expected=expected, head=None)
+            return Overtaken(expected=expected, head=None)
         state = self._state(dataset, ref, actual)
         repeated = is_duplicate(
             block_reader(self._blobs, dataset),
@@ -208,7 +207,7 @@ class Committer:
         return (
             Committed(state=state, already=True)
             if repeated
-            else HeadMoved(expected=expected, head=state.head)
+            else Overtaken(expected=expected, head=state.head)
         )
 
 

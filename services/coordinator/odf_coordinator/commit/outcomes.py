@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from odf_common.chain.state import ChainState
-from odf_common.errors import HeadMoved as HeadMovedError
-from odf_common.errors import OdfError
-from odf_common.errors import Refused as RefusedError
+from odf_common.errors import HeadMoved, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 
@@ -19,7 +17,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadMoved:
+class Overtaken:
     """Another block was committed first; nothing has changed."""
 
     expected: Multihash | None
@@ -27,30 +25,30 @@ class HeadMoved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refusal:
     """Not acceptable, and a retry will not help; nothing has changed."""
 
     code: str
     text: str
 
 
-Outcome = Committed | HeadMoved | Refused
+Outcome = Committed | Overtaken | Refusal
 
 
-def refusal(error: OdfError) -> Refused:
+def refusal_of(error: OdfError) -> Refusal:
     """Return an error as a refusal that can be sent."""
-    return Refused(code=error.code, text=str(error))
+    return Refusal(code=error.code, text=str(error))
 
 
 def require_committed(dataset: DatasetId, outcome: Outcome) -> Committed:
-    """Return the commit; raises the errors `HeadMoved` or `Refused` for other outcomes."""
+    """Return the commit; raises `HeadMoved` or `Refused` for other outcomes."""
     match outcome:
         case Committed():
             return outcome
-        case HeadMoved(expected=expected, head=head):
-            raise HeadMovedError(dataset=str(dataset), expected=_text(expected), actual=_text(head))
-        case Refused(code=code, text=text):
-            raise RefusedError(reason=code, text=text)
+        case Overtaken(expected=expected, head=head):
+            raise HeadMoved(dataset=str(dataset), expected=_text(expected), actual=_text(head))
+        case Refusal(code=code, text=text):
+            raise Refused(reason=code, text=text)
 
 
 def _text(head: Multihash | None) -> str | None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
-from odf_common.codec.manifests import Written, written_snapshots
+from odf_common.codec.manifests import SourcedSnapshot, sourced_snapshots
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import parse_alias, parse_ref
 from odf_common.identity.did import DatasetId
@@ -30,7 +30,7 @@ class Manifest:
 class Draft:
     """A dataset as its manifest defines it. `key` is new; it is not used if the name exists."""
 
-    written: Written
+    written: SourcedSnapshot
     snapshot: DatasetSnapshot
     dataset_id: DatasetId
     key: PrivateKey
@@ -69,7 +69,7 @@ def drafts_of(manifests: Sequence[Manifest], catalog: Catalog) -> tuple[Draft, .
     """
     drafts: dict[str, Draft] = {}
     for manifest in manifests:
-        for written in written_snapshots(manifest.text, manifest.name):
+        for written in sourced_snapshots(manifest.text, manifest.name):
             draft = _draft(written, catalog)
             if draft.name.lower() in drafts:
                 with draft.placed():
@@ -89,7 +89,7 @@ def resolve(event: SetTransform, ids: Mapping[str, DatasetId], catalog: Catalog)
     return replace(event, inputs=inputs)
 
 
-def _draft(written: Written, catalog: Catalog) -> Draft:
+def _draft(written: SourcedSnapshot, catalog: Catalog) -> Draft:
     with _placed(written):
         normal = normalize(written.snapshot)
         require_whole(normal)
@@ -100,7 +100,7 @@ def _draft(written: Written, catalog: Catalog) -> Draft:
 
 
 @contextmanager
-def _placed(written: Written) -> Iterator[None]:
+def _placed(written: SourcedSnapshot) -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:

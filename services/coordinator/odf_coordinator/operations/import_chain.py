@@ -6,8 +6,14 @@ from odf_common.chain.compare import common_block, compare
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import blocks_between
-from odf_common.errors import AlreadyExists, ChainRuleViolated, InvalidInput, NotFound, VerificationFailed
-from odf_common.errors import HeadMoved as HeadMovedError
+from odf_common.errors import (
+    AlreadyExists,
+    ChainRuleViolated,
+    HeadMoved,
+    InvalidInput,
+    NotFound,
+    VerificationFailed,
+)
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_alias
@@ -17,7 +23,7 @@ from odf_common.ports.store import CatalogEntry, RefStore
 from odf_coordinator.catalog.dependency_guard import hold_inputs, require_inputs_kept
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import Committed, HeadMoved, Outcome, refusal
+from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, refusal_of
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.storage.object_checks import require_objects
 
@@ -49,14 +55,14 @@ class Importer:
                 return self._import(dataset, expected_head, new_head, alias)
             with self.committer.lock(dataset):
                 return self._stage(dataset, ref, expected_head, new_head)
-        except HeadMovedError:
-            return HeadMoved(expected=expected_head, head=self.refs.head(dataset, ref))
+        except HeadMoved:
+            return Overtaken(expected=expected_head, head=self.refs.head(dataset, ref))
         except (ChainRuleViolated, InvalidInput, NotFound, VerificationFailed, AlreadyExists) as error:
-            return refusal(error)
+            return refusal_of(error)
 
     def _import(
         self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash, alias: str
-    ) -> Committed | HeadMoved:
+    ) -> Committed | Overtaken:
         entry = self.datasets.catalog.by_id(dataset)
         if entry is not None:
             return self._advance(entry, expected, new_head)
@@ -71,14 +77,14 @@ class Importer:
 
     def _advance(
         self, entry: CatalogEntry, expected: Multihash | None, new_head: Multihash, *, is_new: bool = False
-    ) -> Committed | HeadMoved:
+    ) -> Committed | Overtaken:
         """Move the head; a new dataset gets its name after that, which makes it exist."""
         dataset = entry.dataset_id
         head = self.refs.head(dataset)
         if head == new_head:
             return Committed(state=self.datasets.states.at(dataset, head), already=True)
         if head != expected:
-            return HeadMoved(expected=expected, head=head)
+            return Overtaken(expected=expected, head=head)
         state = self._admitted(dataset, expected, new_head)
         with hold_inputs(self.datasets, entry, (state.transform,)), self.committer.lock(dataset):
             self.committer.move_ref(dataset, expected=expected, state=state)

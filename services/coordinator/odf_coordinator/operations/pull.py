@@ -81,12 +81,12 @@ class Puller:
         looked_at = self.rollback.downstream(chosen.values() if refs else self.datasets.all())
         rolled_back: dict[DatasetId, DatasetHandle] = {}
 
-        def take_back() -> None:
+        def roll_back() -> None:
             # Readers go first, so a worker may recompute one from an input that is rolled back later: repeat.
             while found := {known.id: known for known in self.rollback.roll_back(looked_at)}:
                 rolled_back.update(found)
 
-        retry_on_conflict(take_back)
+        retry_on_conflict(roll_back)
         for known in rolled_back.values():
             yield Pulled(alias=known.alias, state="reset", head=known.state.head)
         yield from self._pull(chosen | rolled_back, explicit, is_wanted)
@@ -205,7 +205,7 @@ class Puller:
                 alias=known.alias,
                 state="waiting" if lost else "running",
                 head=known.state.head,
-                progress=self.scheduler.underway.of(known.id),
+                progress=self.scheduler.running.of(known.id),
             )
 
     def _outcome(self, before: DatasetHandle, *, is_rebuilt: bool = False) -> Pulled:

@@ -23,7 +23,7 @@ from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.storage.availability import DataDropped, has_all, is_dropped, why_missing
 from odf_coordinator.storage.object_checks import CheckpointMissing, objects_of, require_checkpoint
-from odf_coordinator.transforms.engine_output import Written, store, validate
+from odf_coordinator.transforms.engine_output import EngineOutput, store, validate
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -148,7 +148,9 @@ class DataRebuilder:
             before=str(first.prev_block_hash),
         )
 
-    def _store(self, known: DatasetHandle, event: ExecuteTransform, written: Written, scratch: Path) -> None:
+    def _store(
+        self, known: DatasetHandle, event: ExecuteTransform, written: EngineOutput, scratch: Path
+    ) -> None:
         """Store the rebuilt objects, unless the data was dropped again in the meantime.
 
         Readers take the newest object as proof that all are present, so it must never be stored alone.

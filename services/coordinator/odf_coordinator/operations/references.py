@@ -74,7 +74,7 @@ class References:
         The block's whole chain and objects are checked. Raises `HeadMoved` if the reference is not `expected`, or was
         moved concurrently.
         """
-        text, name = self._beside(ref)
+        text, name = self._split_branch(ref)
         head = self.datasets.find(text)
         target = self._block(head, block)
         outcome = self.importer.import_chain(
@@ -88,7 +88,7 @@ class References:
 
         Without `expected` its content is not read, so it works for a damaged reference or chain.
         """
-        text, name = self._beside(ref)
+        text, name = self._split_branch(ref)
         entry = self.datasets.entry(text)
         if name not in self.refs.names(entry.dataset_id):
             raise ReferenceUnknown(what=f"reference {name} of {entry.alias}")
@@ -102,7 +102,7 @@ class References:
 
         Raises `Refused` if they have diverged.
         """
-        text, name = self._beside(ref)
+        text, name = self._split_branch(ref)
         return retry_on_conflict(lambda: self._fast_forward(self.datasets.find(text), name))
 
     def compare(self, left: str, right: str) -> Compared:
@@ -128,7 +128,7 @@ class References:
         )
         return DatasetHandle(entry=entry, state=require_committed(head.id, outcome).state)
 
-    def _beside(self, ref: str) -> tuple[str, str]:
+    def _split_branch(self, ref: str) -> tuple[str, str]:
         text, name = split_ref(ref)
         if name == HEAD:
             expected = f"write {text or 'DATASET'}{MARK}NAME for another reference"

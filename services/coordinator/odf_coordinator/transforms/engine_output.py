@@ -22,7 +22,7 @@ from odf_common.ports.store import BlobStore, ObjectKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class EngineOutput:
     """The engine's output, checked and hashed, still in the scratch folder."""
 
     data: DataSlice | None
@@ -30,7 +30,7 @@ class Written:
     schema: SetDataSchema | None
 
 
-def store(blobs: BlobStore, dataset: DatasetId, written: Written, scratch: Path) -> None:
+def store(blobs: BlobStore, dataset: DatasetId, written: EngineOutput, scratch: Path) -> None:
     """Move data and checkpoint into the store durably, before any block refers to them."""
     if written.data is not None:
         blobs.put_file(dataset, ObjectKind.DATA, written.data.physical_hash, scratch / "data")
@@ -40,7 +40,7 @@ def store(blobs: BlobStore, dataset: DatasetId, written: Written, scratch: Path)
         )
 
 
-def validate(state: ChainState, response: TransformResponseSuccess, scratch: Path) -> Written:
+def validate(state: ChainState, response: TransformResponseSuccess, scratch: Path) -> EngineOutput:
     """Read back, check and hash the engine's output; raises `InvalidInput` if it violates the contract.
 
     The engine does not know the dataset's stored types, so records with other types are rewritten.
@@ -48,7 +48,7 @@ def validate(state: ChainState, response: TransformResponseSuccess, scratch: Pat
     data, checkpoint = scratch / "data", scratch / "checkpoint"
     if data.exists() and state.schema is not None:
         _go_on(data, schema_of_event(state.schema), state.vocabulary)
-    return Written(
+    return EngineOutput(
         data=_slice(data, response.new_offset_interval),
         checkpoint=_checkpoint(checkpoint) if checkpoint.exists() else None,
         schema=_new_schema(state, data) if data.exists() else None,

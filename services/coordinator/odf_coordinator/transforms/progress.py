@@ -13,17 +13,17 @@ from odf_common.ports.engine import EngineProgress
 
 REPORT_AFTER_SECONDS: Final = 1.0  # shorter transforms are not reported
 SILENCE_SECONDS: Final = 10.0  # without a report; the engine sends one per second
-Tell = Callable[[DatasetId, EngineProgress], None]
+Announce = Callable[[DatasetId, EngineProgress], None]
 Clock = Callable[[], float]  # seconds
 
 
 class RunningTransform:
     """One running transform."""
 
-    def __init__(self, tell: Callable[[EngineProgress], None], clock: Clock) -> None:
+    def __init__(self, announce: Callable[[EngineProgress], None], clock: Clock) -> None:
         """No report has arrived yet."""
         self.now = EngineProgress()
-        self._tell = tell
+        self._announce = announce
         self._clock = clock
         self._begun = self._heard = clock()
         self._is_told = False
@@ -34,7 +34,7 @@ class RunningTransform:
         self._heard = self._clock()
         if self._heard - self._begun >= REPORT_AFTER_SECONDS:
             self._is_told = True
-            self._tell(now)
+            self._announce(now)
 
     @property
     def silence(self) -> float:
@@ -44,42 +44,42 @@ class RunningTransform:
     def end(self) -> None:
         """Report the end, if progress was reported."""
         if self._is_told:
-            self._tell(EngineProgress())
+            self._announce(EngineProgress())
 
 
 class RunningTransforms:
     """The running transforms of this process, by dataset."""
 
-    def __init__(self, tell: Tell = lambda *_: None, clock: Clock = time.monotonic) -> None:
-        """No transform is running yet; `tell` is called with reports of longer ones."""
-        self._tell = tell
+    def __init__(self, announce: Announce = lambda *_: None, clock: Clock = time.monotonic) -> None:
+        """No transform is running yet; `announce` is called with reports of longer ones."""
+        self._announce = announce
         self._clock = clock
         self._guard = threading.Lock()
-        self._at_work: dict[DatasetId, RunningTransform] = {}
+        self._running: dict[DatasetId, RunningTransform] = {}
 
     @contextmanager
     def track(self, dataset: DatasetId) -> Iterator[RunningTransform]:
         """Register a running transform while the block runs."""
-        work = RunningTransform(partial(self._tell, dataset), self._clock)
+        work = RunningTransform(partial(self._announce, dataset), self._clock)
         with self._guard:
-            self._at_work[dataset] = work
+            self._running[dataset] = work
         try:
             yield work
         finally:
             with self._guard:
-                self._at_work.pop(dataset, None)
+                self._running.pop(dataset, None)
             work.end()
 
     def of(self, dataset: DatasetId) -> EngineProgress | None:
         """Return the progress of a dataset's transform; None if none is running."""
         with self._guard:
-            work = self._at_work.get(dataset)
+            work = self._running.get(dataset)
             return None if work is None else work.now
 
     def silent_since(self, dataset: DatasetId) -> Timestamp | None:
         """Return since when the engine has sent no report on a dataset's transform; None if it has lately."""
         with self._guard:
-            work = self._at_work.get(dataset)
+            work = self._running.get(dataset)
         if work is None or work.silence < SILENCE_SECONDS:
             return None
         return Timestamp(time.time_ns() - int(work.silence * 1e9))

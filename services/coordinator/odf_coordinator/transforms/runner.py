@@ -84,7 +84,7 @@ class Transformer:
     engine: Engine
     blobs: BlobStore
     clock: Clock
-    underway: RunningTransforms = field(default_factory=RunningTransforms)
+    running: RunningTransforms = field(default_factory=RunningTransforms)
 
     @guarded
     def plan(self, known: DatasetHandle) -> Plan | None:
@@ -135,7 +135,7 @@ class Transformer:
         request = build_request(
             state, plan.inputs, sources, alias=known.alias, system_time=system_time, files=files
         )
-        with self.underway.track(known.id) as work:
+        with self.running.track(known.id) as work:
             response = self.engine.execute_transform(request, work.note)
         written = validate(state, response, scratch)
         event = next_event(

@@ -132,9 +132,9 @@ class Scheduler:
         return "" if known is None else known.text
 
     @property
-    def underway(self) -> RunningTransforms:
+    def running(self) -> RunningTransforms:
         """Return the running transforms."""
-        return self._transformer.underway
+        return self._transformer.running
 
     def run(self, stop: threading.Event) -> None:
         """Run transforms until stopped; running ones are finished."""
@@ -157,11 +157,11 @@ class Scheduler:
     def _take(self) -> tuple[int, DatasetId, bool] | None:
         """Take the next due derivative if there is room: its run number, id, and whether it is forced."""
         with self._changed:
-            taken = self._queue.take(self._now()) if self._limit.room() > 0 else None
+            taken = self._queue.pop(self._now()) if self._limit.room() > 0 else None
             return None if taken is None else (self._limit.begin(), *taken)
 
     def _silence(self, dataset: DatasetId) -> Problem | None:
-        since = self.underway.silent_since(dataset)
+        since = self.running.silent_since(dataset)
         error = EngineSilent()
         return None if since is None else Problem(text=str(error), remedy=error.advice(), since=since)
 
@@ -263,7 +263,7 @@ class Scheduler:
                 pause = UNAVAILABLE.pause(self._queue.pauses(dataset) + 1)
                 if self._lost.note(dataset, str(error), remedy=remedy_of(error, RETRY_ADVICE)):
                     log.warning("transform postponed", dataset=str(dataset), why=str(error))
-            self._queue.postpone(dataset, self._now() + pause)
+            self._queue.reschedule(dataset, self._now() + pause)
             self._changed.notify_all()
 
     def _failed(self, dataset: DatasetId, error: OdfError) -> None:

@@ -174,7 +174,7 @@ class WorkQueue:
         self._enter(dataset, job, JobEvent.FORCE if is_forced else JobEvent.MARK)
         return job.asked
 
-    def take(self, now: float) -> tuple[DatasetId, bool] | None:
+    def pop(self, now: float) -> tuple[DatasetId, bool] | None:
         """Take the next due derivative, and whether it is forced; None if there is none."""
         self._drop_stale()
         while self._pauses and self._pauses[0][0] <= now:
@@ -204,7 +204,7 @@ class WorkQueue:
             job.until = again_at
             self._enter(dataset, job, JobEvent.FAIL)
 
-    def postpone(self, dataset: DatasetId, until: float) -> None:
+    def reschedule(self, dataset: DatasetId, until: float) -> None:
         """End a run that has to be repeated after `until`; its tickets stay open."""
         job = self._jobs.get(dataset)
         if job is None or job.state not in RUNNING:

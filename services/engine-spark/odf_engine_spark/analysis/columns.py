@@ -84,7 +84,7 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
     """Return the known times of rows that are complete with the last row of their group."""
     moment = moment_of(known_of(key, flow.known))
     assert moment is not None
-    slack = moment.span.most - moment.span.least
+    slack = moment.span.upper - moment.span.lower
     known: dict[int, Time | Frame] = {}
     for column in columns:
         value = column.children[0] if column.kind == "Alias" else column
@@ -97,7 +97,7 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
             continue
         span = found.end if isinstance(found, Frame) else found.span
         is_exact = origin_of(value).meaning == origin_of(key).meaning  # the same value in the whole group
-        span = Span(span.most, span.most) if is_exact else span.widened(most=slack)
+        span = Span(span.upper, span.upper) if is_exact else span.widened(upper=slack)
         if isinstance(found, Frame):
             known[column.id] = replace(found, end=span, windows=None)
         else:
@@ -216,12 +216,12 @@ def _greatest(value: Tree, flow: Flow) -> Time | None:
     """Return what is known of the latest time of a join's sides: the row is complete with it."""
     spans = [
         found.span
-        for side in flow.sides
+        for side in flow.join_sides
         for each in value.children
         if (found := time_of(each, side)) is not None
     ]
-    has_all_sides = all(any(time_of(each, side) for each in value.children) for side in flow.sides)
-    is_time = all(any(time_of(each, side) for side in flow.sides) for each in value.children)
+    has_all_sides = all(any(time_of(each, side) for each in value.children) for side in flow.join_sides)
+    is_time = all(any(time_of(each, side) for side in flow.join_sides) for each in value.children)
     return Time(span=latest(tuple(spans))) if spans and has_all_sides and is_time else None
 
 

@@ -41,7 +41,8 @@ def skeleton_of(node: Node) -> Skeleton:
             return (_text_of(node.tree), *children)
         case "Aggregate" | "Distinct":
             needed = [
-                (node.flow.late.get(name), node.flow.reach.get(name)) for name in _streams(node.children[0])
+                (node.flow.late.get(name), node.flow.retention.get(name))
+                for name in _streams(node.children[0])
             ]
             return ("windows", node.flow.period, node.flow.phase, tuple(needed), *children)
         case "Window":

@@ -18,17 +18,17 @@ class Flow:
     streams: frozenset[str]
     waits: bool = False
     """Rows wait for the watermark, since they depend on more than one record."""
-    takes_back: bool = False
+    is_retractable: bool = False
     """Rows may be retracted later, at any event time."""
     known: Known = field(default_factory=dict)
     maybe: Known = field(default_factory=dict)
     """Times that an outer join may make null."""
     is_full: bool = False
     """Either side of `maybe` may be null, but not both."""
-    reach: Mapping[str, float] = field(default_factory=dict)
+    retention: Mapping[str, float] = field(default_factory=dict)
     """Retention by stream: how long after a record is complete a row that needs it may be complete."""
     late: Mapping[str, Lateness] = field(default_factory=dict)
-    sides: tuple[Known, ...] = ()
+    join_sides: tuple[Known, ...] = ()
     """Time columns by side of the join; those of the side that is complete last give the row's completion."""
     period: int = 1
     """Rows are complete at `phase` past a multiple of this."""
@@ -37,13 +37,13 @@ class Flow:
     misused: frozenset[str] = frozenset()
     """System columns that a result depends on."""
 
-    def strict(self) -> "Flow":
+    def per_record(self) -> "Flow":
         """Return the flow with each record late on its own, unless windows have set another rule."""
         return replace(self, late={name: self.late.get(name, STRICT) for name in self.streams})
 
-    def settled(self, what: str) -> "Flow":
+    def require_final(self, what: str) -> "Flow":
         """Return the flow; raises `InvalidQuery` if its rows may be retracted, for steps that need final rows."""
-        if self.takes_back:
+        if self.is_retractable:
             raise InvalidQuery(
                 text=f"{what} cannot follow a GROUP BY, row_number() or other step whose rows change later: "
                 "replace that step by a dataset of windows, or group by window(<event time>, '<size>')"
@@ -52,9 +52,9 @@ class Flow:
 
     def watermark(self, event_time: Time | None, frontier: int | None) -> int | None:
         """Return the output's watermark when rows complete by `frontier` are emitted; no later row may be older."""
-        if self.takes_back or event_time is None or frontier is None or event_time.span.most == FOREVER:
+        if self.is_retractable or event_time is None or frontier is None or event_time.span.upper == FOREVER:
             return None
-        behind = int(event_time.span.most) - self.phase
+        behind = int(event_time.span.upper) - self.phase
         if self.period > 1:  # the watermark of windows is at most the start of the next one
             behind = max(behind, self.period - self.phase)
         reached = (frontier - self.phase) // self.period * self.period + self.period - behind
@@ -62,8 +62,8 @@ class Flow:
 
     def grouped(self, key: Time, known: Known) -> "Flow":
         """Return the flow of rows grouped by a time column, each complete with the last record of its group."""
-        slack = key.span.most - key.span.least
-        if FOREVER in (slack, key.span.most):
+        slack = key.span.upper - key.span.lower
+        if FOREVER in (slack, key.span.upper):
             raise InvalidQuery(text="rows of a join without time bounds cannot be grouped by time")
         assert slack >= 0
         late = dict(self.late)
@@ -73,19 +73,19 @@ class Flow:
             streams=self.streams,
             waits=True,
             known=known,
-            reach={name: reach + slack for name, reach in self.reach.items()},
+            retention={name: retention + slack for name, retention in self.retention.items()},
             late=late,
-            sides=(known,),
+            join_sides=(known,),
             period=key.period,
-            phase=int(key.span.most),
+            phase=int(key.span.upper),
         )
 
 
-def merged(reaches: Mapping[str, float], others: Mapping[str, float]) -> Mapping[str, float]:
+def longest_retention(reaches: Mapping[str, float], others: Mapping[str, float]) -> Mapping[str, float]:
     """Merge two retention maps, keeping the longer retention per stream."""
     both = {**reaches}
-    for name, reach in others.items():
-        both[name] = max(reach, both.get(name, 0))
+    for name, retention in others.items():
+        both[name] = max(retention, both.get(name, 0))
     return both
 
 
@@ -102,20 +102,20 @@ def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: 
     """Return the flow of UNION ALL, with the first branch's ids; `waits` if only completion time orders its rows."""
     first, *others = flows
     waits = waits or any(flow.waits for flow in flows)
-    result = replace(first, sides=(), known={}, system={}, waits=waits)
+    result = replace(first, join_sides=(), known={}, system={}, waits=waits)
     for other in others:
         result = replace(
             result,
             streams=result.streams | other.streams,
-            takes_back=result.takes_back or other.takes_back,
-            reach=merged(result.reach, other.reach),
+            is_retractable=result.is_retractable or other.is_retractable,
+            retention=longest_retention(result.retention, other.retention),
             late=merged_lateness(result, other) if waits else {},
             misused=result.misused | other.misused,
             maybe={},
             period=result.period if (result.period, result.phase) == (other.period, other.phase) else 1,
             phase=result.phase if (result.period, result.phase) == (other.period, other.phase) else 0,
         )
-    if result.waits and result.takes_back:
+    if result.waits and result.is_retractable:
         raise InvalidQuery(
             text="UNION ALL cannot combine rows that may change later (GROUP BY, row_number()) with rows that wait for "
             "the watermark (windows, joins) or with other rows of the same input: use two datasets"
@@ -129,7 +129,7 @@ def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: 
         names = {flow.system.get(column, "") for flow, column in zip(flows, columns, strict=True)}
         if len(names) == 1 and (name := names.pop()):
             system[columns[0]] = name
-    return replace(result, known=known, system=system, sides=(known,))
+    return replace(result, known=known, system=system, join_sides=(known,))
 
 
 def common(found: Sequence[Time | Frame | None]) -> Time | Frame | None:
@@ -156,30 +156,30 @@ def joined(
 
     `bounds`: how much later than the left row the right one is complete, minimum and maximum.
     """
-    least, most = bounds
-    _require_joinable(kind, least, most, is_keyed=is_keyed)
-    waits_left = max(0.0, most) if kind in ("LeftOuter", "FullOuter", "LeftSemi", "LeftAnti") else 0.0
-    waits_right = max(0.0, -least) if kind in ("RightOuter", "FullOuter") else 0.0
-    reach_left = {n: r + max(0.0, most, most + waits_right) for n, r in left.reach.items()}
-    reach_right = {n: r + max(0.0, -least, waits_left - least) for n, r in right.reach.items()}
-    here = _moved(left.known, max(0.0, least), max(0.0, most))
-    there = _moved(right.known, max(0.0, -most), max(0.0, -least))
-    maybe_here = _moved(left.maybe, max(0.0, least), max(0.0, most))
-    maybe_there = _moved(right.maybe, max(0.0, -most), max(0.0, -least))
+    lower, upper = bounds
+    _require_joinable(kind, lower, upper, is_keyed=is_keyed)
+    waits_left = max(0.0, upper) if kind in ("LeftOuter", "FullOuter", "LeftSemi", "LeftAnti") else 0.0
+    waits_right = max(0.0, -lower) if kind in ("RightOuter", "FullOuter") else 0.0
+    reach_left = {n: r + max(0.0, upper, upper + waits_right) for n, r in left.retention.items()}
+    reach_right = {n: r + max(0.0, -lower, waits_left - lower) for n, r in right.retention.items()}
+    here = _moved(left.known, max(0.0, lower), max(0.0, upper))
+    there = _moved(right.known, max(0.0, -upper), max(0.0, -lower))
+    maybe_here = _moved(left.maybe, max(0.0, lower), max(0.0, upper))
+    maybe_there = _moved(right.maybe, max(0.0, -upper), max(0.0, -lower))
     flow = Flow(
         streams=left.streams | right.streams,
         waits=True,
-        reach=merged(reach_left, reach_right),
+        retention=longest_retention(reach_left, reach_right),
         late=merged_lateness(left, right),
         system={**left.system, **right.system},
     )
-    if (left.period, left.phase) == (right.period, right.phase) and least == most == 0:
+    if (left.period, left.phase) == (right.period, right.phase) and lower == upper == 0:
         flow = replace(flow, period=left.period, phase=left.phase)
     match kind:
         case "Inner":
-            sides = (*(left.sides or (left.known,)), *(right.sides or (right.known,)))
+            join_sides = (*(left.join_sides or (left.known,)), *(right.join_sides or (right.known,)))
             maybe = {**maybe_here, **maybe_there}
-            return replace(flow, known={**here, **there}, maybe=maybe, sides=sides), 0, 0
+            return replace(flow, known={**here, **there}, maybe=maybe, join_sides=join_sides), 0, 0
         case "LeftOuter":
             flow = replace(flow, known=here, maybe={**maybe_here, **maybe_there, **there})
         case "RightOuter":
@@ -192,10 +192,10 @@ def joined(
     return flow, waits_left, waits_right
 
 
-def _require_joinable(kind: str, least: float, most: float, *, is_keyed: bool) -> None:
-    if least > most:
+def _require_joinable(kind: str, lower: float, upper: float, *, is_keyed: bool) -> None:
+    if lower > upper:
         raise InvalidQuery(text="the join's time bounds contradict each other: no row can ever match")
-    is_bounded = least != -FOREVER and most != FOREVER
+    is_bounded = lower != -FOREVER and upper != FOREVER
     if kind not in ("Inner", "LeftOuter", "RightOuter", "FullOuter", "LeftSemi", "LeftAnti"):
         raise InvalidQuery(text=f"INNER, LEFT, RIGHT, FULL, SEMI and ANTI joins are supported, not {kind}")
     if not is_bounded and not (kind == "Inner" and is_keyed):
@@ -205,15 +205,15 @@ def _require_joinable(kind: str, least: float, most: float, *, is_keyed: bool) -
         )
 
 
-def _moved(known: Known, least: float, most: float) -> Known:
+def _moved(known: Known, lower: float, upper: float) -> Known:
     return {
-        column: replace(each, span=each.span.widened(least=least, most=most))
+        column: replace(each, span=each.span.widened(lower=lower, upper=upper))
         if isinstance(each, Time)
-        else replace(each, end=each.end.widened(least=least, most=most))
+        else replace(each, end=each.end.widened(lower=lower, upper=upper))
         for column, each in known.items()
     }
 
 
 def latest(times: tuple[Span, ...]) -> Span:
     """Return the span of the latest of several times, one per side."""
-    return Span(min(each.least for each in times), max(each.most for each in times))
+    return Span(min(each.lower for each in times), max(each.upper for each in times))

@@ -41,14 +41,14 @@ class Condition:
 
 def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condition:
     """Return what a conjunction of conditions states about the two sides."""
-    least, most = -FOREVER, FOREVER
+    lower, upper = -FOREVER, FOREVER
     here, there = {**left.maybe, **left.known}, {**right.maybe, **right.known}
     equal: list[tuple[int, int]] = []
     is_keyed, others = False, 0
     for condition in conditions:
         found = list(_differences(condition, here, there))
         for low, high in found:
-            least, most = max(least, low), min(most, high)
+            lower, upper = max(lower, low), min(upper, high)
         if condition.kind in _EQUAL:
             is_keyed = True
             pair = [each.id for each in condition.children if each.kind == "AttributeReference"]
@@ -56,7 +56,7 @@ def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condi
                 equal.append((pair[0], pair[1]))
                 continue
         others += 1
-    return Condition(bounds=(least, most), is_keyed=is_keyed, equal=tuple(equal), is_plain=not others)
+    return Condition(bounds=(lower, upper), is_keyed=is_keyed, equal=tuple(equal), is_plain=not others)
 
 
 def _differences(condition: Tree, left: Known, right: Known) -> Iterable[tuple[float, float]]:
@@ -92,9 +92,9 @@ def _range(kind: str) -> tuple[float, float]:
     return 0, 0
 
 
-def _gap(left: Time, right: Time, least: float, most: float) -> tuple[float, float]:
-    """Return the range by which the right side is complete later, if the times differ by `least` to `most`."""
-    return right.span.least + least - left.span.most, right.span.most + most - left.span.least
+def _gap(left: Time, right: Time, lower: float, upper: float) -> tuple[float, float]:
+    """Return the range by which the right side is complete later, if the times differ by `lower` to `upper`."""
+    return right.span.lower + lower - left.span.upper, right.span.upper + upper - left.span.lower
 
 
 def _times(value: Tree, known: Known) -> tuple[Time, ...]:

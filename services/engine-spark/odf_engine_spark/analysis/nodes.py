@@ -44,7 +44,7 @@ def shape_of(tree: Tree, inputs: Mapping[str, InputColumns], as_of: Mapping[str,
 class _Reader:
     inputs: Mapping[str, InputColumns]
     as_of: Mapping[str, AsOf]
-    most: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=Limits)
     joined: set[str] = field(default_factory=set)  # views on the right side of a temporal join so far
     origins: dict[str, frozenset[str]] = field(default_factory=dict)  # the inputs of each stream
     numbers: count = field(default_factory=lambda: count(1))  # type: ignore[type-arg]
@@ -93,8 +93,8 @@ class _Reader:
         flow = Flow(
             streams=frozenset({name}),
             known=raw,
-            reach={name: 0},
-            sides=(raw,),
+            retention={name: 0},
+            join_sides=(raw,),
             system={columns[column]: column for column in meaning.system},
         )
         return Node(tree=view, flow=flow, stream=name)
@@ -102,7 +102,7 @@ class _Reader:
     def _filter(self, tree: Tree) -> Node:
         conditions = conjuncts(tree.part("condition"))
         for each in conditions:
-            self.most.note(each)
+            self.limits.note(each)
         inner = tree.children[0]
         if inner.kind == "Join" and join_kind(inner) == "Inner" and not self._right_as_of(inner):
             below = self._join(inner, conditions)
@@ -111,7 +111,7 @@ class _Reader:
         return Node(tree=tree, children=(below,), flow=using(tree, below.flow))
 
     def _project(self, tree: Tree) -> Node:
-        self.most.follow(tree.part("projectList"))
+        self.limits.follow(tree.part("projectList"))
         below = self.node(tree.children[0])
         flow = using(tree, below.flow)
         for column in tree.part("projectList"):
@@ -157,13 +157,13 @@ class _Reader:
         known = {at: time for at, time in times if time is not None}
         if not known:
             return self._grouped(tree, below)
-        below.flow.settled("GROUP BY a time")
-        at = min(known, key=lambda at: (known[at].span.most - known[at].span.least, known[at].span.most))
+        below.flow.require_final("GROUP BY a time")
+        at = min(known, key=lambda at: (known[at].span.upper - known[at].span.lower, known[at].span.upper))
         flow = below.flow.grouped(known[at], after_group(columns, below.flow, keys[at]))
         return Node(tree=tree, children=(below,), flow=flow, key=at)
 
     def _in_sessions(self, tree: Tree, below: Node, columns: tuple[Tree, ...], at: int, gap: int) -> Node:
-        below.flow.settled("session_window")
+        below.flow.require_final("session_window")
         key = tree.part("groupingExpressions")[at]
         is_plain = not below.flow.waits and len(below.flow.streams) == 1
         if not is_plain or not is_of_event_time(key.id, below.tree, below.flow.known):
@@ -178,21 +178,21 @@ class _Reader:
             for column in columns
             if column.kind == "Alias" and (edge := session_edge(column.children[0], key.id)) is not None
         }
-        made = self._made(tree, (replace(below, flow=below.flow.strict()),), "session", known=edges)
+        made = self._made(tree, (replace(below, flow=below.flow.per_record()),), "session", known=edges)
         return replace(made, key=at)
 
     def _grouped(self, tree: Tree, below: Node) -> Node:
-        flow = checked(using(tree, below.flow)).strict()
+        flow = checked(using(tree, below.flow)).per_record()
         made = self._made(tree, (replace(below, flow=flow),), "grouped", known={})
-        return replace(made, flow=replace(made.flow, takes_back=True))
+        return replace(made, flow=replace(made.flow, is_retractable=True))
 
     def _over(self, tree: Tree) -> Node:
         # A filter above an OVER does not limit the rows that it reads.
-        below = replace(self, most=Limits()).node(tree.children[0])
+        below = replace(self, limits=Limits()).node(tree.children[0])
         over = read_over(tree, below.flow.known)
         match over.kind:
             case "partitioned":
-                below.flow.settled("OVER by windows")
+                below.flow.require_final("OVER by windows")
                 assert over.key is not None
                 key = moment_of(known_of(tree.part("partitionSpec")[over.key], below.flow.known))
                 assert key is not None
@@ -201,9 +201,9 @@ class _Reader:
                 flow = replace(below.flow.grouped(key, known), system=below.flow.system)
                 return Node(tree=tree, children=(below,), flow=flow, key=over.key, over=over)
             case "ranged":
-                flow, behind = in_time(tree, below.flow.settled("OVER").strict())
-                reach = {name: reach + over.preceding for name, reach in flow.reach.items()}
-                flow = replace(flow, reach=reach)
+                flow, behind = in_time(tree, below.flow.require_final("OVER").per_record())
+                retention = {name: retention + over.preceding for name, retention in flow.retention.items()}
+                flow = replace(flow, retention=retention)
                 return Node(tree=tree, children=(below,), flow=flow, over=over, behind=behind)
             case "running":
                 return self._running(tree, below, over)
@@ -211,21 +211,23 @@ class _Reader:
                 return self._ranked(tree, below, over)
 
     def _running(self, tree: Tree, below: Node, over: Over) -> Node:
-        flow, behind = in_time(tree, below.flow.settled("a running OVER").strict())
+        flow, behind = in_time(tree, below.flow.require_final("a running OVER").per_record())
         made = self._made(tree, (replace(below, flow=flow),), "running", known=flow.known)
         return replace(made, over=over, behind=behind, flow=replace(made.flow, system=flow.system))
 
     def _ranked(self, tree: Tree, below: Node, over: Over) -> Node:
         (place,) = (column.id for column in tree.part("windowExpressions"))
-        limit = self.most.of(place)
+        limit = self.limits.of(place)
         if limit is None:
             raise InvalidQuery(
                 text="row_number() that is not ordered by event time needs a bound, since every record would renumber "
                 "all others: put it into a sub-query and add WHERE <its name> <= 10"
             )
-        flow = checked(using(tree, below.flow)).strict()
+        flow = checked(using(tree, below.flow)).per_record()
         made = self._made(tree, (replace(below, flow=flow),), "ranked", known={}, limit=limit)
-        return replace(made, over=over, flow=replace(made.flow, takes_back=True, system=below.flow.system))
+        return replace(
+            made, over=over, flow=replace(made.flow, is_retractable=True, system=below.flow.system)
+        )
 
     def _join(self, tree: Tree, more: tuple[Tree, ...]) -> Node:
         as_of = self._right_as_of(tree)
@@ -233,8 +235,8 @@ class _Reader:
         if as_of is not None:
             self.joined.add(as_of.view)
         right = self.node(tree.children[1])
-        left = replace(left, flow=left.flow.settled("a join").strict())
-        right = replace(right, flow=right.flow.settled("a join").strict())
+        left = replace(left, flow=left.flow.require_final("a join").per_record())
+        right = replace(right, flow=right.flow.require_final("a join").per_record())
         conditions = (*conjuncts(tree.part("condition")), *more)
         condition = read_condition(conditions, left.flow, right.flow)
         if as_of is not None:
@@ -270,7 +272,7 @@ class _Reader:
         assert isinstance(asked, Time)
         assert isinstance(given, Time)
         # A version valid at the left row's time may be complete later than that row.
-        waits = max(0.0, given.span.most - asked.span.least)
+        waits = max(0.0, given.span.upper - asked.span.lower)
         known = {
             column: replace(each, span=each.span.later(waits))
             for column, each in left.flow.known.items()
@@ -280,7 +282,7 @@ class _Reader:
         there = {column for _, column in output(tree.children[1])}
         compared = [column for pair in condition.equal for column in pair if column in there]
         names = tuple(name_in_input(tree.children[1], column) or "" for column in compared)
-        waited = (waits, asked.span.most)
+        waited = (waits, asked.span.upper)
         return replace(made, waits=waited, times=(moment, version), key_names=names if all(names) else ())
 
     def _made(
@@ -292,8 +294,8 @@ class _Reader:
         flow = Flow(
             streams=frozenset({stream}),
             known=known,
-            reach={stream: 0},
-            sides=(known,),
+            retention={stream: 0},
+            join_sides=(known,),
             late={stream: STRICT},
         )
         return Node(tree=tree, children=children, flow=flow, stream=stream, cut=cut, **more)  # type: ignore[arg-type]

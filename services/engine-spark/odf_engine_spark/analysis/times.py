@@ -22,20 +22,20 @@ MONDAY: Final = 4 * DAY  # the first one after the epoch
 class Span:
     """How long after a time a row is complete, minimum and maximum."""
 
-    least: float
-    most: float
+    lower: float
+    upper: float
 
     def later(self, by: float) -> "Span":
         """Return the span for rows that are complete later."""
-        return Span(self.least + by, self.most + by)
+        return Span(self.lower + by, self.upper + by)
 
-    def widened(self, *, least: float = 0, most: float = 0) -> "Span":
+    def widened(self, *, lower: float = 0, upper: float = 0) -> "Span":
         """Return the span with its ends moved."""
-        return Span(self.least + least, self.most + most)
+        return Span(self.lower + lower, self.upper + upper)
 
     def hull(self, other: "Span") -> "Span":
         """Return the smallest span that contains both."""
-        return Span(min(self.least, other.least), max(self.most, other.most))
+        return Span(min(self.lower, other.lower), max(self.upper, other.upper))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def _cast(inner: Time | Frame | None, type_: object) -> Time | None:
         case "timestamp":
             return inner
         case "date":
-            span = inner.span.widened(most=DAY - inner.step(DAY))
+            span = inner.span.widened(upper=DAY - inner.step(DAY))
             return Time(span=span, period=DAY, windows=_coarser(inner, DAY))
         case _:
             return None
@@ -185,7 +185,7 @@ def _truncated(moment: Tree, unit: Tree, known: Known) -> Time | None:
         return None
     is_even = name in UNITS and name != "week"  # weeks begin on Mondays, months are uneven
     return Time(
-        span=base.span.widened(most=size - base.step(size)),
+        span=base.span.widened(upper=size - base.step(size)),
         period=size if is_even else DAY,
         windows=_coarser(
             base, size, offset=MONDAY if name == "week" else 0, unit="" if name in UNITS else name[0]
@@ -200,7 +200,7 @@ def _coarser(base: Time, size: int, *, offset: int = 0, unit: str = "") -> Laten
         return None
     if fine.size > 1:  # such windows have to begin at their own values, and each to fall into one new window
         grid = math.gcd(DAY if unit else size, offset or size)
-        if base.span.least != 1 or fine.offset or fine.unit or grid % fine.size:
+        if base.span.lower != 1 or fine.offset or fine.unit or grid % fine.size:
             return None
     return Lateness(slide=size, size=size, offset=(fine.offset + offset) % size, unit=unit)
 
@@ -226,7 +226,7 @@ def made_window(struct: Tree, known: Known) -> Frame | None:
     size = _length(struct)
     if size % slide:
         raise InvalidQuery(text="a window's length has to be a multiple of its slide")
-    end = Span(base.span.least - size, base.span.most - base.step(slide))
+    end = Span(base.span.lower - size, base.span.upper - base.step(slide))
     windows = _coarser(base, slide)
     if windows is not None:  # overlapping windows are identified by their ends, which have to be event times
         windows = None if windows.offset and slide < size else replace(windows, size=size)

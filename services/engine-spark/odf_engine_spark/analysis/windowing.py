@@ -87,21 +87,21 @@ def in_time(tree: Tree, flow: Flow) -> tuple[Flow, int]:
     order = tree.part("orderSpec")[0].children[0]
     moment = time_of(order, flow.known)
     assert moment is not None
-    if moment.span.most == FOREVER:
+    if moment.span.upper == FOREVER:
         raise InvalidQuery(text="rows of a join without time bounds cannot be ordered by time")
     columns = tuple(reference(*column) for column in output(tree.children[0]))
     known = {
         column: each for column, each in after_group(columns, flow, order).items() if isinstance(each, Time)
     }
-    slack, behind = moment.span.most - moment.span.least, int(moment.span.most)
-    reach = {name: reach + slack for name, reach in flow.reach.items()}
+    slack, behind = moment.span.upper - moment.span.lower, int(moment.span.upper)
+    retention = {name: retention + slack for name, retention in flow.retention.items()}
     made = replace(
         flow,
         waits=True,
         known=known,
         maybe={},
-        sides=(known,),
-        reach=reach,
+        join_sides=(known,),
+        retention=retention,
         period=moment.period,
         phase=behind,
     )

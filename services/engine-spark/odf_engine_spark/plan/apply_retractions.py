@@ -16,7 +16,7 @@ _TAKES_AWAY: Final = (int(Operation.RETRACT), int(Operation.CORRECT_FROM))
 _ALWAYS: Final = np.iinfo(np.int64).max
 
 
-def netted(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:
+def net_changes(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:
     """Return the remaining records: retractions, and the earlier record that each removes, are gone.
 
     Records are equal if all but offset, operation and system time is, compared like Spark's keys: -0.0 equals 0.0. A

@@ -40,11 +40,11 @@ class Result:
 class _Near:
     """The records that matter for rows complete after one time until another, and for those that late records change.
 
-    A row needs records up to `reach` before it is complete. Rows that lack some of theirs lack them both before and
+    A row needs records up to `retention` before it is complete. Rows that lack some of theirs lack them both before and
     after the late records, so they cancel out.
     """
 
-    reach: float
+    retention: float
     late: Numbers
     after: int
     until: int
@@ -53,10 +53,10 @@ class _Near:
         """Return the records that matter, with their hidden columns."""
         complete = np.asarray(records.column(COMPLETE))
         matters = complete <= self.until
-        if self.reach != FOREVER and self.after != NEVER:
-            reach = int(self.reach)
-            nearest = np.append(self.late, ALWAYS)[np.searchsorted(self.late, complete - reach)]
-            matters &= (complete > self.after - reach) | (nearest <= complete + reach)
+        if self.retention != FOREVER and self.after != NEVER:
+            retention = int(self.retention)
+            nearest = np.append(self.late, ALWAYS)[np.searchsorted(self.late, complete - retention)]
+            matters &= (complete > self.after - retention) | (nearest <= complete + retention)
         return records.filter(pa.array(matters))
 
 
@@ -79,7 +79,7 @@ def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
     reached = NEVER if step.frontier.before is None else step.frontier.before
     parts: list[Delta] = []
     for start, end, watermark, late in _late_blocks(delta, segment):
-        near = _Near(reach=segment.flow.reach[name], late=late, after=reached, until=watermark)
+        near = _Near(retention=segment.flow.retention[name], late=late, after=reached, until=watermark)
         before = _results(segment, step, start, near)
         parts.append(_closed(before.between(reached, watermark)))
         after = _results(segment, step, end, near)
@@ -88,7 +88,9 @@ def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
         reached = watermark
     fed = segment.intake(step)[name]
     if len(fed) and now > reached:
-        near = _Near(reach=segment.flow.reach[name], late=delta.complete[:0], after=reached, until=now)
+        near = _Near(
+            retention=segment.flow.retention[name], late=delta.complete[:0], after=reached, until=now
+        )
         parts.append(_closed(_computed(segment, name, near.of(fed)).between(reached, now)))
     parts = [part for part in parts if len(part.records)]
     if not parts:

@@ -48,7 +48,7 @@ def matching_of(node: Node) -> Matching | None:
     (left, here), (right, there) = (
         (str(leaf.stream), [column for _, column in output(leaf.tree.children[0])]) for leaf in leaves
     )
-    if left == right or FOREVER not in (join.flow.reach[left], join.flow.reach[right]):
+    if left == right or FOREVER not in (join.flow.retention[left], join.flow.retention[right]):
         return None
     for pair in join.condition.equal:
         one, other = pair if pair[0] in here else (pair[1], pair[0])

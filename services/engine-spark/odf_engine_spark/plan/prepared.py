@@ -225,7 +225,7 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
 
 def _check_event_time(prepared: Prepared, column: str) -> None:
     """Refuse windows and joins whose output's watermark could not be known."""
-    is_plain = not prepared.is_stateful or prepared.last.flow.takes_back
+    is_plain = not prepared.is_stateful or prepared.last.flow.is_retractable
     if not is_plain and prepared.event_time is None:
         raise InvalidQuery(
             text=f"{column} of windows, joins and running values has to be computed from the inputs' event time: use "

@@ -17,7 +17,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.analysis.flow import Flow
 from odf_engine_spark.analysis.times import FOREVER, Lateness
-from odf_engine_spark.plan.apply_retractions import netted
+from odf_engine_spark.plan.apply_retractions import net_changes
 from odf_engine_spark.plan.matching import Matching
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.logical_plans import ARRIVED, COMPLETE, LATE, ROW, UNTIL, Plans, Slot
@@ -47,7 +47,7 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frontier:
+class WatermarkRange:
     """Up to when all inputs are complete: before the request, and now; None while unknown."""
 
     before: int | None
@@ -64,7 +64,7 @@ class Step:
     """What the parts of a transform share during one request. `old` is the state before it, `new` the state after."""
 
     streams: dict[str, Delta]
-    frontier: Frontier
+    frontier: WatermarkRange
     old: Mapping[str, pa.Table]
     new: dict[str, pa.Table]
     progress: Progress
@@ -143,7 +143,7 @@ class Segment:
             table, complete = table.filter(pa.array(is_new)), complete[is_new]
         return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=complete)
 
-    def _is_due(self, frontier: Frontier) -> bool:
+    def _is_due(self, frontier: WatermarkRange) -> bool:
         """Return whether any row can have become complete: windows do so only at their ends."""
         if frontier.before is None or frontier.now is None:
             return True
@@ -187,16 +187,16 @@ class Segment:
                 ) from error
         if delta.vocab is None:
             return new
-        return netted(new, delta.vocab)
+        return net_changes(new, delta.vocab)
 
     def _is_needed(self, stream: str, complete: Numbers, now: int) -> npt.NDArray[np.bool_]:
         """Return a mask of records that incomplete output rows may still depend on."""
-        reach, rule = self.flow.reach[stream], self.flow.late[stream]
-        if reach == FOREVER:
+        retention, rule = self.flow.retention[stream], self.flow.late[stream]
+        if retention == FOREVER:
             return np.ones(len(complete), dtype=bool)
-        if reach == rule.size - 1 and not rule.unit:  # one window: needed until it ends
+        if retention == rule.size - 1 and not rule.unit:  # one window: needed until it ends
             return last_ends(complete - 1, rule) > now
-        return complete > now - int(reach)
+        return complete > now - int(retention)
 
 
 def last_ends(times: Numbers, rule: Lateness) -> Numbers:

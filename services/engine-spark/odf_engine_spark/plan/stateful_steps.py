@@ -45,8 +45,8 @@ def cut(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> Pa
 def _below(compiler: Compiler, child: Node, plan: Java) -> tuple[Part, Flow]:
     """Return the input of a fold: changes in order of arrival, or final rows if that order is undefined."""
     waits = child.flow.waits or len(child.flow.streams) > 1
-    if waits and child.flow.takes_back:
-        child.flow.settled("a step over several tables")
+    if waits and child.flow.is_retractable:
+        child.flow.require_final("a step over several tables")
     part = compiler.part(child, plan, WAITING if waits else RECORDS)
     return part, replace(child.flow, waits=waits)
 
@@ -238,7 +238,7 @@ def _as_of_side(
         flow = replace(
             flow,
             phase=flow.phase + int(node.waits[0]),
-            reach={stream: reach + node.waits[0] for stream, reach in flow.reach.items()},
+            retention={stream: retention + node.waits[0] for stream, retention in flow.retention.items()},
         )
     by_arrival = at == 1 and len(child.flow.streams) == 1
     part = compiler.in_order(Part(timed, hidden), columns, by_arrival=by_arrival)

@@ -59,7 +59,7 @@ def check_carried(old: Prepared, new: Prepared, names: Mapping[str, str]) -> Non
         _same_stage(one, other, names) for one, other in zip(old.stages, new.stages, strict=True)
     ):
         raise _lost("GROUP BY, row_number(), running OVER and AS OF cannot be changed")
-    if (old.last.flow.takes_back or old.last.late) and not _same_segment(old.last, new.last, names):
+    if (old.last.flow.is_retractable or old.last.late) and not _same_segment(old.last, new.last, names):
         raise _lost(
             "GROUP BY, row_number() and LATE cannot be changed, since rows already emitted may be retracted later"
         )
@@ -81,7 +81,7 @@ def check_carried(old: Prepared, new: Prepared, names: Mapping[str, str]) -> Non
 def _lag(prepared: Prepared) -> float:
     """Return how long before its completion a row's event time may be."""
     known = prepared.event_time
-    return FOREVER if known is None else known.span.most
+    return FOREVER if known is None else known.span.upper
 
 
 def _same_stage(old: Stage, new: Stage, names: Mapping[str, str]) -> bool:

@@ -21,7 +21,7 @@ from odf_common.metadata.steps import TransformSql
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.plan.late_corrections import run_late
 from odf_engine_spark.plan.prepared import PlannedInput, Prepared, prepare
-from odf_engine_spark.plan.segments import Frontier, Step
+from odf_engine_spark.plan.segments import Step, WatermarkRange
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.transform.checkpoint import State, read_state, write_state
@@ -129,7 +129,7 @@ def run(
     before = min_watermark([state.inputs.get(each.name) for each in inputs])
     step = Step(
         streams={each.name.lower(): delta_of(each, state.inputs.get(each.name)) for each in inputs},
-        frontier=Frontier(before=microseconds(before), now=microseconds(reached)),
+        frontier=WatermarkRange(before=microseconds(before), now=microseconds(reached)),
         old=state.tables,
         new={},
         progress=progress,
@@ -151,7 +151,7 @@ def run(
 def _output_watermark(prepared: Prepared, reached: int | None) -> int | None:
     """Return the output's watermark when the inputs' is `reached`; nanoseconds."""
     flow, event_time = prepared.last.flow, prepared.event_time
-    if not prepared.is_stateful and event_time is not None and event_time.span.most <= 1:
+    if not prepared.is_stateful and event_time is not None and event_time.span.upper <= 1:
         return reached
     frontier = microseconds(reached)
     known = flow.watermark(event_time, None if frontier is None else frontier - prepared.last.late)

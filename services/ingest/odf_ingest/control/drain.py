@@ -56,7 +56,7 @@ class Drains:
     def wait(self, entry: CatalogEntry) -> Iterator[Progress]:
         """Yield progress until no message is waiting; raises `SourceStopped` if a source stops.
 
-        Raises `SourceWaits` if a source keeps waiting for a message that is not in its topic.
+        Raises `SourceWaiting` if a source keeps waiting for a message that is not in its topic.
         """
         dataset = entry.dataset_id
         state = self._queues.state(dataset)

@@ -18,7 +18,7 @@ from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.errors import HalfCorrection
+from odf_ingest.errors import IncompleteCorrection
 from odf_ingest.history.keys import key_array
 from odf_ingest.merge.ordering import key_order
 from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge, operation_faults
@@ -51,7 +51,7 @@ def _(
 
 
 def _check_halves(records: pa.Table, ops: pa.Array, key: Strings) -> None:
-    """Raise `HalfCorrection` unless each -C of a key is followed by its own +C, and each +C preceded by its -C."""
+    """Raise `IncompleteCorrection` unless each -C of a key is followed by its +C, and each +C preceded by its -C."""
     plain = ops.to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(plain >= Operation.CORRECT_FROM)
     if len(rows) == 0:
@@ -65,7 +65,7 @@ def _check_halves(records: pa.Table, ops: pa.Array, key: Strings) -> None:
     if waiting.min() >= 0 and not waiting[ends].any():
         return
     half = _first_half(keys, steps)
-    raise HalfCorrection(
+    raise IncompleteCorrection(
         where=f"record {rows[half.place] + 1}",
         text="a -C without a +C after it" if steps[half.place] > 0 else "a +C without a -C before it",
         whole=int(rows[half.whole]),

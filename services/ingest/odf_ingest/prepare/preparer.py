@@ -38,7 +38,7 @@ from odf_ingest.read import (
     suspects,
 )
 from odf_ingest.read.declared import declared_schema
-from odf_ingest.read.isolate_bad_records import sift
+from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Places
 from odf_ingest.read.years import with_known_years
 
@@ -206,7 +206,7 @@ class Preparer:
         """Return the records of a partition's messages, and why other messages are not records."""
         step, schema = plan.source.read, columns.schema
         read = read_records if plan.schema is not None else read_inferred
-        sifted = sift(
+        sifted = isolate_bad_records(
             part.values,
             lambda values: read(step, values, schema),
             lambda values: suspects(step, values, schema),
@@ -257,7 +257,7 @@ class Preparer:
         except InvalidInput:
             # A query that fails even without records is an error of the source: raise it.
             self._preprocessed(plan, table.slice(0, 0))
-        sifted = sift(rows, query, lambda _: {}, chunk=len(table))
+        sifted = isolate_bad_records(rows, query, lambda _: {}, chunk=len(table))
         failed = {int(kept[row]): reason for row, reason in sifted.bad.items()}
         return sifted.table, {**bad, **failed}
 

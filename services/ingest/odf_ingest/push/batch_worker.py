@@ -21,8 +21,8 @@ from odf_ingest import metrics
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.errors import (
-    HalfMissing,
-    PositionMoved,
+    AwaitingCorrection,
+    PositionChanged,
     RecordRejected,
     SourceGone,
     TooManyRejected,
@@ -33,7 +33,7 @@ from odf_ingest.errors import (
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.preparer import Plan, Prepared, Preparer
 from odf_ingest.push.kafka_batch import KafkaBatch, Read
-from odf_ingest.push.rejects import Rejecting
+from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import PushSource
 from odf_ingest.push.source_record import Trouble, as_of
 
@@ -52,7 +52,7 @@ class BatchWorker:
         preparer: Preparer,
         topics: Topics,
         bus: Bus,
-        rejecting: Rejecting,
+        rejecting: RejectPolicy,
         readers: Executor,
         failed: Failed,
     ) -> None:
@@ -155,7 +155,7 @@ class BatchWorker:
             if work.batch is not batch:
                 # The rest is read again.
                 source.is_stale = True
-                self._failed(source, PositionMoved(source=source.name), batch)
+                self._failed(source, PositionChanged(source=source.name), batch)
             if outcome is not None:
                 if work.batch is batch and batch.search is not None and batch.search.is_over(batch.end):
                     batch.search.ended(None)
@@ -166,7 +166,7 @@ class BatchWorker:
         if _is_to_be_skipped(batch, error):
             self._skip(source, batch, error)
             return
-        if isinstance(error, HalfMissing) or is_storage_fault(error):
+        if isinstance(error, AwaitingCorrection) or is_storage_fault(error):
             self._tell_progress(source, source.lag(batch.start), 0, time.monotonic() - batch.begun)
         self._failed(source, error, batch)
 
@@ -197,7 +197,7 @@ class BatchWorker:
             if batch.search is not None:
                 batch.search.ended((bad.partition, bad.offset))
             self._tell(source, work, outcome)
-        self._failed(source, PositionMoved(source=source.name), alone)
+        self._failed(source, PositionChanged(source=source.name), alone)
 
     def _fail(self, source: PushSource, batch: MessageBatch, error: Exception) -> None:
         """Stop the source; a waiting skip command gets the error."""
@@ -266,8 +266,8 @@ def _is_to_be_skipped(batch: MessageBatch, error: Exception) -> bool:
     if (
         search is None
         or batch.count != 1
-        or isinstance(error, PositionMoved | SourceGone | TopicGone | TopicReplaced)
+        or isinstance(error, PositionChanged | SourceGone | TopicGone | TopicReplaced)
         or is_storage_fault(error)
     ):
         return False
-    return not isinstance(error, HalfMissing) or batch.parts[0].partition == search.half_in
+    return not isinstance(error, AwaitingCorrection) or batch.parts[0].partition == search.half_in

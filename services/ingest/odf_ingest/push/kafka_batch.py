@@ -13,15 +13,15 @@ from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.commit.watermark import KEEP_WATERMARK, NewWatermark, greatest_counted
 from odf_ingest.errors import (
     AlreadyCommitted,
-    HalfCorrection,
-    HalfMissing,
-    PositionMoved,
+    AwaitingCorrection,
+    IncompleteCorrection,
+    PositionChanged,
     SourceGone,
     TopicReplaced,
 )
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.preparer import Plan, Prepared, plan_of
-from odf_ingest.push.rejects import Rejecting
+from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.source_settings import SourceSettings
 
 Read = Callable[[Plan, MessageBatch], Prepared]
@@ -40,7 +40,7 @@ class KafkaBatch:
         plan: Plan,
         reading: "Future[Prepared]",
         read: Read,
-        rejecting: Rejecting,
+        rejecting: RejectPolicy,
     ) -> None:
         """Read again with `read` if that failed transiently, or the source has changed since."""
         self.source = source
@@ -70,7 +70,7 @@ class KafkaBatch:
         if all(at.get(number, -1) >= end for number, end in batch.end.items()):
             raise AlreadyCommitted
         if any(at.get(number, batch.beginning[number]) != start for number, start in batch.start.items()):
-            raise PositionMoved(source=self.source)
+            raise PositionChanged(source=self.source)
 
     def prepare(self, state: ChainState) -> Prepared:
         """Return the records; read again if the source has changed."""
@@ -84,28 +84,28 @@ class KafkaBatch:
         elif self._taken is None or self._taken[0] != plan:
             if plan.needs_timestamps and not self._plan.needs_timestamps:
                 # They were not kept, so the messages have to be polled again.
-                raise PositionMoved(source=self.source)
+                raise PositionChanged(source=self.source)
             self._taken = plan, self._allowed(plan, self._read(plan, self.batch))
         return self._taken[1]
 
     def left_of(self, error: InvalidInput) -> Prepared:
         """Reject a message that is an invalid batch of its own: it becomes a dead letter.
 
-        Shorten other batches to what precedes the first incomplete correction. If that is nothing, raises `HalfMissing`
-        while the other half may still arrive, else the error.
+        Shorten other batches to what precedes the first incomplete correction. If that is nothing, raises
+        `AwaitingCorrection` while the other half may still arrive, else the error.
         """
         assert self._taken is not None
         plan, prepared = self._taken
         if plan.takes_whole_batches:
             left = self._allowed(plan, self._as_bad(prepared, error))
-        elif isinstance(error, HalfCorrection):
+        elif isinstance(error, IncompleteCorrection):
             left = self._whole(plan, prepared, error)
         else:
             raise error
         self._taken = plan, left
         return left
 
-    def _whole(self, plan: Plan, prepared: Prepared, error: HalfCorrection) -> Prepared:
+    def _whole(self, plan: Plan, prepared: Prepared, error: IncompleteCorrection) -> Prepared:
         if plan.source.preprocess is None:
             bad = {(one.partition, one.offset) for one in prepared.bad}
             shorter = self.batch.before(error.whole, bad)
@@ -117,7 +117,7 @@ class KafkaBatch:
             self.batch = shorter
             return self._read(plan, shorter)
         if error.may_come and self._whole_batch.may_grow:
-            raise HalfMissing(
+            raise AwaitingCorrection(
                 end=self._whole_batch.end, tries=self._whole_batch.tries, why=str(error)
             ) from error
         raise error
@@ -142,7 +142,7 @@ class KafkaBatch:
         """Write missing dead letters; most are already written if the batch is drafted again."""
         assert self._dataset is not None
         fresh = [one for one in bad if (one.partition, one.offset) not in self._buried]
-        self._rejecting.bury(self._dataset, self.source, self.batch, fresh, position)
+        self._rejecting.write_dead_letters(self._dataset, self.source, self.batch, fresh, position)
         self._buried |= {(one.partition, one.offset) for one in fresh}
         self.rejected = tuple(bad)
 

@@ -15,7 +15,7 @@ from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Taken
 from odf_common.errors import Unavailable
 from odf_common.service.retry import keep_trying
-from odf_ingest.errors import HalfMissing, PositionMoved, is_storage_fault
+from odf_ingest.errors import AwaitingCorrection, PositionChanged, is_storage_fault
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
@@ -106,11 +106,11 @@ class PushReader:
         """Handle a failed batch of a source; called from any thread."""
         search, first = batch.search, batch.parts[0].partition
         is_the_half = search is not None and search.half_in == first
-        if isinstance(error, PositionMoved):
+        if isinstance(error, PositionChanged):
             self.request(lambda: self._owned.reopen(source, search=source.search))
         elif is_storage_fault(error):
             self.request(lambda: self._owned.failed(source, error, source.search))
-        elif isinstance(error, HalfMissing) and not is_the_half:
+        elif isinstance(error, AwaitingCorrection) and not is_the_half:
             wait = Wait(seen=error.end, tries=error.tries + 1, why=error.why, first=first)
             wider = None if search is None else search.widened(batch.count)
             self.request(lambda: self._owned.reopen(source, wait, wider))

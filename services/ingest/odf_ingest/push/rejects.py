@@ -24,7 +24,7 @@ from odf_ingest.source_settings import BadRecords, SourceSettings, load_settings
 FLUSH: Final = 1000  # dead letters per flush
 
 
-class Rejecting:
+class RejectPolicy:
     """Applies the source's settings to bad messages, and writes their dead letters."""
 
     def __init__(self, bus: Bus, blobs: BlobStore) -> None:
@@ -70,7 +70,7 @@ class Rejecting:
         progress.rejected = waiting.count
         progress.rejected_reason = waiting.reason
 
-    def bury(
+    def write_dead_letters(
         self,
         dataset: DatasetId,
         source: str,

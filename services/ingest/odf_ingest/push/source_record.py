@@ -9,7 +9,7 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
-from odf_ingest.errors import HalfCorrection, SourceStopped, is_storage_fault
+from odf_ingest.errors import IncompleteCorrection, SourceStopped, is_storage_fault
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push.state_machine import LIVE, Event, Phase, after
 
@@ -96,7 +96,7 @@ class Stop:
         batch = self.batch
         if batch is None:
             return None
-        half_in = batch.first if self.why.reason == HalfCorrection.__name__ else None
+        half_in = batch.first if self.why.reason == IncompleteCorrection.__name__ else None
         search = Search(count=batch.count, until=batch.end, why=str(self.why), half_in=half_in)
         return search.narrowed(batch.count)
 

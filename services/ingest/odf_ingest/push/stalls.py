@@ -4,7 +4,7 @@ import time
 from typing import Final
 
 from odf_common.errors import Refused
-from odf_ingest.errors import SourceQueries, SourceRetries, SourceWaits
+from odf_ingest.errors import SourceQueries, SourceRetries, SourceWaiting
 from odf_ingest.push.source_record import SourceRecord, Trouble
 
 REPORT_RETRIES_AFTER_SECONDS: Final = 2.0  # of retries before they are reported
@@ -28,7 +28,9 @@ def of_source(record: SourceRecord) -> Refused | None:
         return record.stop.why
     name, source = record.key[1], record.source
     if source is not None and source.is_waiting and source.wait is not None:
-        return SourceWaits(source=name, dataset=source.alias, reason="HalfMissing", text=source.wait.why)
+        return SourceWaiting(
+            source=name, dataset=source.alias, reason="AwaitingCorrection", text=source.wait.why
+        )
     trouble = record.trouble
     if trouble is not None and time.time() - trouble.since > REPORT_RETRIES_AFTER_SECONDS:
         return _retries(name, "TopicUnreadable", trouble)

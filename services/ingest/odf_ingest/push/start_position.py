@@ -10,7 +10,7 @@ from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import TopicPosition
-from odf_ingest.errors import PositionBeyondEnd, RecordsLost, TopicGone, TopicReplaced
+from odf_ingest.errors import PositionBeyondEnd, RecordsExpired, TopicGone, TopicReplaced
 from odf_ingest.prepare.preparer import plan_of
 from odf_ingest.push.source import Limits, PushSource
 from odf_ingest.push.source_record import SourceRecord
@@ -35,7 +35,7 @@ def open_source(
     """Return the source of a record at the chain's position.
 
     Raises `NotFound` if the topic does not exist yet, `Unavailable` if it cannot be described, and `TopicGone`,
-    `TopicReplaced`, `RecordsLost` or `PositionBeyondEnd` if continuing would skip or repeat records.
+    `TopicReplaced`, `RecordsExpired` or `PositionBeyondEnd` if continuing would skip or repeat records.
     """
     topic = entry.push_topics[source.source_name]
     known = position_of(state, source.source_name).topics.get(topic)
@@ -74,7 +74,7 @@ def _place(described: TopicInfo, topic: str, known: TopicPosition | None) -> _Pl
         high = described.high[number]
         at = low if known is None else known.next.get(number, low)
         if at < low:
-            raise RecordsLost(topic=topic, partition=number, next=at, low=low)
+            raise RecordsExpired(topic=topic, partition=number, next=at, low=low)
         if at > high:
             raise PositionBeyondEnd(topic=topic, partition=number, next=at, high=high)
         positions[number] = at

@@ -22,7 +22,7 @@ Suspects = Callable[[Sequence[T]], Mapping[int, str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sifted:
+class ReadOutcome:
     """The good values' records, their indices in the input, and the indices of bad ones with the reason."""
 
     table: pa.Table | None
@@ -30,9 +30,9 @@ class Sifted:
     bad: Mapping[int, str]
 
 
-def sift(
+def isolate_bad_records(
     values: Sequence[T | None], read: Read[T], suspects: Suspects[T], *, chunk: int = MESSAGES_PER_GROUP
-) -> Sifted:
+) -> ReadOutcome:
     """Read all values that `read` accepts; `suspects` finds bad ones, and ones that have to be tried alone.
 
     Nulls (tombstones) are bad. A value is bad if `read` refuses it alone; the reason is that error. A group with bad
@@ -44,15 +44,15 @@ def sift(
     if empty:
         bad |= dict.fromkeys(empty, "is empty")
         places = np.array([place for place in range(len(values)) if place not in empty], dtype=np.int64)
-    sieve = _Sieve(values, read, suspects, bad)
+    sieve = _Bisection(values, read, suspects, bad)
     sieve.chunk = chunk
     sieve.take(places)
     kept = np.concatenate(sieve.kept) if sieve.kept else np.empty(0, dtype=np.int64)
     table = pa.concat_tables(sieve.tables, promote_options="permissive") if sieve.tables else None
-    return Sifted(table=table, kept=kept, bad=bad)
+    return ReadOutcome(table=table, kept=kept, bad=bad)
 
 
-class _Sieve(Generic[T]):
+class _Bisection(Generic[T]):
     """Tables of good groups in order, and the bad values found."""
 
     def __init__(

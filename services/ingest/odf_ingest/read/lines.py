@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.isolate_bad_records import sift
+from odf_ingest.read.isolate_bad_records import isolate_bad_records
 
 _AT_ONCE: Final = 16_384  # records; the first bad one is searched in groups of this size
 
@@ -20,7 +20,7 @@ def read_lines(
     """Return one record per value; raises `InvalidInput` with the first value that `read` refuses alone."""
     tables = []
     for start in range(0, len(values), _AT_ONCE):
-        sifted = sift(values[start : start + _AT_ONCE], read, suspects)
+        sifted = isolate_bad_records(values[start : start + _AT_ONCE], read, suspects)
         if sifted.bad:
             first = min(sifted.bad)
             raise InvalidInput(where=names[start + first], text=sifted.bad[first])

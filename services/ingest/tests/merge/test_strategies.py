@@ -18,7 +18,7 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.errors import HalfCorrection, SnapshotRetractsTooMuch
+from odf_ingest.errors import IncompleteCorrection, SnapshotRetractsTooMuch
 from odf_ingest.history.current_rows import CurrentRows
 from odf_ingest.history.history import Fresh
 from odf_ingest.history.key_index import KeyIndex
@@ -213,7 +213,7 @@ def test_several_corrections_of_a_key_follow_on_each_other() -> None:
 def test_it_is_told_what_comes_before_the_first_correction_that_is_not_whole(
     keys: list[int], ops: list[int], whole: int, may_come: bool
 ) -> None:
-    with pytest.raises(HalfCorrection) as raised:
+    with pytest.raises(IncompleteCorrection) as raised:
         after(CHANGELOG, table(*((key, "a", 0) for key in keys), ops=ops))
     assert (raised.value.whole, raised.value.may_come) == (whole, may_come)
 
@@ -231,7 +231,7 @@ def test_a_correction_stays_in_one_piece_where_its_from_came() -> None:
 
 
 def test_a_correction_whose_halves_came_the_wrong_way_round_is_refused() -> None:
-    with pytest.raises(HalfCorrection, match="record 2: a \\+C without a -C before it") as raised:
+    with pytest.raises(IncompleteCorrection, match="record 2: a \\+C without a -C before it") as raised:
         after(CHANGELOG, table((2, "x", 0), (1, "b", 0), (1, "a", 0), ops=[0, 3, 2]))
     assert (raised.value.whole, raised.value.may_come) == (1, False)
 
@@ -266,7 +266,7 @@ def in_batches(rows: Sequence[Row], cuts: set[int]) -> tuple[list[Row], bool]:
                 found = after(
                     CHANGELOG, table(*((key, v, 0) for _, key, v in batch), ops=[r[0] for r in batch])
                 )
-            except HalfCorrection as error:
+            except IncompleteCorrection as error:
                 if error.whole:
                     end_of_whole = begin + error.whole
                     batch = rows[begin:end_of_whole]

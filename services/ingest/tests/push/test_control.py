@@ -100,7 +100,7 @@ def test_messages_that_were_lost_are_accepted(make_bench: Any, broker: Broker) -
     broker.logs[TOPIC, 0] += [message(number) for number in (4, 5, 6)]
     broker.low[TOPIC, 0] = 4
     with running(bench, broker) as node:
-        assert stop(node).reason == "RecordsLost"
+        assert stop(node).reason == "RecordsExpired"
         with pytest.raises(InvalidInput, match="has offsets 4 to 6, not 3"):
             resume(node, "keep")
         resume(node, "earliest")
@@ -206,7 +206,7 @@ def test_a_half_whose_other_half_never_comes_is_left_out(
     bench = make_bench(MergeStrategyChangelogStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
     broker.logs[TOPIC, 0] += [*beside[:1], lonely, *beside[1:]]
     with running(bench, broker, size=150, most=250) as node:
-        assert stop(node).reason == "HalfCorrection"
+        assert stop(node).reason == "IncompleteCorrection"
         assert skip(node) == ("default", (0, 1))
         node.wait(lambda: len(node.ids) == len(beside))
         node.drain()

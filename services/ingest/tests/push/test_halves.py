@@ -12,7 +12,7 @@ from odf_common.metadata.events import DisablePushSource
 from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson, Transform
 from odf_common.ports.engine import IsWanted
 from odf_ingest.commit.committer import position_of
-from odf_ingest.errors import SourceStopped, SourceWaits
+from odf_ingest.errors import SourceStopped, SourceWaiting
 from odf_ingest.prepare.preparer import Preparer
 
 from .test_reader import TOPIC, Broker, Running, running
@@ -57,7 +57,7 @@ def test_a_half_waits_for_the_other_one_and_the_rest_with_it(make_bench: Any, br
         broker.logs[TOPIC, 0] += [message(ADD, 1), message(FROM, 1)]
         node.wait(lambda: waits(node) and len(bench.rows()) == 1)
         node.drains.patience = 0.0
-        with pytest.raises(SourceWaits, match="a -C without a") as waiting:
+        with pytest.raises(SourceWaiting, match="a -C without a") as waiting:
             node.drain()
         assert "odf source skip a --source default." in waiting.value.advice()
         assert [str(why) for why in node.owned.stuck().values()] == [

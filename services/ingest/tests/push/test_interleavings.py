@@ -26,7 +26,7 @@ from odf_ingest.push import reader, source_record
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.rejects import Rejecting
+from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
 from odf_ingest.push.state_machine import LIVE, Phase
 
@@ -260,7 +260,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
             preparer=bench.preparer,
             topics=broker,  # type: ignore[arg-type]
             bus=bench.coordinator,
-            rejecting=Rejecting(bench.coordinator, bench.blobs),
+            rejecting=RejectPolicy(bench.coordinator, bench.blobs),
             readers=AtOnce(),
             failed=made.failed,
         )

@@ -23,11 +23,11 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.committer import Outcome, position_of
-from odf_ingest.errors import PositionMoved, RecordRejected, TooManyRejected, TopicReplaced
+from odf_ingest.errors import PositionChanged, RecordRejected, TooManyRejected, TopicReplaced
 from odf_ingest.prepare.batch import MessageBatch, Part
 from odf_ingest.prepare.preparer import plan_of
 from odf_ingest.push.kafka_batch import KafkaBatch
-from odf_ingest.push.rejects import Rejecting
+from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
@@ -76,7 +76,7 @@ def commit(bench: Any, batch: MessageBatch) -> Outcome:
         plan=plan,
         reading=reading,
         read=bench.preparer.messages,
-        rejecting=Rejecting(bench.coordinator, bench.blobs),
+        rejecting=RejectPolicy(bench.coordinator, bench.blobs),
     )
     outcome: Outcome = bench.queues.commit(bench.dataset, work)
     return outcome
@@ -104,10 +104,10 @@ def test_a_batch_that_is_in_the_chain_is_not_repeated(make_bench: Any) -> None:
 
 def test_a_batch_that_does_not_follow_is_not_committed(make_bench: Any) -> None:
     bench = make_bench()
-    with pytest.raises(PositionMoved):
+    with pytest.raises(PositionChanged):
         commit(bench, a_batch({0: [message(1)]}, start={0: 5}))
     commit(bench, a_batch({0: [message(1)]}))
-    with pytest.raises(PositionMoved):
+    with pytest.raises(PositionChanged):
         commit(bench, a_batch({0: [message(1), message(2)]}))
 
 
@@ -218,7 +218,7 @@ def test_bad_messages_are_buried_once_though_the_batch_is_overtaken(make_bench: 
 def test_messages_are_taken_again_when_their_times_are_wanted_all_at_once(make_bench: Any) -> None:
     bench = make_bench()
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="sent"))]
-    with pytest.raises(PositionMoved):
+    with pytest.raises(PositionChanged):
         commit(bench, a_batch({0: [message(1)]}, has_timestamps=False))
     commit(bench, a_batch({0: [message(1)]}))
     assert [row["sent"] for row in bench.rows()] == [datetime(2020, 9, 13, 12, 26, 40, tzinfo=UTC)]

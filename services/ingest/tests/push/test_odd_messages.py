@@ -26,7 +26,7 @@ from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
 from odf_ingest.prepare.preparer import plan_of
 from odf_ingest.push.kafka_batch import KafkaBatch
-from odf_ingest.push.rejects import Rejecting
+from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.read.message_buffer import MessageBuffer
 
 OPEN = ReadStepNdJson()
@@ -73,7 +73,7 @@ class Topic:
             plan=plan,
             reading=reading,
             read=bench.preparer.messages,
-            rejecting=Rejecting(bench.coordinator, bench.blobs),
+            rejecting=RejectPolicy(bench.coordinator, bench.blobs),
         )
         bench.queues.commit(bench.dataset, work)
         self.next = end

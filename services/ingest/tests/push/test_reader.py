@@ -33,7 +33,7 @@ from odf_ingest.push import assigned_sources
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.rejects import Rejecting
+from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import MAX_BATCH_BYTES, Limits
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
@@ -197,7 +197,7 @@ def running(
         preparer=bench.preparer,
         topics=broker,  # type: ignore[arg-type]
         bus=bench.coordinator,
-        rejecting=Rejecting(bench.coordinator, bench.blobs),
+        rejecting=RejectPolicy(bench.coordinator, bench.blobs),
         readers=bench.pool,
         failed=reader.failed,
     )
@@ -313,7 +313,7 @@ def test_records_lost_before_they_were_read_stop_the_source(make_bench: Any, bro
         node.drain()
     broker.logs[TOPIC, 0] += [message(4), message(5)]
     broker.low[TOPIC, 0] = 4
-    with running(bench, broker) as node, pytest.raises(SourceStopped, match="RecordsLost"):
+    with running(bench, broker) as node, pytest.raises(SourceStopped, match="RecordsExpired"):
         node.drain()
     assert [row["id"] for row in bench.rows()] == [1, 2, 3]
 

@@ -11,7 +11,7 @@ from odf_common.metadata.events import AddData
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.position import SourcePosition, TopicPosition
-from odf_ingest.errors import PositionBeyondEnd, RecordsLost, TopicGone, TopicReplaced
+from odf_ingest.errors import PositionBeyondEnd, RecordsExpired, TopicGone, TopicReplaced
 from odf_ingest.push.source import Limits, PushSource
 from odf_ingest.push.source_record import SourceRecord
 from odf_ingest.push.start_position import open_source
@@ -66,8 +66,8 @@ def test_each_partition_begins_where_the_chain_stands_or_at_its_first_message(
 @pytest.mark.parametrize(
     ("read", "low", "high", "error"),
     [
-        ({0: 4}, {0: 5}, {0: 9}, RecordsLost),
-        ({0: 4, 1: 4}, {0: 0, 1: 5}, {0: 9, 1: 9}, RecordsLost),
+        ({0: 4}, {0: 5}, {0: 9}, RecordsExpired),
+        ({0: 4, 1: 4}, {0: 0, 1: 5}, {0: 9, 1: 9}, RecordsExpired),
         ({0: 4}, {0: 0}, {0: 3}, PositionBeyondEnd),
     ],
 )

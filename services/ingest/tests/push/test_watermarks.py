@@ -16,7 +16,7 @@ from odf_ingest.commit.watermark import Lateness, proposed_delay
 from odf_ingest.prepare.batch import MessageBatch, Part
 from odf_ingest.prepare.preparer import plan_of
 from odf_ingest.push.kafka_batch import KafkaBatch
-from odf_ingest.push.rejects import Rejecting
+from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import DAY, HOUR, Duration, SourceSettings, load_settings, save_settings
 
@@ -65,7 +65,7 @@ class Topic:
             plan=plan,
             reading=bench.pool.submit(bench.preparer.messages, plan, batch),
             read=bench.preparer.messages,
-            rejecting=Rejecting(bench.coordinator, bench.blobs),
+            rejecting=RejectPolicy(bench.coordinator, bench.blobs),
         )
         outcome: Outcome = bench.queues.commit(bench.dataset, work)
         return outcome
@@ -148,7 +148,7 @@ def test_corrections_of_a_snapshot_are_not_late(make_bench: Any) -> None:
         )
         plan = plan_of(bench.state, bench.state.push_sources["default"])
         reading = bench.pool.submit(bench.preparer.messages, plan, batch)
-        rejecting = Rejecting(bench.coordinator, bench.blobs)
+        rejecting = RejectPolicy(bench.coordinator, bench.blobs)
         work = KafkaBatch(
             "default",
             batch,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import infer_batch, infer_records, read_batch, read_inferred, suspects
-from odf_ingest.read.isolate_bad_records import sift
+from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import MessageBuffer
 
 STEPS = [ReadStepNdJson(), ReadStepJson()]
@@ -33,7 +33,7 @@ def taken(
 ) -> dict[int, dict[str, Any]]:
     """Return the records that are no rejects by their places."""
     schema = infer_records(step, values, known)
-    sifted = sift(
+    sifted = isolate_bad_records(
         MessageBuffer.of(values),
         partial(read_inferred, step, schema=schema),
         partial(suspects, step, schema=schema),

@@ -19,7 +19,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import infer_records, read_batch, read_inferred, read_records, suspects
 from odf_ingest.read.csv_records import grammar_of
-from odf_ingest.read.isolate_bad_records import sift
+from odf_ingest.read.isolate_bad_records import isolate_bad_records
 
 JSON_STEPS: Final = [ReadStepNdJson(), ReadStepJson()]
 STEPS: Final = [*JSON_STEPS, ReadStepCsv()]
@@ -224,7 +224,7 @@ def rows_and_reasons(
     read: Callable[[Sequence[bytes]], pa.Table], faults: Any, some: Sequence[bytes]
 ) -> list[Any]:
     """Return for each value its record, by the bytes that it has, or the reason why it is none."""
-    sifted = sift(some, read, faults, chunk=8)
+    sifted = isolate_bad_records(some, read, faults, chunk=8)
     found: list[Any] = [None] * len(some)
     for place, reason in sifted.bad.items():
         found[place] = reason

@@ -17,14 +17,14 @@ _CUT_OFF: Final = frozenset({KafkaError._FATAL, KafkaError._MAX_POLL_EXCEEDED}) 
 
 
 class GroupInbox:
-    """Port `Inbox` as a group member with cooperative rebalancing; `done` commits positions."""
+    """Port `Inbox` as a group member with cooperative rebalancing; `commit` commits positions."""
 
     def __init__(self, config: Config, topic: str, on_assigned: OnAssigned | None) -> None:
         """Join the group; partitions are assigned during later polls."""
         self._topic = topic
         self._on_assigned = on_assigned
         self._owned: frozenset[int] = frozenset()
-        self.is_ready = False
+        self.has_assignment = False
         self._consumer = Consumer({**config, "on_commit": _on_commit}, logger=LOGGER)
         self._consumer.subscribe(
             [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
@@ -35,7 +35,7 @@ class GroupInbox:
         message = _polled(self._consumer, timeout)
         return None if message is None else _received(message)
 
-    def done(self, message: Received) -> None:
+    def commit(self, message: Received) -> None:
         """Commit the position after the message, in the background."""
         at = TopicPartition(message.topic, message.partition, message.offset + 1)
         try:
@@ -56,7 +56,7 @@ class GroupInbox:
 
     def _own(self, partitions: frozenset[int]) -> None:
         self._owned = partitions
-        self.is_ready = True
+        self.has_assignment = True
         if self._on_assigned is not None:
             self._on_assigned(partitions)
 
@@ -73,7 +73,7 @@ class BroadcastInbox:
         }
         self._consumer = Consumer(config, logger=LOGGER)
         self._consumer.assign([TopicPartition(topic, number, end) for number, end in ends.items()])
-        self.is_ready = True
+        self.has_assignment = True
         if on_assigned is not None:
             on_assigned(frozenset(ends))
 
@@ -82,7 +82,7 @@ class BroadcastInbox:
         message = _polled(self._consumer, timeout)
         return None if message is None else _received(message)
 
-    def done(self, message: Received) -> None:
+    def commit(self, message: Received) -> None:
         """Do nothing: no position is stored."""
 
     def close(self) -> None:
