@@ -29,7 +29,7 @@ from odf_common.adapters.local import (
     layout,
 )
 from odf_common.errors import HeadMoved, InvalidInput, StorageUnavailable
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind
 
 
 class TestLocalBlobStore(BlobStoreContract):
@@ -350,3 +350,12 @@ def test_a_dataset_that_is_a_link_is_unlinked_and_what_it_leads_to_stays(tmp_pat
 
     assert list((tmp_path / "home" / "datasets").iterdir()) == []
     assert (elsewhere / "blocks").is_dir()
+
+
+def test_a_claim_that_cannot_be_read_is_reported_and_counts_as_claimed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = a_dataset()
+    (tmp_path / "claims" / dataset.folder).mkdir(parents=True)
+    assert LocalCatalog(tmp_path).claims() == (CatalogEntry(alias="", dataset_id=dataset),)
+    assert f"claim {tmp_path / 'claims' / dataset.folder} cannot be read" in caplog.text

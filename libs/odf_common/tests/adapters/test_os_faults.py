@@ -143,6 +143,8 @@ def key_calls(home: Home) -> dict[str, Callable[[], object]]:
         "has_dataset_key": lambda: keys.has_dataset_key(folder, KEY.dataset_id),
         "keep_dataset_key": lambda: keys.keep_dataset_key(folder, generate()),
         "node_key": lambda: keys.node_key(folder),
+        "mark_imported": lambda: keys.mark_imported(folder, KEY.dataset_id),
+        "is_imported": lambda: keys.is_imported(folder, KEY.dataset_id),
     }
 
 

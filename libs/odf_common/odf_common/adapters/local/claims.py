@@ -6,6 +6,7 @@ its claim. The file's content records what that process may leave behind.
 
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from odf_common.adapters.local.faults import guarded_methods, read_file
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import CatalogEntry, Claim
+
+log = logging.getLogger(__name__)
 
 
 @guarded_methods
@@ -90,9 +93,15 @@ def records(folder: Path) -> Iterator[CatalogEntry]:
     for file in files:
         try:
             dataset = _dataset(file.name)
-            raw = read_file(file)
-        except (InvalidInput, OSError):  # not a claim, settled in the meantime, or unreadable now
+        except InvalidInput:  # not a claim
             continue
+        try:
+            raw = read_file(file)
+        except FileNotFoundError:  # settled in the meantime
+            continue
+        except OSError as error:
+            log.warning("claim %s cannot be read: %s", file, error)
+            raw = b""  # its dataset is claimed, whatever it may have created
         yield _parse(raw, dataset) or CatalogEntry(alias="", dataset_id=dataset)
 
 
