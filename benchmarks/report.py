@@ -1,6 +1,8 @@
 """The results of the cases, as a table and as `results.json`."""
 
 import json
+import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,6 +11,7 @@ from pathlib import Path
 from rich.table import Table
 from rows import Row
 
+CPUINFO = Path("/proc/cpuinfo")
 NUMBERS = ("value", "its value", "ratio")
 COLUMNS = ("case", "value", "unit", "compared with", "its value", "ratio", "target", "reached")
 
@@ -41,10 +44,33 @@ def write(outcomes: Mapping[str, Outcome], file: Path, *, cores: int, names: Seq
     """Write results; those of cases that were not run stay unchanged. `names` gives the order."""
     known = json.loads(file.read_text())["cases"] if file.exists() else {}
     moment = f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}"
-    new = {name: {"date": moment, "cores": cores, **_plain(one)} for name, one in outcomes.items()}
+    where = {"date": moment, "cores": cores, **_machine()}
+    new = {name: {**where, **_plain(one)} for name, one in outcomes.items()}
     cases = known | new
     ordered = {name: cases[name] for name in names if name in cases}
     file.write_text(json.dumps({"cases": ordered}, indent=2, ensure_ascii=False) + "\n")
+
+
+def _machine() -> dict[str, str]:
+    """Return what a number depends on: commit, processor, Java and Python."""
+    models = [
+        line.partition(":")[2].strip() for line in CPUINFO.read_text().splitlines() if "model name" in line
+    ]
+    return {
+        "commit": _said("git", "describe", "--always", "--dirty"),
+        "processor": models[0] if models else platform.machine(),
+        "java": _said("java", "--version"),
+        "python": platform.python_version(),
+    }
+
+
+def _said(*command: str) -> str:
+    """Return the first line that a command prints, or that there is none."""
+    try:
+        said = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return said.stdout.partition("\n")[0]
 
 
 def _plain(outcome: Outcome) -> dict[str, object]:
