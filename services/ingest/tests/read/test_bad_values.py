@@ -1,0 +1,67 @@
+"""A value that does not fit is named: line or record, column, the value (short, printable) and the type."""
+
+import json
+
+import pytest
+
+from odf_common.data.ddl import ddl_to_schema
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_ingest.read import read_batch, read_records
+
+GOOD = {
+    "i": 1,
+    "d": 1.5,
+    "n": "1.25",
+    "t": "2020-01-01T00:00:00Z",
+    "day": "2020-01-01",
+    "b": True,
+    "tm": "10:00",
+    "u": "123e4567-e89b-12d3-a456-426614174000",
+}
+TYPES = {
+    "i": "INT",
+    "d": "DOUBLE",
+    "n": "DECIMAL(5, 2)",
+    "t": "TIMESTAMP(3)",
+    "day": "DATE",
+    "b": "BOOLEAN",
+    "tm": "TIME",
+    "u": "UUID",
+}
+SCHEMA = ddl_to_schema([f"{name} {type_}" for name, type_ in TYPES.items()])
+EXPECTED = {name: f"is not a value of {type_}" for name, type_ in TYPES.items()}
+EXPECTED |= {"tm": "is not a time of day, such as 23:59:59.999", "u": "is not a UUID, such as 123e4567"}
+LONG = "it's \x07\x1b[31m 北京 " + "z" * 5000
+
+
+def csv_line(row: dict[str, object]) -> bytes:
+    values = (str(value).lower() if isinstance(value, bool) else str(value) for value in row.values())
+    return ",".join(f'"{value}"' for value in values).encode()
+
+
+@pytest.mark.parametrize("column", GOOD)
+@pytest.mark.parametrize("bad", ["soon", LONG])
+@pytest.mark.parametrize("step", [ReadStepCsv(), ReadStepNdJson(), ReadStepJson()])
+def test_a_value_that_does_not_fit_is_named(step: ReadStep, column: str, bad: str) -> None:
+    rows = [GOOD, GOOD, {**GOOD, column: bad}, GOOD]
+    written = [csv_line(row) if isinstance(step, ReadStepCsv) else json.dumps(row).encode() for row in rows]
+    file = b"[" + b",".join(written) + b"]" if isinstance(step, ReadStepJson) else b"\n".join(written)
+    with pytest.raises(InvalidInput) as refused:
+        read_batch(step, file, SCHEMA)
+    place = "record 3" if isinstance(step, ReadStepJson) else "line 3"
+    quoted = repr(bad) if len(repr(bad)) <= 80 else f"{repr(bad)[:80]}…"
+    assert str(refused.value).startswith(f"{place}: column {column}: {quoted} {EXPECTED[column]}")
+    with pytest.raises(InvalidInput) as alone:
+        read_records(step, [written[2]], SCHEMA)
+    assert f"{place}: {alone.value}" == str(refused.value)
+
+
+def test_a_line_with_too_many_values_is_short_and_printable() -> None:
+    line = b"1,2,\x1b[31m" + b"z" * 5000
+    with pytest.raises(
+        InvalidInput, match=r"^line 1: has 3 values instead of 2 \(a, b\): 1,2,\\x1b\[31mz"
+    ) as refused:
+        read_batch(ReadStepCsv(), line, ddl_to_schema(["a INT", "b INT"]))
+    assert len(str(refused.value)) < 300
+    assert str(refused.value).isprintable()
