@@ -26,7 +26,7 @@ from odf_common.metadata.steps import (
     MergeStrategyUpsertStream,
     ReadStepNdJson,
 )
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import BlobStore, ObjectKind
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.history.history import DatasetHistory
@@ -48,24 +48,32 @@ class Clock:
 
 @dataclass
 class Dataset:
-    """A dataset in memory, its slices in files, and the processor time that merging each batch took, in seconds."""
+    """A dataset, and the processor time that merging each batch took, in seconds; `whole`: up to its commit."""
 
     source: AddPushSource
     state: ChainState
-    blobs: MemoryBlobStore
+    blobs: BlobStore
     drafter: Drafter
     history: DatasetHistory
     seconds: list[float] = field(default_factory=list)
+    whole: list[float] = field(default_factory=list)
 
     def restart(self) -> None:
         """Drop what is in memory; the kept index stays."""
         self.history = _history(self.blobs, self.state)
 
+    def prepared(self, records: pa.Table) -> Prepared:
+        """Return records as they are merged."""
+        return Prepared(
+            source=self.source, records=records, moment=Timestamp.from_ms(0), greatest={}, is_state=True
+        )
+
     def commit(self, records: pa.Table) -> None:
         """Append a batch."""
-        prepared = Prepared(source=self.source, records=records, moment=Timestamp.from_ms(0), greatest={})
         begun = time.process_time()
-        merged = self.drafter.merged(self.state, prepared, self.history.at(self.state), SourceSettings())
+        merged = self.drafter.merged(
+            self.state, self.prepared(records), self.history.at(self.state), SourceSettings()
+        )
         self.seconds.append(time.process_time() - begun)
         draft = self.drafter.draft(
             self.state, merged, source="default", position=SourcePosition(), watermark=None
@@ -77,9 +85,10 @@ class Dataset:
             self.history.written(*draft.slice)
             # Create its file now: the store in memory would create it on reading.
             self.blobs.local_path(self.state.dataset_id, ObjectKind.DATA, draft.slice[0])
+        self.whole.append(time.process_time() - begun)
 
 
-def _history(blobs: MemoryBlobStore, state: ChainState) -> DatasetHistory:
+def _history(blobs: BlobStore, state: ChainState) -> DatasetHistory:
     dataset = state.dataset_id
     return DatasetHistory(
         lambda name: blobs.read(dataset, ObjectKind.BLOCK, name),
@@ -88,9 +97,9 @@ def _history(blobs: MemoryBlobStore, state: ChainState) -> DatasetHistory:
     )
 
 
-def a_dataset(strategy: MergeStrategy) -> Dataset:
+def a_dataset(strategy: MergeStrategy, blobs: BlobStore | None = None) -> Dataset:
     """Return a dataset with one source and no records."""
-    blobs = MemoryBlobStore()
+    blobs = blobs or MemoryBlobStore()
     source = AddPushSource(source_name="default", read=ReadStepNdJson(), merge=strategy)
     blocks, state = build_blocks(None, (a_seed(), source), system_time=Timestamp.from_ms(0), version=3)
     for block in blocks:

@@ -36,6 +36,7 @@ ALONE: Final[tuple[str, ...]] = (
     "hashing",
     "chain",
     "many_datasets",
+    "merging",
     "engine",
     "transactions",
     "nexmark",

@@ -58,8 +58,9 @@ class CurrentRows:
         for run in reversed(self.store.runs):
             rows = run.find(keys)
             is_here = rows >= 0
-            parts.append(run.take(rows[is_here]))
-            keys = keys[~is_here]
+            if is_here.any():
+                parts.append(run.take(rows[is_here]))
+                keys = keys[~is_here]
         return parts
 
     def _all(self) -> list[pa.Table]:

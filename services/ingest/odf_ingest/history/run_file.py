@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from odf_ingest.history.keys import Keys
 
-CHUNK: Final = 8192  # keys
-BLOCK_BYTES: Final = 1 << 16  # of rows, about
+CHUNK: Final = 1024  # keys
+BLOCK_BYTES: Final = 1 << 14  # of rows, about
 MAX_BLOCK_ROWS: Final = 8192
 STEP: Final = 1 << 17  # keys of the longest run that are merged at a time
 _ALIGNMENT: Final = 64  # of row blocks, so that Arrow uses them where they are
@@ -147,6 +147,7 @@ class Run:
             if directory.schema is None
             else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(directory.schema)))
         )
+        self._is_checked = is_checked  # all keys
         self._chunk_checked = np.full(len(directory.chunks), is_checked)
         self._block_checked = np.full(len(directory.blocks), is_checked)
 
@@ -162,6 +163,12 @@ class Run:
     def find(self, keys: Keys) -> Places:
         """Return the row of each of the ascending keys, -1 where the run does not have it."""
         found = np.full(len(keys), -1, np.int64)
+        if len(keys) == 0 or len(self) == 0:
+            return found
+        if self._is_checked and self.dtype == keys.dtype:  # numpy would convert all keys to another width
+            places = np.searchsorted(self._keys, keys)
+            places[places == len(self)] = 0
+            return np.where(self._keys[places] == keys, places, found)
         chunks = np.searchsorted(self._first, keys, side="right") - 1
         for number, start, end in _groups(chunks):
             if number < 0:
@@ -216,6 +223,7 @@ class Run:
             if zlib.crc32(chunk.tobytes()) != self._directory.chunks[number]:
                 raise RunDamaged(self, f"keys from {number * CHUNK}: the checksum is wrong")
             self._chunk_checked[number] = True
+            self._is_checked = bool(self._chunk_checked.all())
         return chunk
 
     def _block(self, number: int) -> pa.RecordBatch:

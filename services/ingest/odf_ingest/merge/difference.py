@@ -81,7 +81,8 @@ def _sorted(keys: Keys) -> _Sorted:
     # numpy.unique is no choice: where it need not sort, it hashes, which is a hundred times slower.
     if len(keys) < 2 or bool(np.all(np.greater_equal(keys[1:], keys[:-1]))):
         return _Sorted(keys, np.arange(len(keys)))
-    order = key_order(keys)
+    # Keys are distinct, or refused, so the faster sort that is not stable serves.
+    order = key_order(keys) if keys.dtype.kind == "S" else np.argsort(keys)
     return _Sorted(keys[order], order)
 
 

@@ -1,0 +1,224 @@
+"""Merging into a long history: batches of a Ledger and of an UpsertStream, snapshots, and the memory that they take.
+
+A batch is timed from its prepared records to its committed block, in processor time, over a store on disk; "after a
+restart" it is the first batch of a new process' history, which has only the kept index. The peer of the large snapshot
+is DuckDB, which compares the same rows with a table of its own, kept in a file too, with as many threads as there are
+cores. Each number is measured in a process of its own, so that its peak of memory is known.
+"""
+
+import contextlib
+import logging
+import multiprocessing
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import structlog
+from merge_growth import KEY, ROWS, Dataset, a_batch, a_dataset
+from rows import Row, Target, held_against
+
+from odf_common.adapters.local import LocalBlobStore
+from odf_common.data.stored_types import TIMESTAMP
+from odf_common.metadata.steps import (
+    MergeStrategy,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    MergeStrategyUpsertStream,
+)
+from odf_ingest.source_settings import SourceSettings
+
+BATCHES: Final = 1_000
+EARLY: Final = slice(8, 24)  # about the 10th batch
+LATE: Final = slice(-48, None)
+RESTARTS: Final = 7  # of which the median is taken
+LARGE: Final = 1_000_000  # rows of a snapshot
+CHANGED: Final = LARGE // 10
+SNAPSHOTS: Final = 100
+SNAPSHOT_ROWS: Final = 200_000
+CHURN: Final = SNAPSHOT_ROWS // 100
+FLAT: Final = Target(judged="ratio", sense="≤", bound=1.2)
+Numbers = npt.NDArray[np.int64]
+
+DIFFERENCE: Final = """
+WITH pairs AS (
+    SELECT s, n FROM state AS s FULL JOIN new AS n ON s.id = n.id
+    WHERE s.id IS NULL OR n.id IS NULL OR s.name IS DISTINCT FROM n.name OR s.value IS DISTINCT FROM n.value
+        OR s.price IS DISTINCT FROM n.price OR s.event_time IS DISTINCT FROM n.event_time
+)
+SELECT CASE WHEN n IS NULL THEN 1 ELSE 2 END AS op, unnest(s) FROM pairs WHERE s IS NOT NULL
+UNION ALL
+SELECT CASE WHEN s IS NULL THEN 0 ELSE 3 END AS op, unnest(n) FROM pairs WHERE n IS NOT NULL
+ORDER BY id, op
+"""
+
+
+def run() -> list[Row]:
+    """Return the rows; takes some minutes."""
+    found = []
+    for case in (_ledger, _upserts, _large_snapshot, _many_snapshots):
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            found += pool.submit(_alone, case).result()
+    return found
+
+
+def _alone(case: Callable[[], list[Row]]) -> list[Row]:
+    """Return the rows of a case, and the memory that its process took at most."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    before = _peak_mb()
+    rows = case()
+    name = rows[0].case.partition(", ")[0]
+    return [
+        *rows,
+        Row(case=f"{name}, peak memory over that of the imports", value=_peak_mb() - before, unit="MB"),
+    ]
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _ledger() -> list[Row]:
+    return _batches("Ledger", MergeStrategyLedger(primary_key=KEY))
+
+
+def _upserts() -> list[Row]:
+    return _batches("UpsertStream", MergeStrategyUpsertStream(primary_key=KEY))
+
+
+def _batches(name: str, strategy: MergeStrategy) -> list[Row]:
+    random = np.random.default_rng(7)
+    with _stored(strategy) as dataset:
+        early = _grown(dataset, 32, random)
+        restarted_early = _restarted(dataset, random)
+        late = _grown(dataset, BATCHES, random)
+        restarted_late = _restarted(dataset, random)
+    return [
+        _flat(
+            f"{name}, the 1,000th batch of {ROWS:,}",
+            _mean_ms(late[LATE]),
+            ("the 10th", _mean_ms(early[EARLY])),
+        ),
+        _flat(
+            f"{name}, the 1,000th after a restart",
+            restarted_late,
+            ("the 32nd after a restart", restarted_early),
+        ),
+    ]
+
+
+def _grown(dataset: Dataset, batches: int, random: np.random.Generator) -> Sequence[float]:
+    while len(dataset.whole) < batches:
+        dataset.commit(a_batch(len(dataset.whole), random))
+    return dataset.whole
+
+
+def _restarted(dataset: Dataset, random: np.random.Generator) -> float:
+    """Return the milliseconds of the first batch after a restart."""
+    seconds = []
+    for _ in range(RESTARTS):
+        dataset.restart()
+        dataset.commit(a_batch(len(dataset.whole), random))
+        seconds.append(dataset.whole[-1])
+    return statistics.median(seconds) * 1000
+
+
+def _mean_ms(seconds: Sequence[float]) -> float:
+    """Return the mean, in which a merge of runs counts as often as it happens."""
+    return statistics.fmean(seconds) * 1000
+
+
+def _flat(case: str, value: float, peer: tuple[str, float]) -> Row:
+    return held_against(case, value, "ms", peer=peer, target=FLAT)
+
+
+def _large_snapshot() -> list[Row]:
+    random = np.random.default_rng(7)
+    values = random.integers(0, 1000, LARGE)
+    with _stored(MergeStrategySnapshot(primary_key=KEY)) as dataset:
+        folder = Path(tempfile.mkdtemp())
+        first = a_snapshot(values, random)
+        dataset.commit(first)
+        ours, theirs = [], []
+        with duckdb.connect(folder / "state.duckdb") as db:
+            db.register("first", first)
+            db.execute("CREATE TABLE state AS SELECT * FROM first")
+            for _ in range(5):
+                changed = values.copy()
+                changed[random.choice(LARGE, CHANGED, replace=False)] += 1
+                new = a_snapshot(changed, random)
+                dataset.restart()
+                ours.append(_seconds(partial(_merged, dataset, new)))
+                theirs.append(_seconds(partial(_compared, db, new)))
+    return [
+        held_against(
+            f"Snapshot of {LARGE:,} rows, 10 % changed, {name}",
+            statistics.median(clock[number] for clock in ours),
+            "s",
+            peer=("DuckDB", statistics.median(clock[number] for clock in theirs)),
+            target=Target(judged="ratio", sense="≤", bound=1.5),
+        )
+        for number, name in enumerate(("on the clock", "processor time"))
+    ]
+
+
+def _merged(dataset: Dataset, new: pa.Table) -> int:
+    found = dataset.drafter.merged(
+        dataset.state, dataset.prepared(new), dataset.history.at(dataset.state), SourceSettings()
+    )
+    assert len(found.records) == 2 * CHANGED
+    return len(found.records)
+
+
+def _compared(db: duckdb.DuckDBPyConnection, new: pa.Table) -> int:
+    db.register("new", new)
+    found = db.sql(DIFFERENCE).to_arrow_table()
+    assert len(found) == 2 * CHANGED
+    return len(found)
+
+
+def _many_snapshots() -> list[Row]:
+    random = np.random.default_rng(7)
+    values = random.integers(0, 1000, SNAPSHOT_ROWS)
+    with _stored(MergeStrategySnapshot(primary_key=KEY)) as dataset:
+        for _ in range(SNAPSHOTS):
+            dataset.commit(a_snapshot(values, random))
+            values[random.choice(SNAPSHOT_ROWS, CHURN, replace=False)] += 1
+    late, early = (statistics.median(part) * 1000 for part in (dataset.whole[-5:], dataset.whole[1:6]))
+    return [_flat(f"{SNAPSHOTS} snapshots of {SNAPSHOT_ROWS:,} rows, the last", late, ("the second", early))]
+
+
+def a_snapshot(values: Numbers, random: np.random.Generator) -> pa.Table:
+    """Return rows in random order; the nth has the nth value."""
+    ids = random.permutation(len(values))
+    return pa.table(
+        {
+            "id": ids,
+            "name": [f"name of {number}" for number in ids],
+            "value": values[ids],
+            "price": values[ids] * 0.5,
+            "event_time": pa.array(np.zeros(len(ids), np.int64)).cast(TIMESTAMP),
+        }
+    )
+
+
+def _seconds(work: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds on the clock, and of the processor."""
+    begun, used = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - begun, time.process_time() - used
+
+
+@contextlib.contextmanager
+def _stored(strategy: MergeStrategy) -> Iterator[Dataset]:
+    with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
+        yield a_dataset(strategy, LocalBlobStore(Path(folder)))
