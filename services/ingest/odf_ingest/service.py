@@ -20,6 +20,7 @@ from odf_common.service.run import Service
 from odf_common.service.settings import child_environment
 from odf_ingest.accept.accepted_pushes import AcceptedPushes, Parts
 from odf_ingest.accept.receipts import Receipts
+from odf_ingest.api.arrow_streams import ArrowStreams
 from odf_ingest.api.bus_handlers import Notices, subscriptions
 from odf_ingest.api.grpc_servicer import IngestServicer
 from odf_ingest.api.push_servicer import PushServicer
@@ -62,35 +63,42 @@ def build(env: Environment) -> Service:
         queues=queues, topics=env.topics, owned=owned, blobs=env.blobs, request=reader.request
     )
     commands = SourceCommands(control=control, owned=owned, catalog=env.catalog, replies=replies)
-    accepted = AcceptedPushes(
-        Parts(
-            receipts=Receipts(env.settings.home),
-            queues=queues,
-            preparer=preparer,
-            pool=ElasticPool(ACCEPTED, name="accepted"),
-        )
-    )
+    pushes = _pushes(env, queues, preparer)
     return Service(
         name="ingest",
         subscriptions=subscriptions(Notices(reader, owned, queues), commands, replies),
         grpc=_registering(
             _servicer(env, commands, queues, preparer, reader).register,
-            PushServicer(
-                catalog=env.catalog,
-                queues=queues,
-                accepted=accepted,
-                staging=Staging(env.settings.home),
-                clock=env.clock,
-            ).register,
+            pushes.register,
         ),
         grpc_address=env.settings.ingest_grpc,
-        background=(reader.run, accepted.run, _warm),
+        background=(reader.run, pushes.accepted.run, _warm),
     )
 
 
 def _registering(*services: Register) -> Register:
     """Return a function that adds several gRPC services to a server."""
     return lambda server: tuple(name for register in services for name in register(server))
+
+
+def _pushes(env: Environment, queues: CommitQueues, preparer: Preparer) -> PushServicer:
+    receipts = Receipts(env.settings.home)
+    pool = ElasticPool(ACCEPTED, name="accepted")
+    parts = Parts(receipts=receipts, queues=queues, preparer=preparer, pool=pool)
+    return PushServicer(
+        catalog=env.catalog,
+        queues=queues,
+        accepted=AcceptedPushes(parts),
+        staging=Staging(env.settings.home),
+        clock=env.clock,
+        streams=ArrowStreams(
+            catalog=env.catalog,
+            queues=queues,
+            preparer=preparer,
+            clock=env.clock,
+            scratch=env.blobs.scratch,
+        ),
+    )
 
 
 def _queues(env: Environment, replies: Replies) -> CommitQueues:

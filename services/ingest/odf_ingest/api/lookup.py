@@ -1,11 +1,17 @@
-"""What requests name: datasets and staged files."""
+"""What requests name: datasets, sources, keys and staged files."""
 
 from pathlib import Path
+from typing import Final
 
 from odf_common.adapters.local.staging import Staging
+from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.metadata.events import AddPushSource
 from odf_common.ports.store import Catalog, CatalogEntry
+from odf_ingest.commit.file_commit import chosen_source
+
+MAX_KEY: Final = 200  # characters
 
 
 def entry_of(catalog: Catalog, ref: str) -> CatalogEntry:
@@ -25,3 +31,17 @@ def staged_file(staging: Staging, name: str) -> Path:
     if not file.is_file():
         raise NotFound(what=f"staged file {name}")
     return file
+
+
+def source_named(state: ChainState, name: str) -> AddPushSource:
+    """Return the push source with a name, or the only one; raises `InvalidInput`: it is the request that is wrong."""
+    try:
+        return chosen_source(state, name)
+    except NotFound as error:
+        raise InvalidInput(text=str(error)) from error
+
+
+def require_key(what: str, key: str) -> None:
+    """Raise `InvalidInput` unless a key that a client chose is short and printable."""
+    if not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
+        raise InvalidInput(where=what, text=f"expected 1 to {MAX_KEY} printable ASCII characters")

@@ -1,5 +1,6 @@
 """The gRPC service `Push`: accepts pushes, and reports what became of them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,7 +9,7 @@ import grpc
 from odf_common.adapters.local.faults import guarded
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_message, time_of
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import NotFound
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
@@ -17,13 +18,13 @@ from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
 from odf_ingest.accept.accepted_pushes import AcceptedPushes
 from odf_ingest.accept.receipts import Receipt, id_of
-from odf_ingest.api.lookup import entry_of, staged_file
+from odf_ingest.api.arrow_streams import ArrowStreams
+from odf_ingest.api.lookup import entry_of, require_key, source_named, staged_file
 from odf_ingest.commit.commit_queue import CommitQueues
-from odf_ingest.commit.file_commit import chosen_source, digest_of
+from odf_ingest.commit.file_commit import digest_of
 from odf_ingest.read.input_format import InputFormat
 
 NAME: Final = "odf.node.v1.Push"
-MAX_KEY: Final = 200  # characters
 MAX_WAIT_SECONDS: Final = 60.0
 
 
@@ -36,6 +37,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
     accepted: AcceptedPushes
     staging: Staging
     clock: Clock
+    streams: ArrowStreams
 
     def register(self, server: grpc.Server) -> tuple[str, ...]:
         """Add the service to a server; return its name."""
@@ -78,17 +80,16 @@ class PushServicer(push_pb2_grpc.PushServicer):
             raise NotFound(what=f"receipt {request.receipt} of {entry.alias}")
         return _message(found)
 
+    def Stream(  # noqa: N802
+        self, request_iterator: Iterator[pb.StreamPart], context: grpc.ServicerContext
+    ) -> Iterator[pb.StreamAck]:
+        """Commit batches one by one; acknowledge each."""
+        return self.streams.serve(request_iterator, context.is_active)
+
     def _target(self, request: pb.PushRequest) -> tuple[CatalogEntry, AddPushSource]:
         entry = entry_of(self.catalog, request.ref)
-        key = request.idempotency_key
-        if not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
-            raise InvalidInput(
-                where="idempotency key", text=f"expected 1 to {MAX_KEY} printable ASCII characters"
-            )
-        try:
-            source = chosen_source(self.queues.state(entry.dataset_id), request.source_name)
-        except NotFound as error:
-            raise InvalidInput(text=str(error)) from error
+        require_key("idempotency key", request.idempotency_key)
+        source = source_named(self.queues.state(entry.dataset_id), request.source_name)
         InputFormat.parse(request.input_format).step(source.read)
         return entry, source
 

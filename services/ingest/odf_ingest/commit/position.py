@@ -113,6 +113,12 @@ class SourcePosition:
         return any(other == run and last >= place for other, last in known)
 
 
+def next_in_run(position: SourcePosition, run: str) -> int:
+    """Return the index of a run's first batch that is not known to be committed."""
+    found = (run_and_place(one) for one in position.receipts)
+    return max((one[1] + 1 for one in found if one is not None and one[0] == run), default=0)
+
+
 def _run(key: str) -> str | None:
     found = run_and_place(key)
     return None if found is None else found[0]
