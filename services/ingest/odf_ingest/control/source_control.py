@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.scalars import Timestamp
@@ -38,6 +38,7 @@ ACTION_TIMEOUT_SECONDS: Final = 5.0  # for the reader's thread to execute an act
 OFFSET: Final = r"[0-9]{1,18}"
 OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
 NO_TOPIC: Final = "no-topic"  # state of a source whose dataset came from another node and was not pulled yet
+POLLED: Final = "polled"  # state of a polling source: it is read when it is pulled
 ELSEWHERE: Final = "elsewhere"  # state of a source that another instance reads
 
 
@@ -77,8 +78,21 @@ class SourceControl:
         self._request = request
 
     def show(self, entry: CatalogEntry, name: str = "") -> Iterator[SourceView]:
-        """Iterate over a dataset's push sources, or the one with this name."""
+        """Iterate over a dataset's sources, or the one with this name."""
         state = self._queues.state(entry.dataset_id)
+        if _is_polled(state, name):
+            key = (entry.dataset_id, DEFAULT_SOURCE)
+            settings, late = load_settings(self._blobs, *key), self._queues.late.of(*key)
+            yield SourceView(
+                name=DEFAULT_SOURCE,
+                topic="",
+                state=POLLED,
+                next={},
+                waiting=None,
+                settings=settings,
+                late=late,
+            )
+            return
         names = [chosen_source(state, name).source_name] if name else sorted(state.push_sources)
         described = self._topics.describe(set(entry.push_topics.values()))
         stuck = self._owned.stuck()
@@ -144,7 +158,8 @@ class SourceControl:
 
     def change(self, entry: CatalogEntry, name: str, changes: Mapping[str, str]) -> str:
         """Store changed settings of a source, which apply from its next batch; return its name."""
-        source = chosen_source(self._queues.state(entry.dataset_id), name).source_name
+        state = self._queues.state(entry.dataset_id)
+        source = DEFAULT_SOURCE if _is_polled(state, name) else chosen_source(state, name).source_name
         settings = load_settings(self._blobs, entry.dataset_id, source).changed(changes)
         save_settings(self._blobs, entry.dataset_id, source, settings)
         return source
@@ -257,6 +272,11 @@ class PositionMove:
         return "such as " + (
             "1200" if len(numbers) == 1 else ",".join(f"{number}:1200" for number in numbers)
         )
+
+
+def _is_polled(state: ChainState, name: str) -> bool:
+    """Return whether the name, or its absence, means the dataset's polling source."""
+    return state.polling_source is not None and not state.push_sources and name in {"", DEFAULT_SOURCE}
 
 
 def _view(
