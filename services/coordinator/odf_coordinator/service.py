@@ -40,8 +40,8 @@ from odf_coordinator.transforms.scheduler import Scheduler
 
 log = structlog.stdlib.get_logger(__name__)
 
-COMMITS: Final = 64  # threads for commits; a locked dataset blocks its thread for seconds
-NOTICES: Final = 8  # threads for notifications of commits by other instances
+COMMIT_THREADS: Final = 64  # threads for commits; a locked dataset blocks its thread for seconds
+NOTIFICATION_THREADS: Final = 8  # threads for notifications of commits by other instances
 
 
 def build(env: Environment) -> Service:
@@ -117,9 +117,12 @@ def _subscriptions(
     ).handle
     return (
         Subscription(
-            topic=COORDINATOR_COMMANDS, handler=commands, on_assigned=ownership.on_assigned, threads=COMMITS
+            topic=COORDINATOR_COMMANDS,
+            handler=commands,
+            on_assigned=ownership.on_assigned,
+            threads=COMMIT_THREADS,
         ),
-        Subscription(topic=NOTIFICATIONS, handler=notifications, group=False, threads=NOTICES),
+        Subscription(topic=NOTIFICATIONS, handler=notifications, group=False, threads=NOTIFICATION_THREADS),
     )
 
 

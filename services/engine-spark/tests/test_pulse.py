@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from odf_engine_spark.spark import heartbeat as pulse
-from odf_engine_spark.spark.heartbeat import WELL, Pulse
+from odf_engine_spark.spark.heartbeat import TOLERATED_SILENCE_SECONDS, Pulse
 
 PATIENCE = 60.0  # seconds
 
@@ -31,7 +31,7 @@ class Machine:
 
 
 def test_a_machine_that_does_not_answer_is_not_well_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "SECONDS", 0.01)
+    monkeypatch.setattr(pulse, "PROBE_INTERVAL_SECONDS", 0.01)
     machine, time, stop = Machine(), [0.0], threading.Event()
     spark: Any = machine
     watched = Pulse(spark, now=lambda: time[0])
@@ -39,9 +39,9 @@ def test_a_machine_that_does_not_answer_is_not_well_until_it_does(monkeypatch: p
     asking.start()
     assert machine.asked.wait(PATIENCE)
     assert watched.is_well()
-    time[0] = WELL + 1
+    time[0] = TOLERATED_SILENCE_SECONDS + 1
     assert not watched.is_well()
-    assert watched.silence == WELL + 1
+    assert watched.silence == TOLERATED_SILENCE_SECONDS + 1
     machine.asked.clear()
     machine.answers.set()
     assert machine.asked.wait(PATIENCE), "the first question was answered, and the next one asked"
@@ -52,7 +52,7 @@ def test_a_machine_that_does_not_answer_is_not_well_until_it_does(monkeypatch: p
 
 
 def test_nobody_asks_a_machine_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "SECONDS", 0.0)
+    monkeypatch.setattr(pulse, "PROBE_INTERVAL_SECONDS", 0.0)
     machine = Machine()
     machine.is_there = False
     spark: Any = machine

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine_spark.server.service import LOST
+from odf_engine_spark.server.service import EXIT_JVM_LOST
 from odf_engine_spark.server.standby import GO, READY, Worker, await_turn, keep
 
 PATIENCE = 60.0  # seconds
@@ -46,7 +46,7 @@ def start(master):
     jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=time)))
     context = SimpleNamespace(_gateway=SimpleNamespace(proc=machine))
     return Spark(SimpleNamespace(sparkContext=context, _jvm=jvm, stop=machine.kill))
-service.start, service.HUNG, heartbeat.SECONDS = start, HUNG, 0.01
+service.start, service.HUNG_AFTER_SECONDS, heartbeat.PROBE_INTERVAL_SECONDS = start, HUNG, 0.01
 service.build_worker(SimpleNamespace(settings=SimpleNamespace(spark_master="", signed_columns=False, engine="")))
 with open(sys.argv[1], "a") as file:
     file.write(f"{os.getpid()}\\n")
@@ -155,7 +155,7 @@ def test_a_spare_that_has_lost_its_machine_ends_and_another_one_serves(tmp_path:
         first, lost = kept.started
         os.kill(kept.machine_of(lost), signal.SIGKILL)
         until(lambda: len(kept.started) == 3 and kept.started[2].is_ready)
-        assert lost.process.returncode == LOST
+        assert lost.process.returncode == EXIT_JVM_LOST
         os.kill(first.process.pid, signal.SIGKILL)
         until(lambda: kept.serving() == [first.process.pid, kept.started[2].process.pid])
 
@@ -163,7 +163,7 @@ def test_a_spare_that_has_lost_its_machine_ends_and_another_one_serves(tmp_path:
 def test_a_spare_whose_machine_hangs_ends(tmp_path: Path) -> None:
     with keeper(tmp_path, WORKER, watching(hung=0.0, thinks=600.0)) as kept:
         until(lambda: len(kept.started) == 3)
-        assert kept.started[1].process.returncode == LOST
+        assert kept.started[1].process.returncode == EXIT_JVM_LOST
 
 
 def test_a_spare_asks_its_machine_while_it_waits_and_then_serves(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         self._replies = replies
         self._busy: dict[str, threading.Lock] = {}
 
-    def Pull(self, request: pb.SyncPullRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:  # noqa: N802
+    def Pull(self, request: pb.SyncPullRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:
         """Copy a dataset, and stream the progress."""
         with self._busy.setdefault(request.alias or request.url, threading.Lock()):
             for step in pull(self._env, self._replies, request.url, request.alias):
@@ -52,7 +52,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
                     return
                 yield _message(step)
 
-    def Compare(self, request: pb.SyncCompareRequest, context: grpc.ServicerContext) -> Comparison:  # noqa: N802
+    def Compare(self, request: pb.SyncCompareRequest, context: grpc.ServicerContext) -> Comparison:
         """Compare a local dataset with one in a repository."""
         return encode_comparison(*compare(self._env, request.ref, request.url))
 

@@ -52,7 +52,7 @@ class Servicer(verifier_pb2_grpc.VerifierServicer):
         self._env = env
         self._verifier = verifier
 
-    def Verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:  # noqa: N802
+    def Verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:
         """Verify one dataset after another; each ends with a verdict."""
         scope = Scope(replay=not request.integrity_only, incremental=request.incremental)
         for target in targets(self._env, tuple(request.refs), every=request.all, recursive=request.recursive):

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 LOCK: Final = "node.lock"
 START_TIMEOUT_SECONDS: Final = 300.0  # for all parts to become ready; a machine may be busy
 TELL_SECONDS: Final = 1.0
-SERVICE_GRACE: Final = 10.0  # seconds between SIGTERM and SIGKILL
-INFRASTRUCTURE_GRACE: Final = 15.0
+SERVICE_GRACE_SECONDS: Final = 10.0  # seconds between SIGTERM and SIGKILL
+INFRASTRUCTURE_GRACE_SECONDS: Final = 15.0
 OnChange = Callable[[Node], None]
 
 
@@ -127,8 +127,8 @@ class Supervisor:
         services = [part for part in self._parts if part.spec.name not in INFRASTRUCTURE]
         rest = [part for part in self._parts if part.spec.name in INFRASTRUCTURE]
         # Services first: they still send to Kafka while stopping.
-        await asyncio.gather(*(part.stop(SERVICE_GRACE) for part in services))
-        await asyncio.gather(*(part.stop(INFRASTRUCTURE_GRACE) for part in rest))
+        await asyncio.gather(*(part.stop(SERVICE_GRACE_SECONDS) for part in services))
+        await asyncio.gather(*(part.stop(INFRASTRUCTURE_GRACE_SECONDS) for part in rest))
         for task in keeping:
             task.cancel()
         await asyncio.gather(*keeping, return_exceptions=True)

@@ -23,7 +23,7 @@ from odf_common.hashing.multihash import Multihash
 __all__ = ["LogicalHasher", "UnhashableType", "check_hashable", "logical_hash"]
 
 _WORTH_THREADS: Final = 1 << 18  # bytes; below this, starting threads costs more than hashing
-_GATHER: Final = 1 << 23  # bytes of a stream hashed at a time
+_HASH_CHUNK_BYTES: Final = 1 << 23  # bytes of a stream hashed at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ def _gathered(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
     for batch in reader:
         batches.append(batch)
         size += batch.nbytes
-        if size >= _GATHER:
+        if size >= _HASH_CHUNK_BYTES:
             yield pa.Table.from_batches(batches, reader.schema)
             batches, size = [], 0
     yield pa.Table.from_batches(batches, reader.schema)

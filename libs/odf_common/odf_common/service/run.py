@@ -27,7 +27,7 @@ __all__ = ["Handler", "Outgoing", "Service", "Subscription", "run_service"]
 log = structlog.stdlib.get_logger(__name__)
 
 JOIN_SECONDS: Final = 8.0  # for messages in flight
-BUG: Final = 70  # exit code: a bug; the supervisor restarts
+EXIT_BUG: Final = 70  # exit code: a bug; the supervisor restarts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,4 +150,4 @@ def _run(build: Callable[[Environment], Service], settings: Settings) -> int:
     running.start()
     running.stop.wait()
     running.finish()
-    return BUG if running.has_failed else 0
+    return EXIT_BUG if running.has_failed else 0

@@ -71,13 +71,14 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(
-    params=[(product.FORMER, watch.PER_CLIENT), (1, 2)], ids=["one client", "clients are replaced"]
+    params=[(product.MAX_FORMER_PARTITIONS, watch.PARTITIONS_PER_CLIENT), (1, 2)],
+    ids=["one client", "clients are replaced"],
 )
 def topics(address: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Topics]:
     former, per_client = request.param
-    monkeypatch.setattr(product, "FORMER", former)
-    monkeypatch.setattr(watch, "PER_CLIENT", per_client)
-    monkeypatch.setattr(product, "FEW", 1)
+    monkeypatch.setattr(product, "MAX_FORMER_PARTITIONS", former)
+    monkeypatch.setattr(watch, "PARTITIONS_PER_CLIENT", per_client)
+    monkeypatch.setattr(product, "MAX_UNWATCHED_PARTITIONS", 1)
     monkeypatch.setattr(product, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(product, "LOOK_SECONDS", 0.0)
     monkeypatch.setitem(SETTINGS, "fetch.wait.max.ms", WAIT_MS)
@@ -97,7 +98,7 @@ def test_a_partition_in_which_nothing_comes_is_fetched_no_more_until_something_c
 
 
 def test_few_partitions_need_no_watch(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "FEW", 4)
+    monkeypatch.setattr(product, "MAX_UNWATCHED_PARTITIONS", 4)
     topics.take_all()
     for _ in range(20):
         topics.take()

@@ -62,7 +62,7 @@ class Servicer(CoordinatorServicer):
         """Use these components."""
         self._parts = parts
 
-    def Add(self, request: wire.AddRequest, context: grpc.ServicerContext) -> wire.AddReply:  # noqa: N802
+    def Add(self, request: wire.AddRequest, context: grpc.ServicerContext) -> wire.AddReply:
         """Create or replace datasets from manifests."""
         manifests = tuple(Manifest(name=one.name, text=one.text) for one in request.manifests)
         added = self._parts.creator.add(manifests, is_replacing=request.replace)
@@ -74,18 +74,18 @@ class Servicer(CoordinatorServicer):
         ]
         return wire.AddReply(results=results)
 
-    def List(self, request: wire.ListRequest, context: grpc.ServicerContext) -> wire.ListReply:  # noqa: N802
+    def List(self, request: wire.ListRequest, context: grpc.ServicerContext) -> wire.ListReply:
         """Return all datasets by name."""
         listed = self._parts.datasets.scan()
         return wire.ListReply(datasets=[self._told(one) for one in listed])
 
-    def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
+    def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:
         """Return one dataset, with the size of its data."""
         known = self._parts.datasets.open_at(request.ref)
         size = sum(one.size for one in self._parts.record_reader.slices.all(known))
         return self._summary(known, data_size=size)
 
-    def Log(self, request: wire.LogRequest, context: grpc.ServicerContext) -> Iterator[wire.BlockItem]:  # noqa: N802
+    def Log(self, request: wire.LogRequest, context: grpc.ServicerContext) -> Iterator[wire.BlockItem]:
         """Iterate over blocks, newest first."""
         known = self._parts.datasets.open_at(request.ref)
         datasets = self._parts.datasets
@@ -97,9 +97,7 @@ class Servicer(CoordinatorServicer):
                 signature = stored_signature(stored, name)
             yield wire.BlockItem(hash=str(name), content=raw, signature=signature)
 
-    def LastEvent(  # noqa: N802
-        self, request: wire.LastEventRequest, context: grpc.ServicerContext
-    ) -> wire.LastEventReply:
+    def LastEvent(self, request: wire.LastEventRequest, context: grpc.ServicerContext) -> wire.LastEventReply:
         """Return the current event of a kind."""
         known = self._parts.datasets.open_at(request.ref)
         events = {kind.__name__: event for kind, event in known.state.definitions.by_kind().items()}
@@ -113,17 +111,17 @@ class Servicer(CoordinatorServicer):
             kind=known.state.kind.name,
         )
 
-    def Tail(self, request: wire.TailRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
+    def Tail(self, request: wire.TailRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:
         """Iterate over the Arrow stream of the last records."""
         table = self._parts.record_reader.tail(request.ref, request.records)
         return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
 
-    def Query(self, request: wire.SqlRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:  # noqa: N802
+    def Query(self, request: wire.SqlRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:
         """Iterate over the Arrow stream of a query's result."""
         table = self._parts.record_reader.query(request.sql)
         return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
 
-    def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[wire.PullItem]:  # noqa: N802
+    def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[wire.PullItem]:
         """Iterate over the steps of a pull."""
         pulling = self._parts.puller
         if request.HasField("set_watermark"):
@@ -145,22 +143,22 @@ class Servicer(CoordinatorServicer):
             )
         return map(_pull_item, steps)
 
-    def Rename(self, request: wire.RenameRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
+    def Rename(self, request: wire.RenameRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:
         """Rename a dataset."""
         return self._told(self._parts.editor.rename(request.ref, request.new_alias))
 
-    def Delete(self, request: wire.DeleteRequest, context: grpc.ServicerContext) -> wire.DeleteReply:  # noqa: N802
+    def Delete(self, request: wire.DeleteRequest, context: grpc.ServicerContext) -> wire.DeleteReply:
         """Remove a dataset."""
         self._parts.editor.delete(request.ref)
         return wire.DeleteReply()
 
-    def Reset(self, request: wire.ResetRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:  # noqa: N802
+    def Reset(self, request: wire.ResetRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:
         """Move a head back."""
         return self._summary(
             self._parts.editor.reset(request.ref, Multihash.parse(request.head), is_forced=request.force)
         )
 
-    def DropData(self, request: wire.DropDataRequest, context: grpc.ServicerContext) -> wire.DropDataReply:  # noqa: N802
+    def DropData(self, request: wire.DropDataRequest, context: grpc.ServicerContext) -> wire.DropDataReply:
         """Remove the data of a derivative."""
         dropped = self._parts.dropper.drop(request.ref)
         return wire.DropDataReply(
@@ -170,7 +168,7 @@ class Servicer(CoordinatorServicer):
             size=dropped.size,
         )
 
-    def CommitEvent(  # noqa: N802
+    def CommitEvent(
         self,
         request: wire.CommitEventRequest,
         context: grpc.ServicerContext,
@@ -178,28 +176,28 @@ class Servicer(CoordinatorServicer):
         """Append one metadata event."""
         return self._summary(self._parts.editor.commit_event(request.ref, known_event(request.event)))
 
-    def ListRefs(self, request: wire.ListRefsRequest, context: grpc.ServicerContext) -> wire.ListRefsReply:  # noqa: N802
+    def ListRefs(self, request: wire.ListRefsRequest, context: grpc.ServicerContext) -> wire.ListRefsReply:
         """Return the references of a dataset."""
         return wire.ListRefsReply(refs=[ref_item(one) for one in self._parts.references.all(request.ref)])
 
-    def SetRef(self, request: wire.SetRefRequest, context: grpc.ServicerContext) -> wire.RefItem:  # noqa: N802
+    def SetRef(self, request: wire.SetRefRequest, context: grpc.ServicerContext) -> wire.RefItem:
         """Create or move a reference."""
         expected = Expected(request.expected) if request.HasField("expected") else None
         return ref_item(self._parts.references.set(request.ref, request.block, expected))
 
-    def DeleteRef(self, request: wire.DeleteRefRequest, context: grpc.ServicerContext) -> wire.DeleteRefReply:  # noqa: N802
+    def DeleteRef(self, request: wire.DeleteRefRequest, context: grpc.ServicerContext) -> wire.DeleteRefReply:
         """Remove a reference."""
         expected = Expected(request.expected) if request.HasField("expected") else None
         self._parts.references.delete(request.ref, expected)
         return wire.DeleteRefReply()
 
-    def FastForward(  # noqa: N802
+    def FastForward(
         self, request: wire.FastForwardRequest, context: grpc.ServicerContext
     ) -> wire.DatasetSummary:
         """Move the head forward to a reference."""
         return self._summary(self._parts.references.fast_forward(request.ref))
 
-    def Compare(self, request: wire.CompareRequest, context: grpc.ServicerContext) -> wire.Comparison:  # noqa: N802
+    def Compare(self, request: wire.CompareRequest, context: grpc.ServicerContext) -> wire.Comparison:
         """Compare two chains."""
         compared = self._parts.references.compare(request.left, request.right)
         return encode_comparison(compared.relation, compared.common)

@@ -18,7 +18,7 @@ from odf_coordinator.catalog.registry import DatasetHandle
 log = structlog.stdlib.get_logger(__name__)
 
 NOTE: Final = "late"
-LIMIT: Final = 1 << 63
+COUNT_END: Final = 1 << 63
 LATE: Final = prometheus_client.Counter(
     "odf_transform_late_records_total", "Input records that were too late for their windows.", ("dataset",)
 )
@@ -28,7 +28,7 @@ def late_rows(blobs: BlobStore, dataset: DatasetId) -> int:
     """Return how many rows were too late so far."""
     with suppress(ValueError):
         counted = int(blobs.note(dataset, NOTE) or 0)
-        return counted if 0 <= counted < LIMIT else 0
+        return counted if 0 <= counted < COUNT_END else 0
     return 0
 
 

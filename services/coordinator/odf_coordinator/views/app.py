@@ -32,7 +32,7 @@ from odf_coordinator.views.table import DatasetTable
 
 log = structlog.stdlib.get_logger(__name__)
 
-SESSION: Final = 6.0  # seconds
+SESSION_TIMEOUT_SECONDS: Final = 6.0
 
 
 def datasets_of(settings: Settings) -> Datasets:
@@ -65,8 +65,8 @@ def make_app(settings: Settings, table: DatasetTable, datasets: Datasets) -> fau
         # Each process needs every notification, so each has its own group, used only once.
         f"{settings.kafka_prefix}odf-views-{uuid.uuid4().hex}",
         broker=[f"kafka://{broker}" for broker in brokers],
-        broker_session_timeout=SESSION,
-        broker_heartbeat_interval=SESSION / 3,
+        broker_session_timeout=SESSION_TIMEOUT_SECONDS,
+        broker_heartbeat_interval=SESSION_TIMEOUT_SECONDS / 3,
         consumer_auto_offset_reset="latest",
         datadir=settings.home / "views",
         store="memory://",

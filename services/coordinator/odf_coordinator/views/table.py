@@ -10,7 +10,7 @@ from odf_common.dataset.rejects import Rejects
 from odf_common.hashing.multihash import Multihash
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 
-WINDOW: Final = 60.0  # seconds over which throughput is counted
+WINDOW_SECONDS: Final = 60.0  # seconds over which throughput is counted
 
 
 class Row(TypedDict):
@@ -95,7 +95,7 @@ class DatasetTable:
         for dataset_id, dataset in sorted(self._datasets.items(), key=lambda item: item[1].alias.lower()):
             if not dataset.head:
                 continue
-            while dataset.growth and dataset.growth[0][0] <= now - WINDOW:
+            while dataset.growth and dataset.growth[0][0] <= now - WINDOW_SECONDS:
                 dataset.growth.popleft()
             yield Row(
                 dataset_id=dataset_id,
@@ -103,7 +103,7 @@ class DatasetTable:
                 head=dataset.head,
                 last_offset=dataset.last_offset,
                 watermark=dataset.watermark,
-                records_per_second=round(sum(count for _, count in dataset.growth) / WINDOW, 3),
+                records_per_second=round(sum(count for _, count in dataset.growth) / WINDOW_SECONDS, 3),
                 lag=sum(dataset.lags.values()),
                 rejected=dataset.rejects.count,
                 rejected_reason=dataset.rejects.reason or None,

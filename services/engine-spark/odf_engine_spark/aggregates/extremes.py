@@ -10,7 +10,9 @@ from odf_engine_spark.values.python_values import Plain
 from odf_engine_spark.values.sorted_runs import Run
 
 _NOTES: Final = 16  # notes are counted when there are more than this plus twice the values
-_FEW: Final = 32  # new values are inserted one by one if there are that many times as many sorted ones
+_INSERT_RATIO: Final = (
+    32  # new values are inserted one by one if there are that many times as many sorted ones
+)
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class Values:
         return counts
 
     def _next(self, counts: Mapping[Plain, int]) -> Plain:
-        if len(self.new) * _FEW > len(self.ordered):
+        if len(self.new) * _INSERT_RATIO > len(self.ordered):
             self.ordered = sorted(counts)  # type: ignore[type-var]
         else:
             for value in self.new:

@@ -23,7 +23,7 @@ from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.plan.stateful_steps import cut
 from odf_engine_spark.spark.error_messages import FAULTS, no_table, query_fault
 from odf_engine_spark.spark.jvm import Java, Spark, tree_of
-from odf_engine_spark.spark.logical_plans import BATCH, FEW, Plans
+from odf_engine_spark.spark.logical_plans import EXPANDING_RECORDS_PER_BATCH, RECORDS_PER_BATCH, Plans
 from odf_engine_spark.spark.tree import Tree
 from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
 
@@ -133,7 +133,11 @@ def _compiled(
     if analysed.late is not None:
         check_late(node)
     of_time = node.flow.known.get(dict(columns)[vocab.event_time_column])
-    batch = FEW if any(part.kind == "Generate" for part in tree.walk()) else BATCH
+    batch = (
+        EXPANDING_RECORDS_PER_BATCH
+        if any(part.kind == "Generate" for part in tree.walk())
+        else RECORDS_PER_BATCH
+    )
     compiler = Compiler(Plans(spark, spark.feeding(), batch), cut)
     last = compiler.last(node, analysed.plan, [column for _, column in columns], vocab.event_time_column)
     last = replace(last, late=analysed.late or 0)

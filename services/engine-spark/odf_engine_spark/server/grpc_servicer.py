@@ -68,7 +68,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         # Requests that only analyse SQL do not queue behind those that run it.
         self._questions = requests()
 
-    def ExecuteTransform(  # noqa: N802 - gRPC's name
+    def ExecuteTransform(
         self, request: engine_pb2.TransformRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.TransformResponse]:
         """Execute one step of a transform."""
@@ -87,7 +87,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             raw = encode_message(TransformResponseRoot(value=value))
             yield engine_pb2.TransformResponse(flatbuffer=raw, progress=progress(each.now))
 
-    def ExecuteRawQuery(  # noqa: N802 - gRPC's name
+    def ExecuteRawQuery(
         self, request: engine_pb2.RawQueryRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.RawQueryResponse]:
         """Preprocess one batch."""
@@ -106,13 +106,13 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             raw = encode_message(RawQueryResponseRoot(value=value))
             yield engine_pb2.RawQueryResponse(flatbuffer=raw, progress=progress(each.now))
 
-    def ValidateQuery(  # noqa: N802 - gRPC's name
+    def ValidateQuery(
         self, request: engine_pb2.ValidateQueryRequest, context: grpc.ServicerContext
     ) -> engine_pb2.ValidateQueryResponse:
         """Check a query without running it; raises `InvalidQuery`."""
         return self._questions.result(context, lambda _: self._validated(request))
 
-    def MigrateQuery(  # noqa: N802 - gRPC's name
+    def MigrateQuery(
         self, request: engine_pb2.MigrateQueryRequest, context: grpc.ServicerContext
     ) -> engine_pb2.MigrateQueryResponse:
         """Migrate a checkpoint to a query's next version; raises `InvalidQuery`."""
@@ -120,7 +120,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         self._identity.require(asked.new.transform)
         return migrated(self._queries.result(context, lambda _: migrate(self._transforms, asked)))
 
-    def Query(  # noqa: N802 - gRPC's name
+    def Query(
         self, request: engine_pb2.QueryRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.ArrowChunk]:
         """Return the result of an ad-hoc query as an Arrow IPC stream in chunks; raises `InvalidQuery`."""

@@ -22,9 +22,9 @@ log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
 THREADS: Final = 4  # requests inside Spark at once; the rest is queued
-SECONDS: Final = 1.0  # between reports
-GRACE: Final = 10.0  # seconds for tasks to notice that they are cancelled
-LOOK: Final = 0.1  # seconds between checks of that
+REPORT_INTERVAL_SECONDS: Final = 1.0  # between reports
+CANCEL_GRACE_SECONDS: Final = 10.0  # for tasks to notice that they are cancelled
+CANCEL_POLL_SECONDS: Final = 0.1  # between checks of that
 
 
 class Call(Protocol):
@@ -51,7 +51,7 @@ class Requests:
         *,
         is_well: Callable[[], bool],
         on_stuck: Callable[[], None],
-        grace: float = GRACE,
+        grace: float = CANCEL_GRACE_SECONDS,
     ) -> None:
         """Report while `is_well` holds; call `on_stuck` if a cancelled task still runs after `grace` seconds."""
         self._spark = spark
@@ -76,7 +76,7 @@ class Requests:
         if not call.add_callback(end):
             end()
         yield Report(now=progress.now)
-        while not wait([future], timeout=SECONDS).done:
+        while not wait([future], timeout=REPORT_INTERVAL_SECONDS).done:
             if self._is_well():
                 yield Report(now=progress.now)
         yield Report(now=progress.now, done=future)
@@ -110,4 +110,4 @@ class Requests:
                 log.error("a cancelled request does not end", request=name)
                 self._on_stuck()
                 return
-            time.sleep(LOOK)
+            time.sleep(CANCEL_POLL_SECONDS)

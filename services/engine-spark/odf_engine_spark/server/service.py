@@ -21,8 +21,8 @@ from odf_engine_spark.spark.session import start
 log = structlog.stdlib.get_logger(__name__)
 
 WATCH_SECONDS: Final = 1.0  # between checks for a JVM that hangs; one that exits is noticed at once
-HUNG: Final = 60.0  # seconds without a response from the JVM
-LOST: Final = 70  # exit code: the supervisor restarts the process
+HUNG_AFTER_SECONDS: Final = 60.0  # without a response from the JVM
+EXIT_JVM_LOST: Final = 70  # exit code: the supervisor restarts the process
 
 
 def build(env: Environment) -> Service:
@@ -64,7 +64,7 @@ def _watch(spark: Spark, pulse: Pulse) -> Callable[[threading.Event], None]:
         while not stop.is_set():
             if spark.await_exit(WATCH_SECONDS) and not stop.is_set():
                 _end(spark, "the JVM has ended")
-            if pulse.silence > HUNG:
+            if pulse.silence > HUNG_AFTER_SECONDS:
                 _end(spark, "the JVM does not respond")
 
     return watch
@@ -73,4 +73,4 @@ def _watch(spark: Spark, pulse: Pulse) -> Callable[[threading.Event], None]:
 def _end(spark: Spark, why: str) -> None:
     log.error("the engine ends", why=why)
     spark.kill()  # a hanging JVM does not notice that this process has exited
-    os._exit(LOST)
+    os._exit(EXIT_JVM_LOST)

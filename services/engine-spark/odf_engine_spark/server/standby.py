@@ -22,9 +22,9 @@ log = structlog.stdlib.get_logger(__name__)
 
 READY: Final = b"r"
 GO: Final = b"g"
-LOOK: Final = 0.1  # seconds between checks
-QUIET: Final = 0.02  # seconds of processor time between two checks
-GRACE: Final = 10.0  # seconds for workers to exit
+POLL_SECONDS: Final = 0.1  # between checks
+MAX_IDLE_CPU_SECONDS: Final = 0.02  # of an idle engine between two checks
+EXIT_GRACE_SECONDS: Final = 10.0  # for workers to exit
 
 
 class NotWanted(RuntimeError):
@@ -63,7 +63,7 @@ class Worker:
     def is_busy(self) -> bool:
         """Return whether it has used the processor since the last check."""
         spent = processor_time(self.process.pid)
-        is_busy = spent - self._spent > QUIET
+        is_busy = spent - self._spent > MAX_IDLE_CPU_SECONDS
         self._spent = spent
         return is_busy
 
@@ -71,7 +71,7 @@ class Worker:
         """Stop it and its child processes."""
         self.process.terminate()
         try:
-            self.process.wait(GRACE)
+            self.process.wait(EXIT_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -90,7 +90,7 @@ def keep(
     serving.go()
     quiet_since = now()
     code = 0
-    while not stop.wait(LOOK):
+    while not stop.wait(POLL_SECONDS):
         if not serving.is_alive():
             code = serving.process.returncode
             if spare is None or not spare.is_alive() or not spare.is_ready:

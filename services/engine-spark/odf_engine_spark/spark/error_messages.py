@@ -17,7 +17,7 @@ _ADVICE: Final = re.compile(
 )
 _STACK: Final = re.compile(r"\n+(?:JVM stacktrace:|\s+at (?:org|java|scala)\.).*", re.DOTALL)
 _INTERNAL: Final = "XX"  # prefix of the SQL states of Spark's internal errors
-LIMIT: Final = 2000  # characters
+MAX_MESSAGE_CHARACTERS: Final = 2000  # characters
 
 
 class EngineFault(RuntimeError):
@@ -34,14 +34,14 @@ def query_fault(error: Exception) -> InvalidQuery:
     is_stateless = state is None and isinstance(error, AnalysisException)
     is_users = isinstance(error, IllegalArgumentException) or is_stateless
     if not is_users and (state is None or state.startswith(_INTERNAL)):
-        raise EngineFault(text[:LIMIT]) from error
+        raise EngineFault(text[:MAX_MESSAGE_CHARACTERS]) from error
     if isinstance(error, AnalysisException):
         text = text.split(";\n", 1)[0]
         if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             name = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
             text = f"{no_table(name)}; {text.rpartition(';')[2].strip()}"
     lines = [line for line in _ADVICE.sub("", text).splitlines() if not line.startswith("Search path:")]
-    return InvalidQuery(text="\n".join(lines).strip().rstrip(";")[:LIMIT])
+    return InvalidQuery(text="\n".join(lines).strip().rstrip(";")[:MAX_MESSAGE_CHARACTERS])
 
 
 def no_table(name: str) -> str:

@@ -7,8 +7,10 @@ from typing import Final
 
 from odf_engine_spark.spark.jvm import Spark
 
-SECONDS: Final = 2.0  # between probes; each costs both processes some processor time, also while nothing runs
-WELL: Final = 5.0  # seconds without a response that are tolerated
+PROBE_INTERVAL_SECONDS: Final = (
+    2.0  # between probes; each costs both processes some processor time, also while nothing runs
+)
+TOLERATED_SILENCE_SECONDS: Final = 5.0  # without a response
 
 
 class Pulse:
@@ -27,10 +29,10 @@ class Pulse:
 
     def is_well(self) -> bool:
         """Return whether the JVM has responded recently."""
-        return self.silence < WELL
+        return self.silence < TOLERATED_SILENCE_SECONDS
 
     def run(self, stop: threading.Event) -> None:
         """Probe until stopped, or until the JVM has exited."""
-        while not stop.wait(SECONDS) and self._spark.is_alive():
+        while not stop.wait(PROBE_INTERVAL_SECONDS) and self._spark.is_alive():
             self._spark.jvm.java.lang.System.nanoTime()
             self._heard = self._now()

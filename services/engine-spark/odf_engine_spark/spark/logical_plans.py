@@ -27,8 +27,8 @@ ARRIVED: Final = "__odf_arrived"
 RECORDS: Final = (ROW,)  # hidden in plans that process records one by one
 HIDDEN: Final = (COMPLETE, LATE, UNTIL)  # stored with records that are kept
 WAITING: Final = (*HIDDEN, ARRIVED)  # hidden in plans whose rows are emitted when they are complete
-BATCH: Final = 1024  # records per batch: Spark checks for cancellation between batches
-FEW: Final = 8  # the same if one record may become millions of rows
+RECORDS_PER_BATCH: Final = 1024  # records per batch: Spark checks for cancellation between batches
+EXPANDING_RECORDS_PER_BATCH: Final = 8  # the same if one record may become millions of rows
 _MODULE: Final = "MODULE$"
 
 
@@ -62,7 +62,7 @@ class Plans:
 
     spark: Spark
     feeding: Spark
-    batch: int = BATCH
+    batch: int = RECORDS_PER_BATCH
     leaves: dict[int, tuple[str, Java]] = field(default_factory=dict)
     _numbers: "count[int]" = field(default_factory=count)
 

@@ -75,7 +75,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         return (NAME,)
 
     @guarded
-    def Push(  # noqa: N802 - gRPC's name
+    def Push(
         self, request_iterator: Iterator[ingest_pb2.PushPart], context: grpc.ServicerContext
     ) -> ingest_pb2.PushReply:
         """Commit one batch; raises `InvalidInput` for the first error, and then nothing is committed."""
@@ -97,7 +97,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def Drain(  # noqa: N802 - gRPC's name
+    def Drain(
         self, request: ingest_pb2.DrainRequest, context: grpc.ServicerContext
     ) -> Iterator[ingest_pb2.DrainProgress]:
         """Yield the number of waiting messages until there are none; raises `SourceStopped`."""
@@ -109,7 +109,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 waiting=progress.waiting, done=progress.head is not None, head=str(progress.head or "")
             )
 
-    def Poll(  # noqa: N802 - gRPC's name
+    def Poll(
         self, request: ingest_pb2.PollRequest, context: grpc.ServicerContext
     ) -> Iterator[ingest_pb2.PollProgress]:
         """Yield progress until all that is new is committed; raises what is wrong with the source."""
@@ -118,9 +118,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         yield from (ingest_pb2.PollProgress(stage=stage) for stage in reports_of(poll, "poll"))
         yield ingest_pb2.PollProgress(done=True)
 
-    def Stuck(  # noqa: N802 - gRPC's name
-        self, request: ingest_pb2.StuckRequest, context: grpc.ServicerContext
-    ) -> ingest_pb2.StuckReply:
+    def Stuck(self, request: ingest_pb2.StuckRequest, context: grpc.ServicerContext) -> ingest_pb2.StuckReply:
         """Return the stalled sources, and why."""
         sources = [
             ingest_pb2.StuckReply.Source(
@@ -134,13 +132,13 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         ]
         return ingest_pb2.StuckReply(sources=sources)
 
-    def CancelPush(  # noqa: N802 - gRPC's name
+    def CancelPush(
         self, request: ingest_pb2.CancelPushRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.CancelPushReply:
         """Cancel a push; its own call returns the outcome."""
         return ingest_pb2.CancelPushReply(found=self._pushes.withdraw(request.idempotency_key))
 
-    def Rejected(  # noqa: N802 - gRPC's name
+    def Rejected(
         self, request: ingest_pb2.RejectedRequest, context: grpc.ServicerContext
     ) -> Iterator[ingest_pb2.RejectedPart]:
         """Iterate over rejected messages that await a decision, then yield their counts."""
@@ -155,7 +153,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         counts = ingest_pb2.RejectedPart.Counts(open=self._rejected.count(dataset), found=found)
         yield ingest_pb2.RejectedPart(counts=counts)
 
-    def SettleRejected(  # noqa: N802 - gRPC's name
+    def SettleRejected(
         self, request: ingest_pb2.SettleRejectedRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SettleRejectedReply:
         """Publish rejected messages again, or drop them."""
@@ -170,13 +168,13 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 raise InvalidInput(text="specify whether to retry or drop rejected messages")
         return ingest_pb2.SettleRejectedReply(settled=settled.count, cut=settled.cut, open=settled.open)
 
-    def ShowSources(  # noqa: N802 - gRPC's name
+    def ShowSources(
         self, request: ingest_pb2.SourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SourcesReply:
         """Return the state of a dataset's push sources."""
         return self._sources(self._entry(request.ref), request.source_name)
 
-    def ResumeSource(  # noqa: N802 - gRPC's name
+    def ResumeSource(
         self, request: ingest_pb2.ResumeSourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.ResumeSourceReply:
         """Resume a stopped source; returns once a new position is committed."""
@@ -185,7 +183,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             source_name=done.source, head=str(done.head or ""), next=done.next
         )
 
-    def SkipMessage(  # noqa: N802 - gRPC's name
+    def SkipMessage(
         self, request: ingest_pb2.SourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SkipMessageReply:
         """Skip the message at which a source is stopped; returns once it is a dead letter."""
@@ -202,7 +200,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             offset=offset,
         )
 
-    def SetSource(  # noqa: N802 - gRPC's name
+    def SetSource(
         self, request: ingest_pb2.SetSourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SourcesReply:
         """Change settings of a source; return its state."""

@@ -44,13 +44,13 @@ class PushServicer(push_pb2_grpc.PushServicer):
         push_pb2_grpc.add_PushServicer_to_server(self, server)
         return (NAME,)
 
-    def Check(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushTarget:  # noqa: N802
+    def Check(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushTarget:
         """Return the target of a push; raises why it could not be accepted."""
         entry, source = self._target(request)
         return pb.PushTarget(dataset_id=str(entry.dataset_id), source_name=source.source_name)
 
     @guarded
-    def Accept(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:  # noqa: N802
+    def Accept(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:
         """Return the receipt of a push that is durable now."""
         entry, source = self._target(request)
         file = staged_file(self.staging, request.staged)
@@ -71,7 +71,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
         self.accepted.wake(entry.dataset_id)
         return _message(stored)
 
-    def Show(self, request: pb.ShowPushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:  # noqa: N802
+    def Show(self, request: pb.ShowPushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:
         """Return a receipt, waiting for its outcome if that is asked for."""
         entry = entry_of(self.catalog, request.ref)
         seconds = min(request.wait_ms / 1000, MAX_WAIT_SECONDS)

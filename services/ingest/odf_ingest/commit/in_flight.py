@@ -18,7 +18,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.commit.committer import Outcome
 
-POLL: Final = 0.2  # seconds between checks whether a waiting caller is still connected
+CALLER_POLL_SECONDS: Final = 0.2  # seconds between checks whether a waiting caller is still connected
 CHUNK_BYTES: Final = 1024 * 1024  # per comparison
 
 CANCELLED: Final = "Cancelled"
@@ -135,7 +135,7 @@ def cancelled() -> Refused:
 def _awaited(push: _Push, caller: _Caller) -> Outcome:
     while caller.wants_it():
         try:
-            outcome = push.outcome.result(POLL)
+            outcome = push.outcome.result(CALLER_POLL_SECONDS)
         except NotYetError:
             continue
         return Outcome(state=outcome.state, count=0, is_new=False)

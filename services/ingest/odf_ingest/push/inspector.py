@@ -17,8 +17,8 @@ from odf_common.ports.store import Catalog, CatalogEntry
 
 log = structlog.stdlib.get_logger(__name__)
 
-AT_ONCE: Final = 250  # datasets per inspection, whose topics are described together
-GATHER: Final = 0.2  # seconds after which a batch is delivered, instead of waiting for slow datasets
+DATASETS_PER_INSPECTION: Final = 250  # datasets per inspection, whose topics are described together
+GATHER_SECONDS: Final = 0.2  # after which a batch is delivered, instead of waiting for slow datasets
 Described = Mapping[str, TopicInfo | OdfError]
 
 
@@ -76,14 +76,14 @@ class Inspector:
 
     def _next(self) -> Mapping[DatasetId, str | None]:
         with self._lock:
-            free = [one for one in self._wanted if one not in self._busy][:AT_ONCE]
+            free = [one for one in self._wanted if one not in self._busy][:DATASETS_PER_INSPECTION]
             some = {dataset: self._wanted.pop(dataset) for dataset in free}
             self._busy.update(some)
             return some
 
     def _inspected(self, datasets: Mapping[DatasetId, str | None]) -> Sequence[Inspection]:
         found: list[Inspection] = []
-        late = time.monotonic() + GATHER
+        late = time.monotonic() + GATHER_SECONDS
         rest = dict(datasets)
         for dataset, alias in datasets.items():
             del rest[dataset]

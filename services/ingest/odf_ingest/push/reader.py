@@ -26,9 +26,11 @@ from odf_ingest.push.state_machine import Event, Phase
 
 log = structlog.stdlib.get_logger(__name__)
 
-COUNT: Final = 500  # messages per poll; with more, each would leave the CPU cache before it is used
+MESSAGES_PER_POLL: Final = (
+    500  # messages per poll; with more, each would leave the CPU cache before it is used
+)
 POLL_SECONDS: Final = 0.1  # to wait for a message; short, so that requests are executed soon
-HURRY: Final = 0.005  # the same, when a batch is due
+DUE_POLL_SECONDS: Final = 0.005  # the same, when a batch is due
 Request = Callable[[], None]
 
 
@@ -147,8 +149,8 @@ class PushReader:
             return self._records.take(1, POLL_SECONDS)
         wait = min(max(due - time.monotonic(), 0.0), POLL_SECONDS)
         if wait == 0.0 or any(source.is_hurried for source in waiting):
-            wait = HURRY
-        count = max(1, min(COUNT, int(self._slice_max_bytes / self._mean_size)))
+            wait = DUE_POLL_SECONDS
+        count = max(1, min(MESSAGES_PER_POLL, int(self._slice_max_bytes / self._mean_size)))
         return self._records.take(count, wait)
 
     def _sort(self, taken: Taken) -> None:

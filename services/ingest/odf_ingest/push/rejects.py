@@ -21,7 +21,7 @@ from odf_ingest.errors import RecordRejected, TooManyRejected
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.source_settings import BadRecords, SourceSettings, load_settings
 
-FLUSH: Final = 1000  # dead letters per flush
+LETTERS_PER_FLUSH: Final = 1000  # dead letters per flush
 
 
 class RejectPolicy:
@@ -98,7 +98,7 @@ class RejectPolicy:
                     facts=facts,
                 )
             )
-            if number % FLUSH == 0:
+            if number % LETTERS_PER_FLUSH == 0:
                 self._bus.flush()
         self._bus.flush()
         if source not in load_reasons(self._blobs, dataset):

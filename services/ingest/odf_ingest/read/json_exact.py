@@ -216,7 +216,7 @@ class Document:
         self._skip_space()
 
     def records(self, path: Sequence[str]) -> list[str]:
-        """Return the texts of all records at `path`; raises `InvalidInput` unless the document is JSON to its end."""
+        """Return the strings of all records at `path`; raises `InvalidInput` unless the document is JSON to its end."""
         try:
             found = self._records(path)
         except (ValueError, RecursionError) as error:
@@ -226,7 +226,7 @@ class Document:
         return found
 
     def typed_array(self, name: str) -> tuple[object, list[str] | None]:
-        """Return the member `type` of the document's object, and the texts of the objects in its array `name`.
+        """Return the member `type` of the document's object, and the strings of the objects in its array `name`.
 
         Either is None if it is missing; raises `InvalidInput` unless the document is JSON to its end.
         """

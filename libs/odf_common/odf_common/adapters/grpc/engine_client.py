@@ -55,12 +55,11 @@ from odf_common.ports.engine import (
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 
 _WHAT: Final = "the engine"
-SILENCE: Final = (
-    120.0  # seconds without a message until a call is cancelled; the engine sends one every second
-)
-SILENCE_SECONDS: Final = 10.0  # of silence after which new calls are refused
-PREPROCESSING: Final = 300.0  # seconds for a source's query over one batch; it keeps others waiting
-_MIGRATION: Final = 1200.0  # seconds
+# Without a message until a call is cancelled; the engine sends one every second.
+SILENCE_TIMEOUT_SECONDS: Final = 120.0
+REFUSE_AFTER_SILENCE_SECONDS: Final = 10.0  # of silence after which new calls are refused
+PREPROCESSING_TIMEOUT_SECONDS: Final = 300.0  # for a source's query over one batch; it keeps others waiting
+_MIGRATION_TIMEOUT_SECONDS: Final = 1200.0
 _ANALYSIS_TIMEOUT_SECONDS: Final = (
     4 * CALL_TIMEOUT_SECONDS
 )  # a query new to the engine is analysed by a JVM that may be busy
@@ -73,9 +72,9 @@ class EngineClient:
         self,
         address: str,
         *,
-        silence: float = SILENCE,
-        quiet: float = SILENCE_SECONDS,
-        preprocessing: float = PREPROCESSING,
+        silence: float = SILENCE_TIMEOUT_SECONDS,
+        quiet: float = REFUSE_AFTER_SILENCE_SECONDS,
+        preprocessing: float = PREPROCESSING_TIMEOUT_SECONDS,
     ) -> None:
         """Use the engine at `host:port`; cancel a call without a message for `silence` seconds.
 
@@ -168,7 +167,7 @@ class EngineClient:
             new_data_path=request.new_data_path,
         )
         with self._asking():
-            answer = self._stub.MigrateQuery(message, timeout=_MIGRATION)
+            answer = self._stub.MigrateQuery(message, timeout=_MIGRATION_TIMEOUT_SECONDS)
         interval = answer.new_offset_interval if answer.HasField("new_offset_interval") else None
         return TransformResponseSuccess(
             new_offset_interval=None

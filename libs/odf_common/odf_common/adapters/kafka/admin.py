@@ -36,7 +36,7 @@ _OUTDATED: Final = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
-AT_ONCE: Final = 500  # topics described by one request
+TOPICS_PER_REQUEST: Final = 500  # topics described by one request
 T = TypeVar("T")
 _Answers = dict[int, "Future[ListOffsetsResultInfo]"]  # by partition
 
@@ -80,11 +80,11 @@ class KafkaTopics:
         self._create([NewTopic(name, num_partitions=partitions, config={"retention.ms": "-1"})])
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
-        """Return many topics, with three requests per `AT_ONCE` of them; see port `Topics`."""
+        """Return many topics, with three requests per `TOPICS_PER_REQUEST` of them; see port `Topics`."""
         wanted = list(dict.fromkeys(names))
         found: dict[str, TopicInfo | OdfError] = {}
-        for start in range(0, len(wanted), AT_ONCE):
-            found |= self._described_at_once(wanted[start : start + AT_ONCE])
+        for start in range(0, len(wanted), TOPICS_PER_REQUEST):
+            found |= self._described_at_once(wanted[start : start + TOPICS_PER_REQUEST])
         return found
 
     def topic_id(self, name: str) -> str:

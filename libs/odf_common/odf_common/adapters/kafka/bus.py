@@ -18,7 +18,7 @@ from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnAssigned
 log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.5
-UNFLUSHED: Final = 1000  # messages
+MAX_UNFLUSHED_MESSAGES: Final = 1000  # messages
 DEAD_LETTER_TIMEOUT_SECONDS: Final = 10.0  # for a dead letter sent alone
 
 
@@ -29,7 +29,7 @@ class _Sent(threading.local):
         self.pending: list[_Delivery] = []
 
     def add(self, delivery: "_Delivery") -> None:
-        if len(self.pending) >= UNFLUSHED:
+        if len(self.pending) >= MAX_UNFLUSHED_MESSAGES:
             # Bounds the memory of a thread that never flushes.
             self.pending = [one for one in self.pending if not one.is_good]
         self.pending.append(delivery)

@@ -23,10 +23,10 @@ KIB: Final = 1024
 # producer's limit; the topic's may be lower.
 CUTS: Final = (15 * KIB * KIB, 512 * KIB, 64 * KIB, 8 * KIB, KIB, 0)
 FACT_CHARACTERS: Final = 32 * KIB  # of each header
-SHORT: Final = 200  # characters of each header, if even that must be short
-COUNT: Final = 500  # messages per fetch
+SHORT_FACT_CHARACTERS: Final = 200  # characters of each header, if even that must be short
+MESSAGES_PER_FETCH: Final = 500  # messages per fetch
 READ_TIMEOUT_SECONDS: Final = 30.0  # without a message before the end of the partition
-FULL: Final = 0.1  # seconds to wait when the queue is full
+QUEUE_FULL_PAUSE_SECONDS: Final = 0.1  # before the next attempt
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -43,7 +43,7 @@ def message_of(letter: DeadLetter, most: int = CUTS[0]) -> tuple[bytes, Headers]
     }
     if len(value) < len(letter.value):
         facts |= {"size": str(len(letter.value)), "sha3-256": sha3_256(letter.value).hexdigest()}
-    limit = FACT_CHARACTERS if most else SHORT
+    limit = FACT_CHARACTERS if most else SHORT_FACT_CHARACTERS
     return value, [(name, text[:limit].encode()) for name, text in facts.items()]
 
 
@@ -102,7 +102,7 @@ class KafkaLetters:
                     )
                     break
                 except BufferError:
-                    producer.poll(FULL)
+                    producer.poll(QUEUE_FULL_PAUSE_SECONDS)
                 except KafkaException as error:
                     raise unavailable(error) from error
         if producer.flush(READ_TIMEOUT_SECONDS) > 0:
@@ -117,7 +117,7 @@ def _messages(consumer: Consumer, end: int) -> Iterator[Message]:
     deadline = time.monotonic() + READ_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
-            taken = consumer.consume(COUNT, 1.0)
+            taken = consumer.consume(MESSAGES_PER_FETCH, 1.0)
         except KafkaException as error:
             raise unavailable(error) from error
         for message in taken:

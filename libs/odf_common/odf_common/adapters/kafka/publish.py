@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from odf_common.adapters.kafka.settings import LOGGER, producing, unavailable
 from odf_common.errors import Unavailable
 
-FULL: float = 0.1  # seconds to wait when the queue is full
+QUEUE_FULL_PAUSE_SECONDS: float = 0.1  # before the next attempt
 
 
 def publish(bootstrap: str, topic: str, records: Iterable[bytes], *, key: bytes | None = None) -> int:
@@ -27,7 +27,7 @@ def publish(bootstrap: str, topic: str, records: Iterable[bytes], *, key: bytes 
                 producer.produce(topic, value=record, key=key, on_delivery=settle)
                 break
             except BufferError:
-                producer.poll(FULL)
+                producer.poll(QUEUE_FULL_PAUSE_SECONDS)
     if producer.flush(30) > 0:
         raise Unavailable(what="Kafka", why="records were not acknowledged in time")
     if failed:

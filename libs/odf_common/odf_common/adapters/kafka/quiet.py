@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from odf_common.adapters.kafka.settings import LOGGER, Config, unavailable
 
 Partition = tuple[str, int]  # topic and number
-COUNT: Final = 1000  # events per poll
+EVENTS_PER_POLL: Final = 1000  # events per poll
 # librdkafka looks up each topic of a fetch's answer in a list of all of its client's topics.
-PER_CLIENT: Final = 1000  # partitions
+PARTITIONS_PER_CLIENT: Final = 1000  # partitions
 SETTINGS: Final[dict[str, str | int | bool]] = {
     # The broker answers at once when there is a message.
     "fetch.wait.max.ms": 30_000,
@@ -39,11 +39,11 @@ class QuietPartitions:
         watched = {partition for client in self._clients for partition in client.watched}
         left = {partition: at for partition, at in positions.items() if partition not in watched}
         while left:
-            client = next((one for one in self._clients if len(one.watched) < PER_CLIENT), None)
+            client = next((one for one in self._clients if len(one.watched) < PARTITIONS_PER_CLIENT), None)
             if client is None:
                 client = _Client(consumer=Consumer({**self._config}, logger=LOGGER))
                 self._clients.append(client)
-            some = list(left)[: PER_CLIENT - len(client.watched)]
+            some = list(left)[: PARTITIONS_PER_CLIENT - len(client.watched)]
             places = [TopicPartition(topic, number, left[topic, number]) for topic, number in some]
             client.consumer.incremental_assign(places)
             client.watched.update(some)
@@ -65,7 +65,7 @@ class QuietPartitions:
         changed: set[Partition] = set()
         for client in self._clients:
             try:
-                found = client.consumer.consume(COUNT, 0)
+                found = client.consumer.consume(EVENTS_PER_POLL, 0)
             except KafkaException as error:
                 raise unavailable(error) from error
             for message in found:

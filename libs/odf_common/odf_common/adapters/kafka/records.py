@@ -22,11 +22,11 @@ from odf_common.errors import Unavailable
 log = logging.getLogger(__name__)
 
 MIB: Final = 1024 * 1024
-FEW: Final = 32  # partitions that one client fetches without noticeable cost
+MAX_UNWATCHED_PARTITIONS: Final = 32  # partitions that one client fetches without noticeable cost
 QUIET_SECONDS: Final = 10.0  # at its end, until a partition counts as quiet
 LOOK_SECONDS: Final = 1.0  # between two searches for quiet partitions
 # Every second librdkafka goes through all topics that a client has ever fetched, and keeps their memory.
-FORMER: Final = 1000  # partitions that a client no longer fetches, until it is replaced
+MAX_FORMER_PARTITIONS: Final = 1000  # partitions that a client no longer fetches, until it is replaced
 # librdkafka's local errors have an underscore in their name, but are public.
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 _FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - `fatal()` is False for such a message
@@ -180,9 +180,12 @@ class KafkaRecords:
                 {place for place in self._trying & ends.keys() if ends[place] == self._next[place]}
             )
         now = time.monotonic()
-        if self._former > FORMER and len(self._next) - len(self._quiet) <= FEW:
+        if (
+            self._former > MAX_FORMER_PARTITIONS
+            and len(self._next) - len(self._quiet) <= MAX_UNWATCHED_PARTITIONS
+        ):
             self._replace_client()
-        if now >= self._look_at and len(self._next) > FEW:
+        if now >= self._look_at and len(self._next) > MAX_UNWATCHED_PARTITIONS:
             self._look_at = now + LOOK_SECONDS
             self._try(now - QUIET_SECONDS)
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 RECORD: Final = "name"  # the note with a copy of the dataset's entry
 # File system timestamps are coarse: a younger folder may change again without a new mtime.
-_SETTLED: Final = 100_000_000  # ns
+_MTIME_SETTLED_NS: Final = 100_000_000
 _RETRY_SECONDS: Final = 5.0  # a repaired file need not change its folder's mtime
 
 
@@ -281,7 +281,7 @@ class LocalCatalog(Catalog):
             changed = self._names.stat().st_mtime_ns
         except FileNotFoundError:
             return None
-        return changed if time.time_ns() - changed > _SETTLED else None
+        return changed if time.time_ns() - changed > _MTIME_SETTLED_NS else None
 
     def _scan(self) -> tuple[dict[str, CatalogEntry], list[str]]:
         """Read the files changed since the last scan; return all entries and the unreadable names."""

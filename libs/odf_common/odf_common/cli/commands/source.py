@@ -18,7 +18,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import (
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 
 COLUMNS: Final = ("source", "state", "since", "waiting", "why", "next", "topic", "settings")
-SETTLED: Final = 5.0  # seconds to wait until a resumed source is being read
+REOPEN_TIMEOUT_SECONDS: Final = 5.0  # seconds to wait until a resumed source is being read
 POLL_SECONDS: Final = 0.1  # between polls
 PASSING: Final = frozenset({"opening", "retrying"})
 SOURCE = click.option(
@@ -142,8 +142,8 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
 
 
 def _settled(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
-    """Return the state of a source once it is open again, or after `SETTLED` seconds."""
-    deadline = time.monotonic() + SETTLED
+    """Return the state of a source once it is open again, or after `REOPEN_TIMEOUT_SECONDS` seconds."""
+    deadline = time.monotonic() + REOPEN_TIMEOUT_SECONDS
     while True:
         reply: SourcesReply = ingest.ShowSources(
             SourceRequest(ref=dataset, source_name=source), timeout=clients.CALL_TIMEOUT_SECONDS

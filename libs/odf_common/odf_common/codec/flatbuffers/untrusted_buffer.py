@@ -10,7 +10,7 @@ from typing import Final
 
 from odf_common.errors import InvalidInput
 
-_GENEROSITY: Final = 4  # how many times the buffer's size may be read
+_MAX_READ_FACTOR: Final = 4  # how many times the buffer's size may be read
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
 _VTABLE_HEAD: Final = struct.Struct("<HH")
@@ -31,7 +31,7 @@ class Source:
         """Start with the whole budget."""
         self.raw = raw
         self.size = len(raw)
-        self.budget = _GENEROSITY * len(raw) + 64
+        self.budget = _MAX_READ_FACTOR * len(raw) + 64
         self.depth = 0
 
     def follow(self, at: int) -> int:
