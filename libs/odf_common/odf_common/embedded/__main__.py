@@ -16,6 +16,10 @@ def main() -> int:
     except OdfError as error:
         click.echo(explained(error), err=True)
         return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        return 1
     return 0
 
 

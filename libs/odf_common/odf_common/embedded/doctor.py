@@ -231,8 +231,8 @@ def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:
             yield Finding(
                 check=part.name,
                 state=FAILED,
-                text=f"{part.state} since {part.since}",
-                remedy=f"see the end of {log}",
+                text=f"{part.state} since {part.since}" + (f": {part.problem}" if part.problem else ""),
+                remedy=part.remedy or f"see the end of {log}",
             )
         elif part.name in node.grpc and (why := _silent(node.grpc[part.name])):
             yield Finding(

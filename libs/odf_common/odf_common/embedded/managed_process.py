@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -24,6 +25,17 @@ RESTART: Final = Backoff(first=0.2, most=10.0)  # between an exit and the next s
 STEADY_SECONDS: Final = 10.0  # a part that ran this long did not fail at startup
 FAILURES: Final = 3  # exits before it was ever ready
 KEPT_LOGS: Final = 3
+_NO_SPACE: Final = "free some space on the disk"
+_NO_FILES: Final = "raise the limit of open files (`ulimit -n`) and start the node again"
+_NO_PROCESS: Final = "free memory, or raise the limit of processes (`ulimit -u`) and start the node again"
+REMEDIES: Final[Mapping[int | None, str]] = {
+    errno.ENOSPC: _NO_SPACE,
+    errno.EDQUOT: _NO_SPACE,
+    errno.EMFILE: _NO_FILES,
+    errno.ENFILE: _NO_FILES,
+    errno.EAGAIN: _NO_PROCESS,
+    errno.ENOMEM: _NO_PROCESS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +53,7 @@ class PartSpec:
 
 
 class PartProcess:
-    """Keeps a part running. `state` is starting, ready, restarting, foreground or stopped."""
+    """Keeps a part running. `state` is one of those of `node_file.Part`."""
 
     def __init__(self, spec: PartSpec, logs: Path, on_change: Callable[[], None]) -> None:
         """Nothing runs before `run`. `on_change` is called after each change of state or pid."""
@@ -51,25 +63,33 @@ class PartProcess:
         self.since = _now()
         self.pid: int | None = None
         self.has_failed = False
+        self.problem: str | None = None
+        self.remedy: str | None = None
         self._on_change = on_change
         self._was_ready = False
         self._failures = 0
+        self._is_rotated = False
         self._stopping = False
         self._ended = asyncio.Event()
         self._ended.set()
 
     async def run(self) -> None:
-        """Keep it running until `stop`."""
-        rotate(self.log)
+        """Keep it running until `stop`; a start that the operating system refuses is retried like an exit."""
         while not self._stopping:
             begun = time.monotonic()
-            await self._once()
+            problem = remedy = None
+            try:
+                await self._once()
+            # Python reports a thread that cannot be started as a RuntimeError.
+            except (OSError, RuntimeError) as error:
+                problem, remedy = _described(error)
             if self._stopping:
                 return
             self._failures = 0 if time.monotonic() - begun > STEADY_SECONDS else self._failures + 1
             if not self._was_ready and self._failures >= FAILURES:
                 self.has_failed = True
-            self._change("restarting" if self._was_ready else "starting", None)
+            state = self._starting if problem is None else "failed"
+            self._change(state, None, problem=problem, remedy=remedy)
             await asyncio.sleep(RESTART.pause(self._failures))
 
     async def stop(self, grace: float) -> None:
@@ -85,15 +105,18 @@ class PartProcess:
         self._change("stopped", None)
 
     def tail(self) -> str:
-        """Return the last readable lines of its log."""
+        """Return the last readable lines of its log, empty if it cannot be read."""
         try:
             text = self.log.read_text(errors="replace")
-        except FileNotFoundError:
+        except OSError:
             return ""
         return "\n".join(readable(text))
 
     async def _once(self) -> None:
         """Start it, and return when it has exited."""
+        if not self._is_rotated:
+            rotate(self.log)
+            self._is_rotated = True
         while self.spec.is_elsewhere() and not self._stopping:
             if self.state != "foreground":
                 self._change("foreground", None)
@@ -106,13 +129,15 @@ class PartProcess:
             return
         process = await self._spawn()
         self._ended.clear()
-        self._change(self.state, process.pid)
         probing = asyncio.create_task(self._probe())
-        await process.wait()
-        probing.cancel()
-        # Its child processes end with it.
-        signal_group(process.pid, signal.SIGKILL)
-        self._ended.set()
+        try:
+            self._change(self._starting, process.pid)
+            await process.wait()
+        finally:
+            probing.cancel()
+            # Its child processes end with it.
+            signal_group(process.pid, signal.SIGKILL)
+            self._ended.set()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         with self.log.open("ab") as log:
@@ -132,11 +157,26 @@ class PartProcess:
             self._was_ready = True
             self._change("ready", self.pid)
 
-    def _change(self, state: str, pid: int | None) -> None:
+    @property
+    def _starting(self) -> str:
+        return "restarting" if self._was_ready else "starting"
+
+    def _change(
+        self, state: str, pid: int | None, *, problem: str | None = None, remedy: str | None = None
+    ) -> None:
         if state != self.state:
             self.since = _now()
-        self.state, self.pid = state, pid
+        self.state, self.pid, self.problem, self.remedy = state, pid, problem, remedy
         self._on_change()
+
+
+def _described(error: OSError | RuntimeError) -> tuple[str, str]:
+    """Return why a part could not be started, and what to do."""
+    number = error.errno if isinstance(error, OSError) else errno.EAGAIN
+    file = error.filename if isinstance(error, OSError) else None
+    why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    remedy = REMEDIES.get(number) or (f"make sure that {file} can be written" if file else "remove the cause")
+    return f"{file}: {why}" if file else why, f"{remedy}; the start is retried every few seconds"
 
 
 def _now() -> str:

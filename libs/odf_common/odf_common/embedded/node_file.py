@@ -29,12 +29,18 @@ class NoNode(Unavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One process of the node; `state` is starting, ready, restarting, foreground or stopped, since `since`."""
+    """One process of the node; `state` is starting, ready, failed, restarting, foreground or stopped, since `since`.
+
+    `failed`: the operating system refuses to start it.
+    """
 
     name: str
     pid: int | None
     state: str
     since: str | None = None
+    problem: str | None = None
+    """Why it is in this state, if the supervisor can say."""
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +136,14 @@ def is_running(pid: int) -> bool:
 def _from_json(raw: Mapping[str, Any]) -> Node:
     def parts(name: str) -> tuple[Part, ...]:
         return tuple(
-            Part(name=one["name"], pid=one["pid"], state=one["state"], since=one.get("since"))
+            Part(
+                name=one["name"],
+                pid=one["pid"],
+                state=one["state"],
+                since=one.get("since"),
+                problem=one.get("problem"),
+                remedy=one.get("remedy"),
+            )
             for one in raw[name]
         )
 

@@ -49,6 +49,7 @@ class StartFailed(OdfError):
     why: str
     log: Path
     tail: str
+    remedy: str | None = None
 
     def __str__(self) -> str:
         """Return which part, why, and the end of its log."""
@@ -56,8 +57,8 @@ class StartFailed(OdfError):
         return f"{self.part} did not start: {self.why}{shown}"
 
     def advice(self) -> str:
-        """Return where the whole log is."""
-        return f"the whole log is {self.log}"
+        """Return what to do, or where the whole log is."""
+        return self.remedy or f"the whole log is {self.log}"
 
 
 class Supervisor:
@@ -99,7 +100,7 @@ class Supervisor:
                     )  # also without a change: progress output may name the missing parts
                     for part in self._parts:
                         if part.has_failed:
-                            raise _start_failed(part, "it exited repeatedly")
+                            raise _start_failed(part, part.problem or "it exited repeatedly")
                 return
         late = next(part for part in self._parts if part.state != "ready")
         raise _start_failed(late, f"it was not ready after {START_TIMEOUT_SECONDS:g} s")
@@ -137,7 +138,14 @@ class Supervisor:
         shown = [
             (
                 part.spec.is_service,
-                Part(name=part.spec.name, pid=part.pid, state=part.state, since=part.since),
+                Part(
+                    name=part.spec.name,
+                    pid=part.pid,
+                    state=part.state,
+                    since=part.since,
+                    problem=part.problem,
+                    remedy=part.remedy,
+                ),
             )
             for part in self._parts
         ]
@@ -230,4 +238,4 @@ def only_one(home: Path) -> Iterator[None]:
 
 
 def _start_failed(part: PartProcess, why: str) -> StartFailed:
-    return StartFailed(part=part.spec.name, why=why, log=part.log, tail=part.tail())
+    return StartFailed(part=part.spec.name, why=why, log=part.log, tail=part.tail(), remedy=part.remedy)

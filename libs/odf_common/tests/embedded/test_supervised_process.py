@@ -335,3 +335,78 @@ def test_one_terminal_at_a_time_runs_a_part(tmp_path: Path) -> None:
     ):
         pass
     assert not is_in_foreground(tmp_path, "part")
+
+
+def test_a_part_whose_log_cannot_be_opened_fails_alone_and_starts_once_it_can(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    specs = tuple(
+        PartSpec(name=name, command=("sleep", "60"), environment=child_environment(), probe=ready)
+        for name in ("a", "b")
+    )
+    supervisor = Supervisor(Plan(node=Node(home=tmp_path, pid=os.getpid()), parts=specs), lambda _: None)
+
+    async def story() -> None:
+        running = asyncio.create_task(supervisor.run())
+        first, second = supervisor._parts
+        await eventually(lambda: first.state == second.state == "ready")
+        other = second.pid
+        assert first.pid is not None
+        first.log.unlink()
+        first.log.mkdir()
+        os.kill(first.pid, signal.SIGKILL)
+        await eventually(lambda: first.state == "failed")
+        assert first.tail() == ""
+        shown = read_node(tmp_path).parts[0]
+        assert (shown.state, shown.pid) == ("failed", None)
+        assert shown.problem == f"{first.log}: Is a directory"
+        assert shown.remedy is not None
+        assert "can be written" in shown.remedy
+        first.log.rmdir()
+        await eventually(lambda: first.state == "ready")
+        assert read_node(tmp_path).parts[0].problem is None
+        assert second.pid == other
+        supervisor.stop()
+        await running
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
+        (OSError(errno.ENOSPC, "No space left on device"), "free some space"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "ulimit -u"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+    ],
+)
+def test_a_part_that_the_system_refuses_to_start_names_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, remedy: str
+) -> None:
+    async def refused() -> None:
+        raise error
+
+    async def story() -> None:
+        kept = part(tmp_path, SLEEP)
+        with monkeypatch.context() as patch:
+            patch.setattr(kept, "_spawn", refused)
+            running = asyncio.create_task(kept.run())
+            await eventually(lambda: kept.has_failed)
+            assert kept.problem is not None
+            assert kept.problem in str(error)
+            assert kept.remedy is not None
+            assert remedy in kept.remedy
+        await eventually(lambda: kept.state == "ready")
+        await kept.stop(5)
+        await running
+
+    run(story)
+
+
+def test_a_node_whose_part_cannot_be_started_at_first_says_why(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file where the folder of logs should be")
+    specs = (PartSpec(name="a", command=("sleep", "60"), environment=child_environment(), probe=ready),)
+    supervisor = Supervisor(Plan(node=Node(home=tmp_path, pid=os.getpid()), parts=specs), lambda _: None)
+    with pytest.raises(node.StartFailed, match=r"a did not start: .*logs/a\.log: Not a directory") as caught:
+        asyncio.run(supervisor.run())
+    assert "can be written" in caught.value.advice()

@@ -80,9 +80,14 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
             last = readable(log.read_text(errors="replace"), 1)
         except OSError:
             last = ()
-        problem = "; ".join((f"is {part.state}", *last))
+        state = f"is {part.state}: {part.problem}" if part.problem else f"is {part.state}"
         found.append(
-            {"of": part.name, "problem": problem, "since": part.since, "remedy": f"Its log is {log}"}
+            {
+                "of": part.name,
+                "problem": "; ".join((state, *last)),
+                "since": part.since,
+                "remedy": part.remedy or f"Its log is {log}",
+            }
         )
     return found
 
