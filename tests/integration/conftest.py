@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
     """A running node; ends with the session and leaves no process."""
-    made = EmbeddedNode(tmp_path_factory.mktemp("node"))
+    made = EmbeddedNode(tmp_path_factory.mktemp("node"), {"ODF_FETCH_NETWORKS": "127.0.0.0/8"})
     made.up()
     yield made
     made.down()

@@ -15,6 +15,7 @@ from odf_testing.coordinator import Coordinator, TickingClock
 from odf_testing.killer import Killed
 from odf_testing.push_topics import PushConsumer, PushLog, PushLogs
 from odf_testing.redis import MemoryLocks, MemoryStateCache
+from odf_testing.schedule import NoSchedule
 from tests.model.expected import Block, File, Letter, Position
 from tests.model.records import Row, rows_of
 
@@ -125,7 +126,12 @@ class Ingest:
         )
         self.owned = owned
         self.control = SourceControl(
-            queues=self.queues, topics=world.kafka, owned=owned, blobs=blobs, request=self.request
+            queues=self.queues,
+            topics=world.kafka,
+            owned=owned,
+            blobs=blobs,
+            request=self.request,
+            schedule=NoSchedule(),  # type: ignore[arg-type]
         )
         work = BatchWorker(
             queues=self.queues,

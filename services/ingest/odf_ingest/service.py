@@ -11,7 +11,7 @@ from odf_common.adapters.grpc.server import Register
 from odf_common.adapters.kafka.letters import KafkaLetters
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
-from odf_common.adapters.local.keys import is_imported
+from odf_common.adapters.local.keys import has_dataset_key, is_imported
 from odf_common.adapters.local.staging import Staging
 from odf_common.service.environment import Environment
 from odf_common.service.pools import ElasticPool
@@ -35,6 +35,7 @@ from odf_ingest.control.source_control import SourceControl
 from odf_ingest.poll.fetch import Limits as FetchLimits
 from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.poller import Poller
+from odf_ingest.poll.schedule import PollSchedule
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -47,6 +48,7 @@ READERS: Final = 2  # batches parsed in parallel
 COMMITTERS: Final = 8  # datasets committing in parallel, not counting stalled commits
 ACCEPTED: Final = 4  # datasets whose accepted pushes are committed in parallel, not counting stalled ones
 QUERIES: Final = 4  # parallel preprocessing queries, as many as the engine runs
+POLLS: Final = 4  # scheduled polls in parallel, not counting slow ones
 INSPECTORS: Final = 2  # datasets inspected in parallel
 
 
@@ -59,8 +61,15 @@ def build(env: Environment) -> Service:
     reader = _reader(env)
     owned = _owned(env, queues, reader)
     reader.bind(owned, _work(env, queues, preparer, reader))
+    poller = _poller(env, queues, preparer)
+    schedule = _schedule(env, queues, poller, owned)
     control = SourceControl(
-        queues=queues, topics=env.topics, owned=owned, blobs=env.blobs, request=reader.request
+        queues=queues,
+        topics=env.topics,
+        owned=owned,
+        blobs=env.blobs,
+        request=reader.request,
+        schedule=schedule,
     )
     commands = SourceCommands(control=control, owned=owned, catalog=env.catalog, replies=replies)
     pushes = _pushes(env, queues, preparer)
@@ -68,11 +77,11 @@ def build(env: Environment) -> Service:
         name="ingest",
         subscriptions=subscriptions(Notices(reader, owned, queues), commands, replies),
         grpc=_registering(
-            _servicer(env, commands, queues, preparer, reader).register,
+            _servicer(env, commands, queues, preparer, reader, poller, schedule).register,
             pushes.register,
         ),
         grpc_address=env.settings.ingest_grpc,
-        background=(reader.run, pushes.accepted.run, _warm),
+        background=(reader.run, schedule.run, pushes.accepted.run, _warm),
     )
 
 
@@ -150,8 +159,14 @@ def _work(env: Environment, queues: CommitQueues, preparer: Preparer, reader: Pu
     )
 
 
-def _servicer(
-    env: Environment, commands: SourceCommands, queues: CommitQueues, preparer: Preparer, reader: PushReader
+def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
+    env: Environment,
+    commands: SourceCommands,
+    queues: CommitQueues,
+    preparer: Preparer,
+    reader: PushReader,
+    poller: Poller,
+    schedule: PollSchedule,
 ) -> IngestServicer:
     owned = commands.owned
     letters = KafkaLetters(env.settings.required("kafka"), prefix=env.settings.kafka_prefix)
@@ -160,7 +175,8 @@ def _servicer(
         queues=queues,
         preparer=preparer,
         drains=Drains(env.topics, queues, owned, reader),
-        poller=_poller(env, queues, preparer),
+        poller=poller,
+        schedule=schedule,
         owned=owned,
         rejected=RejectedMessages(queues=queues, blobs=env.blobs, letters=letters, bus=env.bus),
         commands=commands,
@@ -185,6 +201,18 @@ def _poller(env: Environment, queues: CommitQueues, preparer: Preparer) -> Polle
         clock=env.clock,
         limits=limits,
         environ=child_environment(),
+    )
+
+
+def _schedule(env: Environment, queues: CommitQueues, poller: Poller, owned: AssignedSources) -> PollSchedule:
+    keys = env.settings.home / "keys"
+    return PollSchedule(
+        poller=poller,
+        catalog=env.catalog,
+        blobs=env.blobs,
+        current=queues.current,
+        is_ours=lambda dataset: owned.is_owned(dataset) and has_dataset_key(keys, dataset),
+        pool=ElasticPool(POLLS, name="poll"),
     )
 
 

@@ -1,4 +1,4 @@
-"""This node's policies for push sources, which manifests cannot express.
+"""This node's policies for sources, which manifests cannot express.
 
 The chain's metadata has no field for them, and they affect no hash: two nodes may treat bad records differently. They
 are stored in one note of the dataset, `sources`: a JSON object of settings by source name.
@@ -21,6 +21,8 @@ NOTE: Final = "sources"
 MINUTE: Final = 60_000  # ms
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
+MIN_INTERVAL: Final = 1000  # ms, between polls
+MAX_INTERVAL: Final = 366 * DAY
 _UNITS: Final = {"d": DAY, "h": HOUR, "m": MINUTE, "s": 1000, "ms": 1}
 _PARTS: Final = re.compile(r"(?:\d{1,9}(?:d|h|ms|m|s))+", re.ASCII)
 _PART: Final = re.compile(r"(\d+)(d|h|ms|m|s)", re.ASCII)
@@ -77,7 +79,7 @@ class EmptySnapshot(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """Policies of one push source, with their defaults."""
+    """Policies of one source, with their defaults."""
 
     bad_records: BadRecords = BadRecords.DEAD_LETTER
     max_rejected_share: float = 1.0
@@ -93,11 +95,16 @@ class SourceSettings:
     """Event times later than now by more than this do not raise the watermark."""
     idle_timeout: Duration = UNLIMITED
     """A partition that gave no message for this long does not hold the watermark back."""
+    poll_interval: Duration = UNLIMITED
+    """How often a polling source is polled; none: only on demand."""
 
     def __post_init__(self) -> None:
         for name in ("max_rejected_share", "max_retracted_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InvalidInput(where=_key(name), text=f"expected 0 to 1, got {getattr(self, name)}")
+        if self.poll_interval.is_limited and not MIN_INTERVAL <= self.poll_interval <= MAX_INTERVAL:
+            text = f"expected 1s to 366d, or none, got {self.poll_interval}"
+            raise InvalidInput(where=_key("poll_interval"), text=text)
         if self.retraction_guard_rows < 0:
             raise InvalidInput(where=_key("retraction_guard_rows"), text="expected 0 or more")
         if not self.watermark_delay.is_limited:

@@ -14,7 +14,7 @@ from odf_common.embedded.node_file import Node, find_node
 from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
-from odf_common.proto.odf.node.v1.ingest_pb2 import StuckReply, StuckRequest
+from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply, PollsRequest, StuckReply, StuckRequest
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
 from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
@@ -77,6 +77,17 @@ def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping
     for one in sources:
         by_id.setdefault(one.dataset_id, []).append(one)
     return {name: _stuck(found) for name, found in by_id.items()}
+
+
+def polls(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, PollsReply.Poll]:
+    """Return the datasets that are polled at an interval, by id; empty while ingest cannot be reached."""
+    try:
+        with ingest(node, patience=0) as service:
+            found = service.Polls(PollsRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS).polls
+    except OdfError as error:
+        on_silence("ingest", error)
+        return {}
+    return {one.dataset_id: one for one in found}
 
 
 def _stuck(sources: Sequence[StuckReply.Source]) -> Stuck:

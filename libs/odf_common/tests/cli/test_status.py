@@ -15,7 +15,7 @@ from odf_common.embedded.node_file import Node, Part, write_node
 from odf_common.errors import Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListReply
-from odf_common.proto.odf.node.v1.ingest_pb2 import StuckReply
+from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply, StuckReply
 
 SINCE = "2026-01-01T10:00:00Z"
 NS = Timestamp.parse(SINCE).ns
@@ -46,13 +46,18 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         dataset_id="3", source_name="default", why="topic replaced", advice="resume it", since=NS
     )
 
+    poll = PollsReply.Poll(dataset_id="1", interval=60, state="idle", last=SINCE, next="2026-01-01T10:01:00Z")
+
     @contextmanager
     def coordinator(node: object, patience: float) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(List=lambda request, timeout: ListReply(datasets=datasets))
 
     @contextmanager
     def ingest(node: object, patience: float) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(Stuck=lambda request, timeout: StuckReply(sources=[source]))
+        yield SimpleNamespace(
+            Stuck=lambda request, timeout: StuckReply(sources=[source]),
+            Polls=lambda request, timeout: PollsReply(polls=[poll]),
+        )
 
     monkeypatch.setattr(clients, "coordinator", coordinator)
     monkeypatch.setattr(clients, "ingest", ingest)
@@ -68,6 +73,7 @@ def test_every_problem_is_shown_with_since_when_and_what_to_do(capsys: pytest.Ca
     assert f"\nverifier, since {SINCE}\n  is restarting; error: cannot start why=no\n  → Its log is " in shown
     assert "\nbad\n  7 messages were rejected; the first: no number\n  → `odf rejected list bad`" in shown
     assert "\nfine," not in shown
+    assert "next 2026-01-01T10:01:00Z" in shown
 
 
 def test_a_coordinator_that_does_not_answer_is_a_problem(
@@ -100,5 +106,12 @@ def test_programs_get_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         "resume it",
     )
     assert rows["fine"]["problem"] is None
+    assert rows["fine"]["poll"] == {
+        "interval": 60,
+        "state": "idle",
+        "last": SINCE,
+        "next": "2026-01-01T10:01:00Z",
+    }
+    assert "poll" not in rows["late"]
     assert cli.main(["status", "late", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["remedy"] == "mend it"

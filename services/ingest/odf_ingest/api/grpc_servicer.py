@@ -10,6 +10,7 @@ import grpc
 
 from odf_common.adapters.local.faults import guarded
 from odf_common.adapters.local.staging import Staging
+from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.codec.times import time_of
 from odf_common.errors import InvalidInput
 from odf_common.ports.bus import StoredLetter
@@ -27,6 +28,7 @@ from odf_ingest.control.drain import Drains
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.poll.poller import Poller
+from odf_ingest.poll.schedule import PollSchedule
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -47,6 +49,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         preparer: Preparer,
         drains: Drains,
         poller: Poller,
+        schedule: PollSchedule,
         owned: AssignedSources,
         rejected: RejectedMessages,
         commands: SourceCommands,
@@ -60,6 +63,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self._preparer = preparer
         self._drains = drains
         self._poller = poller
+        self._schedule = schedule
         self._owned = owned
         self._rejected = rejected
         self._pushes = PushesInFlight()
@@ -118,6 +122,20 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         yield from (ingest_pb2.PollProgress(stage=stage) for stage in reports_of(poll, "poll"))
         yield ingest_pb2.PollProgress(done=True)
 
+    def Polls(self, request: ingest_pb2.PollsRequest, context: grpc.ServicerContext) -> ingest_pb2.PollsReply:
+        """Return the datasets that this instance polls at an interval."""
+        polls = [
+            ingest_pb2.PollsReply.Poll(
+                dataset_id=str(one.dataset),
+                interval=one.interval,
+                state=one.state,
+                last=str(one.last or ""),
+                next=str(one.next or ""),
+            )
+            for one in self._schedule.views()
+        ]
+        return ingest_pb2.PollsReply(polls=polls)
+
     def Stuck(self, request: ingest_pb2.StuckRequest, context: grpc.ServicerContext) -> ingest_pb2.StuckReply:
         """Return the stalled sources, and why."""
         sources = [
@@ -129,6 +147,17 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 since=self._owned.stuck_since((dataset, name)),
             )
             for (dataset, name), why in self._owned.stuck().items()
+        ]
+        sources += [
+            ingest_pb2.StuckReply.Source(
+                dataset_id=str(one.dataset),
+                source_name=DEFAULT_SOURCE,
+                why=f"its polls fail: {one.error}",
+                advice=one.error.advice(),
+                since=None if one.since is None else one.since.ns,
+            )
+            for one in self._schedule.views()
+            if one.error is not None
         ]
         return ingest_pb2.StuckReply(sources=sources)
 
@@ -217,6 +246,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 why=one.why,
                 advice=one.advice,
                 next=one.next,
+                next_poll=one.next_poll,
                 waiting=one.waiting,
                 settings={key: str(value) for key, value in one.settings.plain().items()},
                 late=_late(one.late),

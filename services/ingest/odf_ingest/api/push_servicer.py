@@ -80,7 +80,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
             raise NotFound(what=f"receipt {request.receipt} of {entry.alias}")
         return _message(found)
 
-    def Stream(  # noqa: N802
+    def Stream(
         self, request_iterator: Iterator[pb.StreamPart], context: grpc.ServicerContext
     ) -> Iterator[pb.StreamAck]:
         """Commit batches one by one; acknowledge each."""

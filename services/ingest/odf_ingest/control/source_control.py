@@ -1,4 +1,4 @@
-"""User operations on push sources: show, resume, skip a message, change settings."""
+"""User operations on sources: show, resume, skip a message, change settings."""
 
 import re
 import threading
@@ -10,6 +10,7 @@ from typing import Final
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import BlobStore, CatalogEntry
@@ -26,6 +27,7 @@ from odf_ingest.errors import (
     SourceNotStopped,
     StillSearching,
 )
+from odf_ingest.poll.schedule import PollSchedule, seconds_of
 from odf_ingest.prepare.batch import MessagePosition, Search
 from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -38,13 +40,12 @@ ACTION_TIMEOUT_SECONDS: Final = 5.0  # for the reader's thread to execute an act
 OFFSET: Final = r"[0-9]{1,18}"
 OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
 NO_TOPIC: Final = "no-topic"  # state of a source whose dataset came from another node and was not pulled yet
-POLLED: Final = "polled"  # state of a polling source: it is read when it is pulled
 ELSEWHERE: Final = "elsewhere"  # state of a source that another instance reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """The state of a push source; `waiting` is None while its topic cannot be described."""
+    """The state of a source; `waiting` is None while its topic cannot be described, or if it is polled."""
 
     name: str
     topic: str
@@ -56,6 +57,8 @@ class SourceView:
     waiting: int | None
     settings: SourceSettings
     late: Lateness = NONE_LATE
+    next_poll: str = ""
+    """When it is polled next (RFC 3339), if it has an interval."""
 
 
 class SourceControl:
@@ -69,8 +72,10 @@ class SourceControl:
         owned: AssignedSources,
         blobs: BlobStore,
         request: Callable[[Callable[[], None]], None],
+        schedule: PollSchedule,
     ) -> None:
         """Use these parts."""
+        self._schedule = schedule
         self._queues = queues
         self._topics = topics
         self._owned = owned
@@ -81,17 +86,7 @@ class SourceControl:
         """Iterate over a dataset's sources, or the one with this name."""
         state = self._queues.state(entry.dataset_id)
         if _is_polled(state, name):
-            key = (entry.dataset_id, DEFAULT_SOURCE)
-            settings, late = load_settings(self._blobs, *key), self._queues.late.of(*key)
-            yield SourceView(
-                name=DEFAULT_SOURCE,
-                topic="",
-                state=POLLED,
-                next={},
-                waiting=None,
-                settings=settings,
-                late=late,
-            )
+            yield self._polled(entry.dataset_id)
             return
         names = [chosen_source(state, name).source_name] if name else sorted(state.push_sources)
         described = self._topics.describe(set(entry.push_topics.values()))
@@ -159,10 +154,32 @@ class SourceControl:
     def change(self, entry: CatalogEntry, name: str, changes: Mapping[str, str]) -> str:
         """Store changed settings of a source, which apply from its next batch; return its name."""
         state = self._queues.state(entry.dataset_id)
-        source = DEFAULT_SOURCE if _is_polled(state, name) else chosen_source(state, name).source_name
+        is_polled = _is_polled(state, name)
+        if "pollInterval" in changes and not is_polled:
+            text = f"{entry.alias} has no polling source; push sources are read as messages arrive"
+            raise InvalidInput(where="pollInterval", text=text)
+        source = DEFAULT_SOURCE if is_polled else chosen_source(state, name).source_name
         settings = load_settings(self._blobs, entry.dataset_id, source).changed(changes)
         save_settings(self._blobs, entry.dataset_id, source, settings)
+        self._schedule.look_again()
         return source
+
+    def _polled(self, dataset: DatasetId) -> SourceView:
+        settings = load_settings(self._blobs, dataset, DEFAULT_SOURCE)
+        seen = self._schedule.view(dataset, seconds_of(settings.poll_interval))
+        return SourceView(
+            name=DEFAULT_SOURCE,
+            topic="",
+            state=seen.state,
+            since=str(seen.last or ""),
+            why=str(seen.error or ""),
+            advice="" if seen.error is None else seen.error.advice(),
+            next={},
+            waiting=None,
+            settings=settings,
+            late=self._queues.late.of(dataset, DEFAULT_SOURCE),
+            next_poll=str(seen.next or ""),
+        )
 
     def _require_resumable(self, key: Key, start: str) -> None:
         record = self._owned.record(key)

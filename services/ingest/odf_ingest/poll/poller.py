@@ -1,6 +1,7 @@
 """Polls a dataset: fetches what is new, prepares it, and commits it file by file; one poll of a dataset at a time."""
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -51,12 +52,27 @@ class Polled:
     records: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """How the last poll of a dataset ended."""
+
+    ended: Timestamp
+    ended_monotonic: float
+    """Seconds."""
+    error: OdfError | None = None
+    failures: int = 0
+    """Consecutive failed polls up to this one."""
+    failing_since: Timestamp | None = None
+    """When the first of them ended."""
+
+
 @dataclass(slots=True)
 class _Dataset:
-    """What is kept between polls of a dataset; used by the poll that holds the lock."""
+    """What is kept between polls of a dataset; used by the poll that holds the lock, except `last`."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     read_files: ReadFiles | None = None
+    last: Attempt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +114,56 @@ class Poller:
         what is wrong with the source or its files; what was committed before stays. `PollCancelled` once `is_wanted`
         returns False.
         """
-        with self._mutex:
-            kept = self._datasets[dataset]
+        kept = self._kept(dataset)
         with _held(kept.lock, report, is_wanted):
-            state = self._queues.state(dataset)
-            defined = _defined(state)
-            self._require_trusted(dataset, defined)
-            step, secrets = filled_in(defined.fetch, self._environ)
+            try:
+                polled = self._poll(dataset, kept, _Caller(report, is_wanted))
+            except PollCancelled:
+                raise
+            except OdfError as error:
+                kept.last = self._ended(kept.last, error)
+                raise
+            kept.last = self._ended(kept.last, None)
+            return polled
 
-            def masked(stage: str) -> None:
-                log.debug("poll", dataset=str(dataset), stage=secrets.mask(stage))
-                report(secrets.mask(stage))
+    def last_attempt(self, dataset: DatasetId) -> Attempt | None:
+        """Return how this process's last poll of a dataset ended; None if there was none."""
+        return self._kept(dataset).last
 
-            with _masked(secrets), scratch_folder(self._blobs) as folder:
-                context = self._context(state, kept, folder, _Caller(masked, is_wanted))
-                return self._commit(state, kept, context, fetch(step, context))
+    def is_polling(self, dataset: DatasetId) -> bool:
+        """Return whether this process is polling a dataset."""
+        return self._kept(dataset).lock.locked()
+
+    def _kept(self, dataset: DatasetId) -> _Dataset:
+        with self._mutex:
+            return self._datasets[dataset]
+
+    def _ended(self, before: Attempt | None, error: OdfError | None) -> Attempt:
+        now = self._clock.now()
+        if error is None:
+            return Attempt(ended=now, ended_monotonic=time.monotonic())
+        failures, since = (0, None) if before is None else (before.failures, before.failing_since)
+        return Attempt(
+            ended=now,
+            ended_monotonic=time.monotonic(),
+            error=error,
+            failures=failures + 1,
+            failing_since=since or now,
+        )
+
+    def _poll(self, dataset: DatasetId, kept: _Dataset, caller: _Caller) -> Polled:
+        state = self._queues.state(dataset)
+        defined = _defined(state)
+        self._require_trusted(dataset, defined)
+        step, secrets = filled_in(defined.fetch, self._environ)
+
+        def masked(stage: str) -> None:
+            log.debug("poll", dataset=str(dataset), stage=secrets.mask(stage))
+            caller.report(secrets.mask(stage))
+
+        with _masked(secrets), scratch_folder(self._blobs) as folder:
+            context = self._context(state, kept, folder, _Caller(masked, caller.is_wanted))
+            return self._commit(state, kept, context, fetch(step, context))
 
     def _commit(
         self, state: ChainState, kept: _Dataset, context: Context, found: Iterator[Fetched]

@@ -9,6 +9,7 @@ from odf_common.metadata.fetching import FetchStepFilesGlob
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.control.source_control import SourceControl
+from odf_ingest.poll.schedule import PollSchedule
 
 LINE = '{"id":%d,"v":"a","event_time":"2020-01-01T%02d:00:00Z"}\n'
 
@@ -18,17 +19,26 @@ def test_a_polling_source_is_configured_and_shown_like_others(
 ) -> None:
     bench = make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.json"))
     unused = cast("Any", SimpleNamespace())
+    poller = make_poller(bench)
+    schedule = PollSchedule(
+        poller=poller, catalog=unused, blobs=bench.blobs, current=unused, is_ours=unused, pool=unused
+    )
     control = SourceControl(
-        queues=bench.queues, topics=unused, owned=unused, blobs=bench.blobs, request=unused
+        queues=bench.queues,
+        topics=unused,
+        owned=unused,
+        blobs=bench.blobs,
+        request=unused,
+        schedule=schedule,
     )
     entry = cast("CatalogEntry", SimpleNamespace(dataset_id=bench.dataset, push_topics={}, alias="a"))
     assert control.change(entry, "", {"watermarkDelay": "2h"}) == "default"
     for number, hour in enumerate((9, 3, 8)):
         (tmp_path / f"{number}.json").write_text(LINE % (number, hour))
-    make_poller(bench).poll(bench.dataset, lambda _: None, lambda: True)
+    poller.poll(bench.dataset, lambda _: None, lambda: True)
     assert bench.state.watermark == Timestamp.parse("2020-01-01T07:00:00Z")
     (shown,) = control.show(entry)
-    assert (shown.name, shown.state, shown.settings.watermark_delay) == ("default", "polled", 7_200_000)
+    assert (shown.name, shown.state, shown.settings.watermark_delay) == ("default", "idle", 7_200_000)
     assert (shown.late.count, shown.late.most) == (1, 4 * 3_600_000)
     with pytest.raises(NotFound):
         control.change(entry, "other", {"watermarkDelay": "0"})

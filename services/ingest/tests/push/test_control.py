@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from odf_testing.schedule import NoSchedule
 
 from odf_common.codec.bus import Envelope, envelope
 from odf_common.errors import InvalidInput, Refused, Unavailable
@@ -38,6 +39,7 @@ def control(node: Running) -> SourceControl:
         owned=node.owned,
         blobs=node.bench.blobs,
         request=node.reader.request,
+        schedule=NoSchedule(),  # type: ignore[arg-type]
     )
 
 

@@ -1,4 +1,4 @@
-"""`odf source`: a dataset's push sources: their state, resuming a stopped one, and their settings."""
+"""`odf source`: a dataset's sources: their state, resuming a stopped one, and their settings."""
 
 import time
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ SOURCE = click.option(
 
 @click.group("source")
 def command() -> None:
-    """Show push sources, resume a stopped one, skip a message, change settings.
+    """Show sources, resume a stopped one, skip a message, change settings such as the interval of polls.
 
     \b
     Example:
@@ -36,6 +36,7 @@ def command() -> None:
       odf source resume orders --from earliest
       odf source skip orders
       odf source set orders badRecords=stop
+      odf source set cities pollInterval=1h
     """  # noqa: D301 - click's marker for text that must not be wrapped
 
 
@@ -44,7 +45,9 @@ def command() -> None:
 @SOURCE
 @output_option
 def show(*, dataset: str, source: str, output: str) -> None:
-    """Show a dataset's push sources: state, position, settings, and why one is stopped and what to do.
+    """Show a dataset's sources: state, position, settings, and why one is stopped and what to do.
+
+    A polling source is idle, polling or failed; `since` is the end of its last poll.
 
     \b
     Example:
@@ -123,13 +126,15 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
     """Change settings of a source, starting with its next batch. They apply to this node and are not in the chain.
 
     badRecords (dead-letter, stop), maxRejectedShare (0 to 1), emptySnapshot (retract, refuse), maxRetractedShare
-    (0 to 1), retractionGuardRows; watermarkDelay, maxFuture and idleTimeout are durations such as 90s, 2h or 1d.
+    (0 to 1), retractionGuardRows; watermarkDelay, maxFuture, idleTimeout, and pollInterval of a polling source, are
+    durations such as 90s, 2h or 1d.
 
     \b
     Example:
       odf source set orders badRecords=stop
       odf source set orders watermarkDelay=2h
       odf source set orders maxRetractedShare=1 --source till
+      odf source set cities pollInterval=1h
     """  # noqa: D301
     pairs = [one.partition("=") for one in settings]
     if not all(key and mark for key, mark, _ in pairs):
@@ -171,7 +176,8 @@ def _row(one: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
     if is_table:
         # The others are the defaults; JSON has all of them.
         settings = " ".join(f"{key}={one.settings[key]}" for key in sorted(one.changed))
-        return {**row, "next": _offsets(one.next.items()), "settings": settings}
+        at = _offsets(one.next.items()) if one.topic else one.next_poll
+        return {**row, "next": at, "settings": settings}
     next_ = {str(number): at for number, at in sorted(one.next.items())}
     return {
         **row,
@@ -180,6 +186,7 @@ def _row(one: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
         "lateBy": one.late.most or None,
         "proposedDelay": one.late.proposed_delay or None,
         "next": next_,
+        "nextPoll": one.next_poll or None,
         "settings": dict(sorted(one.settings.items())),
     }
 

@@ -21,6 +21,7 @@ from odf_common.embedded.node_file import Node, read_node
 from odf_common.embedded.readable import readable
 from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
+from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply
 from odf_common.service.settings import load
 
 MAX_PROBLEM_CHARACTERS: Final = 300  # in the list of problems
@@ -28,7 +29,14 @@ VIEWS_TIMEOUT_SECONDS: Final = 1.0
 LIST_TIMEOUT_SECONDS: Final = 10.0  # thousands of datasets on a busy machine need more than one
 COLUMNS: Final = ("dataset", "records", "watermark", "records/s", "waiting")
 EXTRA: Final = ("watermark", "records/s", "late", "dropped")  # left out first on a narrow terminal
-SELDOM: Final = ("running", "late", "rejected", "dropped", "problem")  # columns shown only if not empty
+SELDOM: Final = (
+    "running",
+    "poll",
+    "late",
+    "rejected",
+    "dropped",
+    "problem",
+)  # columns shown only if not empty
 
 
 @click.command("status", short_help="Show the node's parts.")
@@ -39,7 +47,8 @@ def command(*, names: tuple[str, ...], output: str) -> None:
 
     `waiting` counts messages in a dataset's topics that are not ingested yet, `records/s` is the rate of the last
     minute, and `late` counts rows that were dropped because they arrived too late for a derivative. `rejected` counts
-    messages that could not be read as records and await a decision: see `odf rejected`. Tables truncate a problem;
+    messages that could not be read as records and await a decision: see `odf rejected`. `poll` says when a polling
+    source that has an interval is polled next. Tables truncate a problem;
     `odf status DATASET` shows it in full.
 
     \b
@@ -51,7 +60,8 @@ def command(*, names: tuple[str, ...], output: str) -> None:
     silent: dict[str, OdfError] = {}
     stuck = clients.stuck_sources(node, silent.__setitem__)
     seen = with_standing(_datasets(node), _summaries(node, silent.__setitem__))
-    datasets = [with_stuck(one, stuck, str(one["dataset_id"])) for one in seen]
+    polls = clients.polls(node)
+    datasets = [with_poll(with_stuck(one, stuck, str(one["dataset_id"])), polls) for one in seen]
     problems = [*part_problems(node, silent), *dataset_problems(datasets)]
     if names:
         _print_each([_named(datasets, name) for name in names], output)
@@ -175,6 +185,7 @@ def _shown(one: dict[str, Any]) -> dict[str, object]:
         "records/s": one.get("records_per_second"),
         "waiting": one.get("lag"),
         "running": stage,
+        "poll": _poll(one.get("poll")),
         "late": one["late"],
         "rejected": one.get("rejected"),
         "dropped": one["dropped"],
@@ -212,6 +223,24 @@ def with_standing(
         row.update(rejected=one.rejected, rejected_reason=one.rejected_reason or None)
         row.update(late=one.late, dropped=one.dropped, **problem_of(one))
     return list(rows.values())
+
+
+def with_poll(row: Mapping[str, Any], polls: Mapping[str, PollsReply.Poll]) -> dict[str, Any]:
+    """Return a dataset with its schedule: seconds between polls, what the source does, the last and the next poll."""
+    one = polls.get(str(row["dataset_id"]))
+    if one is None:
+        return dict(row)
+    poll = {"interval": one.interval, "state": one.state, "last": one.last or None, "next": one.next or None}
+    return {**row, "poll": poll}
+
+
+def _poll(poll: Mapping[str, Any] | None) -> str | None:
+    """Return a schedule of polls for the table."""
+    if poll is None:
+        return None
+    if poll["state"] == "polling":
+        return "running"
+    return f"next {poll['next']}" if poll["next"] else f"every {poll['interval']} s"
 
 
 def _count(last_offset: int | None) -> int:

@@ -1,0 +1,171 @@
+"""Polls datasets at the interval in their source's settings, on the instance of ingest that owns them.
+
+A dataset whose poll fails for a reason that may pass is polled again sooner, with growing pauses. Times of polls are
+not stored: after a restart each dataset is polled once, which costs one conditional request where nothing is new.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import structlog
+
+from odf_common.chain.state import DEFAULT_SOURCE, ChainState
+from odf_common.errors import OdfError, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Backoff
+from odf_common.ports.store import BlobStore, Catalog
+from odf_ingest.poll.poller import Attempt, Poller
+from odf_ingest.source_settings import Duration, load_settings
+
+log = structlog.stdlib.get_logger(__name__)
+
+RESCAN_SECONDS: Final = 15.0  # between looks at the settings of all datasets
+TICK_SECONDS: Final = 0.5
+RETRY: Final = Backoff(first=10.0, most=3600.0)
+
+
+class PollState(StrEnum):
+    """What a polling source is doing."""
+
+    IDLE = "idle"  # nothing is wrong
+    POLLING = "polling"
+    FAILED = "failed"  # the last poll failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollView:
+    """A dataset's polling source; `interval` in seconds, 0: only on demand. Times are None if there was or is none."""
+
+    dataset: DatasetId
+    interval: int
+    state: PollState
+    last: Timestamp | None = None
+    next: Timestamp | None = None
+    error: OdfError | None = None
+    since: Timestamp | None = None
+    """When the first of the polls that fail now failed."""
+
+
+class PollSchedule:
+    """Starts polls that are due; thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        poller: Poller,
+        catalog: Catalog,
+        blobs: BlobStore,
+        current: Callable[[DatasetId], ChainState | None],
+        is_ours: Callable[[DatasetId], bool],
+        pool: Executor,
+    ) -> None:
+        """Poll on `pool` the datasets for which `is_ours` returns True: assigned to this instance, with their key."""
+        self._poller = poller
+        self._catalog = catalog
+        self._blobs = blobs
+        self._current = current
+        self._is_ours = is_ours
+        self._pool = pool
+        self._intervals: dict[DatasetId, int] = {}
+        self._started: set[DatasetId] = set()  # by this schedule, and not ended
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+
+    def run(self, stop: threading.Event) -> None:
+        """Poll what is due until `stop` is set."""
+        scan_due = 0.0
+        while not stop.wait(TICK_SECONDS):
+            if time.monotonic() >= scan_due or self._changed.is_set():
+                self._changed.clear()
+                self._intervals = dict(self._scanned())
+                scan_due = time.monotonic() + RESCAN_SECONDS
+            for dataset, interval in self._intervals.items():
+                if self._is_due(dataset, interval):
+                    self._start(dataset, stop)
+
+    def look_again(self) -> None:
+        """Read the settings again soon: some have changed."""
+        self._changed.set()
+
+    def views(self) -> Iterator[PollView]:
+        """Iterate over the datasets that have a schedule here."""
+        for dataset, interval in sorted(self._intervals.items(), key=lambda one: str(one[0])):
+            yield self.view(dataset, interval)
+
+    def view(self, dataset: DatasetId, interval: int | None = None) -> PollView:
+        """Return the state of a dataset's polling source, as far as this process knows."""
+        interval = self._intervals.get(dataset, 0) if interval is None else interval
+        attempt = self._poller.last_attempt(dataset)
+        if attempt is None:
+            return PollView(dataset=dataset, interval=interval, state=PollState.IDLE)
+        next_at = (
+            None
+            if not interval
+            else Timestamp.from_ms(attempt.ended.ms + int(1000 * _pause(attempt, interval)))
+        )
+        state = PollState.IDLE if attempt.error is None else PollState.FAILED
+        return PollView(
+            dataset=dataset,
+            interval=interval,
+            state=PollState.POLLING if self._poller.is_polling(dataset) else state,
+            last=attempt.ended,
+            next=next_at,
+            error=attempt.error,
+            since=attempt.failing_since,
+        )
+
+    def _scanned(self) -> Iterator[tuple[DatasetId, int]]:
+        for entry in self._catalog.entries():
+            dataset = entry.dataset_id
+            try:
+                if not self._is_ours(dataset):
+                    continue
+                interval = seconds_of(load_settings(self._blobs, dataset, DEFAULT_SOURCE).poll_interval)
+                state = self._current(dataset) if interval else None
+            except OdfError as error:
+                log.warning("cannot read a poll interval", dataset=entry.alias, why=str(error))
+                continue
+            if state is not None and state.polling_source is not None:
+                yield dataset, interval
+
+    def _is_due(self, dataset: DatasetId, interval: int) -> bool:
+        attempt = self._poller.last_attempt(dataset)
+        with self._lock:
+            if dataset in self._started:
+                return False
+        return attempt is None or time.monotonic() >= attempt.ended_monotonic + _pause(attempt, interval)
+
+    def _start(self, dataset: DatasetId, stop: threading.Event) -> None:
+        with self._lock:
+            self._started.add(dataset)
+
+        def poll() -> None:
+            try:
+                self._poller.poll(dataset, lambda _: None, lambda: not stop.is_set())
+            except OdfError as error:
+                log.warning("a scheduled poll failed", dataset=str(dataset), why=str(error))
+            except Exception:
+                log.exception("a scheduled poll failed: a bug", dataset=str(dataset))
+            finally:
+                with self._lock:
+                    self._started.discard(dataset)
+
+        self._pool.submit(poll)
+
+
+def seconds_of(interval: Duration) -> int:
+    """Return the whole seconds between polls; 0 if the source is polled only on demand."""
+    return interval // 1000 if interval.is_limited else 0
+
+
+def _pause(attempt: Attempt, interval: int) -> float:
+    """Return the seconds from the end of a poll to the next one."""
+    if attempt.failures and isinstance(attempt.error, Unavailable):
+        return min(RETRY.pause(attempt.failures), interval)
+    return interval

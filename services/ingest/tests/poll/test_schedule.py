@@ -1,0 +1,148 @@
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from odf_testing.webserver import Page, PageServer
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.fetching import FetchStepUrl
+from odf_common.ports.clock import Backoff
+from odf_common.ports.store import CatalogEntry
+from odf_ingest.poll import schedule as module
+from odf_ingest.poll.fetch import http
+from odf_ingest.poll.schedule import PollSchedule, PollState, seconds_of
+from odf_ingest.source_settings import Duration, SourceSettings, save_settings
+
+LINE = b'{"id":1,"v":"a"}\n'
+
+
+@dataclass
+class Catalog:
+    entry: CatalogEntry
+
+    def entries(self) -> Iterator[CatalogEntry]:
+        yield self.entry
+
+
+Start = Callable[..., PollSchedule]
+
+
+@pytest.fixture
+def start(make_poller: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Return what runs a schedule over a bench's dataset, until the test ends."""
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(http, "RETRY", Backoff(first=0, most=0))
+    stop = threading.Event()
+    threads = []
+    pool = ThreadPoolExecutor(2)
+
+    def run(bench: Any, interval: str, *, is_ours: bool = True) -> PollSchedule:
+        save_settings(
+            bench.blobs, bench.dataset, "default", SourceSettings(poll_interval=Duration.parse(interval))
+        )
+        schedule = PollSchedule(
+            poller=make_poller(bench),
+            catalog=Catalog(CatalogEntry(alias="a", dataset_id=bench.dataset)),  # type: ignore[arg-type]
+            blobs=bench.blobs,
+            current=bench.queues.current,
+            is_ours=lambda _: is_ours,
+            pool=pool,
+        )
+        thread = threading.Thread(target=schedule.run, args=(stop,))
+        thread.start()
+        threads.append(thread)
+        return schedule
+
+    yield run
+    stop.set()
+    for one in threads:
+        one.join()
+    pool.shutdown()
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_dataset_with_an_interval_is_polled_again_and_again(
+    make_polled: Any, web: PageServer, start: Start
+) -> None:
+    web.pages["/a"] = Page(body=LINE, etag='"1"')
+    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
+    schedule = start(bench, "1s")
+    eventually(lambda: len(web.requests) == 3)
+    (view,) = schedule.views()
+    assert view.interval == 1
+    assert view.last is not None
+    assert view.next is not None
+    assert (view.next.ms - view.last.ms, view.error) == (1000, None)
+    assert bench.values("id") == [(1,)]
+
+
+def test_only_own_datasets_with_an_interval_are_polled(
+    make_polled: Any, web: PageServer, start: Start
+) -> None:
+    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
+    elsewhere, off = start(bench, "1s", is_ours=False), start(bench, "none")
+    time.sleep(0.2)
+    assert [*elsewhere.views(), *off.views()] == []
+    assert web.requests == []
+
+
+def test_a_changed_interval_counts_at_once(make_polled: Any, web: PageServer, start: Start) -> None:
+    web.pages["/a"] = Page(body=LINE)
+    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
+    schedule = start(bench, "none")
+    time.sleep(0.1)
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(poll_interval=Duration.parse("1d")))
+    schedule.look_again()
+    eventually(lambda: len(bench.rows()) == 1)
+
+
+def test_a_failed_poll_is_shown_and_tried_again_soon_until_it_succeeds(
+    make_polled: Any, web: PageServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY", Backoff(first=0.3, most=0.3))
+    web.pages["/a"] = Page(body=LINE, fails=[503] * 6)
+    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
+    schedule = start(bench, "1d")
+    eventually(lambda: any(one.state is PollState.FAILED for one in schedule.views()))
+    (view,) = schedule.views()
+    assert "status 503" in str(view.error)
+    assert view.since is not None
+    eventually(lambda: len(bench.rows()) == 1)
+    eventually(lambda: all(one.state is PollState.IDLE for one in schedule.views()))
+    assert schedule.view(bench.dataset).error is None
+
+
+def test_an_error_that_stays_waits_for_the_interval(
+    make_polled: Any, web: PageServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY", Backoff(first=0, most=0))
+    bench = make_polled(FetchStepUrl(url=f"{web.url}/absent"))
+    schedule = start(bench, "1d")
+    eventually(lambda: schedule.view(bench.dataset).error is not None)
+    time.sleep(0.2)
+    assert len(web.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("none", 0), ("30s", 30), ("15m", 900), ("1d12h", 129_600), ("366d", 31_622_400)]
+)
+def test_intervals(text: str, seconds: int) -> None:
+    settings = SourceSettings.from_plain({"pollInterval": text})
+    assert seconds_of(settings.poll_interval) == seconds
+    assert str(settings.plain()["pollInterval"]) == text
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "999ms", "15", "1.5h", "-1s", "367d", "1 h", "off"])
+def test_what_is_no_interval_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="pollInterval: expected"):
+        SourceSettings.from_plain({"pollInterval": text})
