@@ -1,4 +1,4 @@
-"""Contracts of the stores as tests: an adapter's test class inherits one and provides its fixture.
+"""Contracts of ports as tests: an adapter's test class inherits one and provides its fixture.
 
 For a blob store that takes three lines: a class that inherits `BlobStoreContract` with a fixture `blobs`.
 """
@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from odf_common.dataset.state_cache import StateCache
 from odf_common.errors import AlreadyExists, HeadMoved, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId
+from odf_common.ports.locks import Locks
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
 
 CONTENT = b"some bytes"
@@ -356,6 +358,45 @@ class CatalogContract:
         assert catalog.by_id(a_dataset(1)) is None
         catalog.add(an_entry("cities", 2))
         assert catalog.by_id(a_dataset(2)) == an_entry("cities", 2)
+
+
+class LocksContract:
+    """One lock per dataset, which expires. Fixture: `locks`, none of them held."""
+
+    def test_a_lock_is_held_by_one_until_it_is_released(self, locks: Locks) -> None:
+        """Others are free."""
+        first = locks.acquire(a_dataset(1), 5000)
+        assert first is not None
+        assert locks.acquire(a_dataset(1), 5000) is None
+        assert locks.acquire(a_dataset(2), 5000) is not None
+        first.release()
+        assert locks.acquire(a_dataset(1), 5000) is not None
+
+    def test_an_expired_lock_is_not_released_from_its_next_holder(self, locks: Locks) -> None:
+        """Its holder may have slept."""
+        old = locks.acquire(a_dataset(), 30)
+        assert old is not None
+        time.sleep(0.06)
+        assert locks.acquire(a_dataset(), 5000) is not None
+        old.release()
+        assert locks.acquire(a_dataset(), 5000) is None
+
+
+class StateCacheContract:
+    """Bytes by dataset. Fixture: `cache`, empty."""
+
+    def test_the_last_state_is_returned_until_it_is_forgotten(self, cache: StateCache) -> None:
+        """Each dataset has its own; forgetting a missing one does nothing."""
+        assert cache.get(a_dataset(1)) is None
+        cache.put(a_dataset(1), b"one")
+        cache.put(a_dataset(1), b"newer")
+        cache.put(a_dataset(2), b"\x00\xff")
+        assert cache.get(a_dataset(1)) == b"newer"
+        assert cache.get(a_dataset(2)) == b"\x00\xff"
+        for _ in range(2):
+            cache.forget(a_dataset(1))
+        assert cache.get(a_dataset(1)) is None
+        assert cache.get(a_dataset(2)) == b"\x00\xff"
 
 
 def _takes(catalog: Catalog, entry: CatalogEntry) -> bool:

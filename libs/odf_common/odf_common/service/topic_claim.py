@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odf_common.adapters.kafka import claim as kafka_claim
-from odf_common.adapters.kafka.claim import Claim
+from odf_common.adapters.kafka.topic_claims import TopicClaim, claim_prefix
 from odf_common.adapters.local import durable
 from odf_common.errors import Conflict
 from odf_common.metadata.scalars import Timestamp
@@ -49,7 +48,7 @@ class HomeCopied(Conflict):
         )
 
 
-def require_original(home: Path, owner: Claim) -> None:
+def require_original(home: Path, owner: TopicClaim) -> None:
     """Raise `HomeCopied` if the home of the claim exists on this machine, is another folder, and has the same id."""
     claimed = Path(owner.home) / FILE
     if owner.host != socket.gethostname() or not claimed.is_file():
@@ -58,14 +57,14 @@ def require_original(home: Path, owner: Claim) -> None:
         raise HomeCopied(home=home, original=Path(owner.home))
 
 
-def claim_topics(settings: Settings, now: Timestamp, *, is_taking_over: bool = False) -> Claim:
+def claim_topics(settings: Settings, now: Timestamp, *, is_taking_over: bool = False) -> TopicClaim:
     """Claim the topics with the configured prefix for this node, and return the claim.
 
     Raises `TopicsTaken` if another node has claimed them.
     """
-    mine = Claim(
+    mine = TopicClaim(
         node_id=node_id(settings.home), home=str(settings.home), host=socket.gethostname(), at=str(now)
     )
-    return kafka_claim.claim_topics(
+    return claim_prefix(
         settings.required("kafka"), settings.kafka_prefix, mine, is_taking_over=is_taking_over
     )

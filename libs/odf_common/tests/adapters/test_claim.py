@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.kafka.claim import Claim, TopicsTaken, owner_of
+from odf_common.adapters.kafka.topic_claims import TopicClaim, TopicsTaken, owner_of
 from odf_common.service.topic_claim import HomeCopied, node_id, require_original
 
-FIRST = Claim(node_id="a", home="/a/.odf", host="one", at="2026-01-01T00:00:00Z")
-SECOND = Claim(node_id="b", home="/b/.odf", host="two", at="2026-01-02T00:00:00Z")
+FIRST = TopicClaim(node_id="a", home="/a/.odf", host="one", at="2026-01-01T00:00:00Z")
+SECOND = TopicClaim(node_id="b", home="/b/.odf", host="two", at="2026-01-02T00:00:00Z")
 
 
 def test_the_earliest_claim_wins_and_a_repeat_changes_nothing() -> None:
@@ -26,10 +26,10 @@ def test_of_two_that_take_over_at_once_the_first_wins() -> None:
 
 
 def test_records_are_json_and_what_is_none_is_passed_over() -> None:
-    assert Claim.decode(FIRST.encode()) == FIRST
+    assert TopicClaim.decode(FIRST.encode()) == FIRST
     assert b'"nodeId": "a"' in FIRST.encode()
     for value in (b"", b"{", b"[]", b"null", b'{"nodeId": 1}', b"\xff"):
-        assert Claim.decode(value) is None
+        assert TopicClaim.decode(value) is None
 
 
 def test_the_error_names_the_first_node_and_what_to_do() -> None:

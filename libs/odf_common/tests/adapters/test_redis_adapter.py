@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from odf_testing.contracts import LocksContract, StateCacheContract
 from odf_testing.redis import MemoryLocks
 
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
@@ -33,32 +34,22 @@ def server(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", RedisCon
 Server = tuple["subprocess.Popen[bytes]", RedisConnection]
 
 
-@pytest.fixture(params=["redis", "memory"])
-def locks(request: pytest.FixtureRequest) -> RedisLocks | MemoryLocks:
-    if request.param == "memory":
+class TestRedisLocks(LocksContract):
+    @pytest.fixture
+    def locks(self, server: Server) -> RedisLocks:
+        return RedisLocks(server[1])
+
+
+class TestMemoryLocks(LocksContract):
+    @pytest.fixture
+    def locks(self) -> MemoryLocks:
         return MemoryLocks(time.monotonic)
-    return RedisLocks(request.getfixturevalue("server")[1])
 
 
-def test_a_lock_is_held_by_one_until_it_is_released(locks: RedisLocks | MemoryLocks) -> None:
-    first = locks.acquire(DATASET, 5000)
-    assert first is not None
-    assert locks.acquire(DATASET, 5000) is None
-    assert locks.acquire(DatasetId.of_key(bytes(31) + b"1"), 5000) is not None
-    first.release()
-    assert locks.acquire(DATASET, 5000) is not None
-
-
-def test_a_lock_that_ran_out_is_not_released_from_its_next_holder(
-    locks: RedisLocks | MemoryLocks,
-) -> None:
-    old = locks.acquire(DATASET, 30)
-    assert old is not None
-    time.sleep(0.06)
-    new = locks.acquire(DATASET, 5000)
-    assert new is not None
-    old.release()
-    assert locks.acquire(DATASET, 5000) is None
+class TestRedisStateCache(StateCacheContract):
+    @pytest.fixture
+    def cache(self, server: Server) -> RedisStateCache:
+        return RedisStateCache(server[1])
 
 
 def test_with_redis_lost_locks_are_given_and_nothing_is_known(server: Server) -> None:
@@ -74,13 +65,6 @@ def test_with_redis_lost_locks_are_given_and_nothing_is_known(server: Server) ->
     assert held is not None
     held.release()
     assert locks.acquire(DATASET, 5000) is not None
-
-
-def test_a_forgotten_state_is_gone(server: Server) -> None:
-    cache = RedisStateCache(server[1])
-    cache.put(DATASET, b"state")
-    cache.forget(DATASET)
-    assert cache.get(DATASET) is None
 
 
 @pytest.mark.parametrize("left_ms", [None, 3_600_000])

@@ -2,6 +2,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
+from odf_testing.contracts import StateCacheContract
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
@@ -23,6 +24,12 @@ class DictCache:
 
     def forget(self, dataset: DatasetId) -> None:
         self.held.pop(dataset, None)
+
+
+class TestDictCache(StateCacheContract):
+    @pytest.fixture
+    def cache(self) -> DictCache:
+        return DictCache()
 
 
 class CountingStore(MemoryBlobStore):

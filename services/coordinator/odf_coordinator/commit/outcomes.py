@@ -1,11 +1,16 @@
-"""Outcomes of a proposal: committed, overtaken, or refused."""
+"""Outcomes of a proposal: committed, overtaken, or refused; retries of changes that were overtaken."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+
+T = TypeVar("T")
+ATTEMPTS: Final = 20  # a busy root receives about ten commits a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,16 @@ def require_committed(dataset: DatasetId, outcome: Outcome) -> Committed:
             raise HeadMoved(dataset=str(dataset), expected=_text(expected), actual=_text(head))
         case Refusal(code=code, text=text):
             raise Refused(reason=code, text=text)
+
+
+def retry_on_conflict(change: Callable[[], T]) -> T:
+    """Return the result of `change`, retrying it after each `HeadMoved`."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return change()
+        except HeadMoved:
+            continue
+    return change()
 
 
 def _text(head: Multihash | None) -> str | None:

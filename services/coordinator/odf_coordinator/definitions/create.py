@@ -18,8 +18,7 @@ from odf_coordinator.catalog.dependency_guard import hold_inputs, require_inputs
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import require_committed
-from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
+from odf_coordinator.commit.outcomes import require_committed, retry_on_conflict
 from odf_coordinator.definitions.diff import (
     changed_events,
     dropped_sources,

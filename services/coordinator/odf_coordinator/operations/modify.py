@@ -36,7 +36,7 @@ from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.catalog.dependency_guard import hold_inputs
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown, Unreadable
 from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
+from odf_coordinator.commit.outcomes import retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.declared_columns import require_fetchable, require_possible
 from odf_coordinator.definitions.declared_schemas import sources_of

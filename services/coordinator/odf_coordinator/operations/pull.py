@@ -17,7 +17,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
-from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
+from odf_coordinator.commit.outcomes import retry_on_conflict
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.rebuild_data import DataRebuilder
 from odf_coordinator.operations.rollback import DerivativeRollback

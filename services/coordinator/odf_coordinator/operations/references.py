@@ -9,8 +9,7 @@ from odf_common.identity.branch_names import HEAD, MARK, split_ref
 from odf_common.ports.store import CatalogEntry, ObjectKind, RefStore, require_unmoved
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown, ReferenceUnknown
-from odf_coordinator.commit.outcomes import require_committed
-from odf_coordinator.commit.retry_on_conflict import retry_on_conflict
+from odf_coordinator.commit.outcomes import require_committed, retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.operations.errors import NotFastForward
 from odf_coordinator.operations.import_chain import Importer

@@ -1,7 +1,8 @@
 """The number of rows that a derivative dropped because they were too late, counted when its transforms are committed.
 
 The chain has no field for it, so it is a note of this node: a crash between a commit and the note loses that commit's
-count, and a transform repeated after a reset counts again. Copies have none.
+count, and a transform repeated after a reset counts again. Copies have none. The engine drops the
+records (`plan/segments.py`).
 """
 
 from contextlib import suppress

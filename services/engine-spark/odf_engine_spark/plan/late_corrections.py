@@ -3,6 +3,8 @@
 A window closes when the watermark reaches its end, and is emitted. Records that arrive later, up to the declared bound
 after the end, correct it block by block: with -C/+C if the output has columns that identify rows, otherwise with -R and
 +A. So the output does not depend on which blocks were in one request, and its watermark lags by the bound.
+
+Records that are later than that are dropped in `segments.py`.
 """
 
 from collections.abc import Iterator, Sequence

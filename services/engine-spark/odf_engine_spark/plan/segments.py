@@ -240,7 +240,7 @@ def first_ends(times: Numbers, rule: Lateness) -> Numbers:
 
 
 def _on_time(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa.Table:
-    """Return a stream's new records with their hidden columns, without late ones."""
+    """Return a stream's new records with their hidden columns; drops late records, and counts them."""
     late = np.full(len(delta.records), NEVER) if delta.late is None else delta.late
     late = np.where(late < NEVER + bound, NEVER, late - bound)
     is_late = last_ends(delta.complete - 1, rule) <= late

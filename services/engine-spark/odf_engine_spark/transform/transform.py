@@ -25,8 +25,7 @@ from odf_engine_spark.plan.segments import Step, WatermarkRange
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.transform.checkpoint import State, read_state, write_state
-from odf_engine_spark.transform.inputs import Input, min_watermark, read_input
-from odf_engine_spark.transform.lateness import (
+from odf_engine_spark.transform.event_times import (
     US,
     delta_of,
     event_times,
@@ -34,6 +33,7 @@ from odf_engine_spark.transform.lateness import (
     last_watermark,
     microseconds,
 )
+from odf_engine_spark.transform.inputs import Input, min_watermark, read_input
 from odf_engine_spark.values.operations import Numbers
 
 CACHED: Final = 64  # prepared transforms kept in memory

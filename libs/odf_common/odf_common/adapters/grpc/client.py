@@ -9,7 +9,6 @@ from typing import Any, Final, cast
 
 import grpc
 
-from odf_common.adapters.grpc.limits import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES
 from odf_common.errors import (
     AlreadyExists,
     Conflict,
@@ -21,6 +20,11 @@ from odf_common.errors import (
     Unavailable,
     VerificationFailed,
 )
+
+# Shared with `server`, which clients do not import.
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message
+CODE_KEY: Final = "odf-code"
+ADVICE_KEY: Final = "odf-advice-bin"
 
 CALL_TIMEOUT_SECONDS: Final = 30.0  # for a short call
 STREAM_TIMEOUT_SECONDS: Final = 24 * 3600.0  # for calls that report progress

@@ -16,7 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from odf_common.adapters.grpc.bulkheads import WORKERS, Bulkheads, Busy, ref_of
-from odf_common.adapters.grpc.limits import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES
+from odf_common.adapters.grpc.client import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,

@@ -1,4 +1,4 @@
-"""Push topics: a name for each push source, fixed when the source is created."""
+"""Names of push topics, fixed when a push source is created; `lifecycle/claims.py` creates the topics."""
 
 import hashlib
 import itertools

@@ -26,7 +26,7 @@ _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class TopicClaim:
     """A node's claim to own the topics."""
 
     node_id: str
@@ -65,7 +65,7 @@ class TopicsTaken(Conflict):
 
     kafka: str
     prefix: str
-    owner: Claim
+    owner: TopicClaim
 
     def __str__(self) -> str:
         """Return the owner, and since when."""
@@ -83,16 +83,16 @@ class TopicsTaken(Conflict):
         )
 
 
-def owner_of(claims: Iterable[Claim]) -> Claim | None:
+def owner_of(claims: Iterable[TopicClaim]) -> TopicClaim | None:
     """Return the owner: the first node, or the one that replaced it, and so on; None without claims."""
-    owner: Claim | None = None
+    owner: TopicClaim | None = None
     for claim in claims:
         if owner is None or claim.replaces == owner.node_id:
             owner = claim
     return owner
 
 
-def claim_topics(kafka: str, prefix: str, mine: Claim, *, is_taking_over: bool = False) -> Claim:
+def claim_prefix(kafka: str, prefix: str, mine: TopicClaim, *, is_taking_over: bool = False) -> TopicClaim:
     """Claim the topics of the prefix for this node, if it does not own them yet, and return its claim.
 
     Raises `TopicsTaken` if they belong to another node and are not taken over, `Unavailable` without Kafka.
@@ -111,7 +111,7 @@ def claim_topics(kafka: str, prefix: str, mine: Claim, *, is_taking_over: bool =
     return owner
 
 
-def _claims(kafka: str, topic: str) -> list[Claim]:
+def _claims(kafka: str, topic: str) -> list[TopicClaim]:
     """Return all claims, in order."""
     config = consuming(kafka, group=f"{topic}.{uuid.uuid4().hex}")
     consumer = Consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10}, logger=LOGGER)
@@ -124,7 +124,7 @@ def _claims(kafka: str, topic: str) -> list[Claim]:
         consumer.close()
 
 
-def _read(consumer: Consumer) -> Iterable[Claim]:
+def _read(consumer: Consumer) -> Iterable[TopicClaim]:
     deadline = time.monotonic() + READ_SECONDS
     while time.monotonic() < deadline:
         message = consumer.poll(POLL_SECONDS)
@@ -132,7 +132,7 @@ def _read(consumer: Consumer) -> Iterable[Claim]:
             continue
         error = message.error()
         if error is None:
-            claim = Claim.decode(message.value() or b"")
+            claim = TopicClaim.decode(message.value() or b"")
             if claim is not None:
                 yield claim
         elif error.code() == _END:

@@ -1,4 +1,4 @@
-"""Event times of records, and the watermarks that decide whether they are late.
+"""Event times of records, and the watermarks that decide whether they are late; `plan/segments.py` drops late records.
 
 Times are microseconds, watermarks of chains are nanoseconds.
 """
