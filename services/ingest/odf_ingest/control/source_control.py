@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
-from odf_common.errors import InvalidInput, NotFound, OdfError
+from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
@@ -25,13 +25,17 @@ from odf_ingest.errors import (
     NoTopic,
     SourceNotRead,
     SourceNotStopped,
+    SourceStopped,
     StillSearching,
+    TopicGone,
+    TopicReplaced,
 )
 from odf_ingest.poll.schedule import PollSchedule, seconds_of
 from odf_ingest.prepare.batch import MessagePosition, Search
 from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.source_record import Key, SourceRecord
+from odf_ingest.push.start_position import require_same
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
 
@@ -109,15 +113,17 @@ class SourceControl:
     ) -> tuple[str, Multihash | None, Mapping[int, int]]:
         """Resume a stopped source; return its name, the block with the new position, if any, and the position.
 
-        Raises `InvalidInput` for a `start` outside of the topic, `Refused` for a source that is not stopped.
+        Raises `InvalidInput` for a `start` outside of the topic, `Refused` for a source that is not stopped. One whose
+        topic was deleted or replaced counts as stopped, even if its reader has not noticed that yet.
         """
+        _require_start(start)
         state = self._queues.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
         key = (entry.dataset_id, source)
         topic = entry.push_topics.get(source)
         if topic is None:
             raise NoTopic(what=f"the topic of push source {source}", dataset=entry.alias)
-        self._require_resumable(key, start)
+        self._require_resumable(key, start, lambda: self._stop_of(entry, state, source, topic))
         head = None
         if start:
             move = PositionMove(source=source, topic=topic, now=self._described(topic), start=start)
@@ -181,16 +187,34 @@ class SourceControl:
             next_poll=str(seen.next or ""),
         )
 
-    def _require_resumable(self, key: Key, start: str) -> None:
+    def _require_resumable(self, key: Key, start: str, stop: Callable[[], SourceStopped | None]) -> None:
+        """Raise `Refused` unless the source is stopped, or the topic has a reason to `stop` it and `start` is given."""
         record = self._owned.record(key)
         if record is None:
             if not start:
                 text = f"push source {key[1]} is not read yet; `odf status` shows whether it has a problem"
                 raise SourceNotRead(text=text)
         elif record.phase not in {Phase.STOPPED, Phase.RETRYING}:
-            raise SourceNotStopped(
-                text=f"push source {key[1]} is {record.phase}: there is nothing to resume",
-            )
+            why: Refused | None = stop()
+            if why is None:
+                text = f"push source {key[1]} is {record.phase}: there is nothing to resume"
+                why = SourceNotStopped(text=text)
+            elif start:
+                return
+            raise why
+
+    def _stop_of(
+        self, entry: CatalogEntry, state: ChainState, source: str, topic: str
+    ) -> SourceStopped | None:
+        """Return why the source cannot continue with its topic as it is now; None if it can, or if that is unknown."""
+        known = position_of(state, source).topics.get(topic)
+        try:
+            require_same(topic, self._topics.describe([topic])[topic], known)
+        except (TopicGone, TopicReplaced) as why:
+            return SourceStopped(dataset=entry.alias, source=source, reason=why.code, text=str(why))
+        except OdfError:
+            return None
+        return None
 
     def _resumed(self, key: Key, search: Search | None = None) -> None:
         """Resume the source and wait until it is being opened, so that the old reason is no longer shown."""
@@ -294,6 +318,13 @@ class PositionMove:
 def _is_polled(state: ChainState, name: str) -> bool:
     """Return whether the name, or its absence, means the dataset's polling source."""
     return state.polling_source is not None and not state.push_sources and name in {"", DEFAULT_SOURCE}
+
+
+def _require_start(start: str) -> None:
+    """Raise `InvalidInput` unless a start position is well-formed, for any topic."""
+    if start and not re.fullmatch(f"earliest|latest|keep|{OFFSET}|{OFFSETS}", start):
+        text = f"expected earliest, latest, keep or an offset, such as 1200 or 0:1200,1:1200, got {start!r}"
+        raise InvalidInput(where="--from", text=text)
 
 
 def _view(

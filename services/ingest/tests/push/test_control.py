@@ -153,6 +153,30 @@ def test_what_was_mended_outside_needs_no_new_position(make_bench: Any, broker: 
         assert bench.state.head != head
 
 
+@pytest.mark.parametrize("is_gone", [False, True], ids=["replaced", "deleted"])
+def test_a_topic_is_accepted_before_its_reader_has_noticed_that_it_changed(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1), message(2)]
+        node.drain()
+        # No patrol inspects the topic in the meantime.
+        monkeypatch.setattr(node.owned, "_patrol", lambda _: None)
+        broker.drop(TOPIC) if is_gone else broker.make(TOPIC)
+        with pytest.raises(SourceStopped, match="TopicGone" if is_gone else "TopicReplaced"):
+            node.drain()
+        assert node.owned.phase((bench.dataset, "default")) is Phase.READING
+        with pytest.raises(SourceStopped, match="TopicGone" if is_gone else "TopicReplaced"):
+            resume(node)
+        with pytest.raises(InvalidInput, match="got 'nonsense'"):
+            resume(node, "nonsense")
+        resume(node, "earliest")
+        broker.logs[TOPIC, 0] += [message(7)]
+        node.drain()
+        assert node.ids == [1, 2, 7]
+
+
 @pytest.mark.parametrize("start", ["soon", "-1", "1.5", "0x1"])
 def test_a_start_that_is_none_is_refused(make_bench: Any, broker: Broker, start: str) -> None:
     bench = make_bench()
@@ -174,6 +198,8 @@ def test_a_source_that_is_not_stopped_is_neither_resumed_nor_skipped(make_bench:
         for start in ("", "earliest"):
             with pytest.raises(Refused, match="reading: there is nothing to resume"):
                 resume(node, start)
+        with pytest.raises(InvalidInput, match="expected earliest, latest, keep or an offset"):
+            resume(node, "nonsense")
         with pytest.raises(Refused, match="not stopped"):
             skip(node)
         assert node.ids == [1]
