@@ -18,7 +18,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
-from odf_coordinator.catalog.registry import Unreadable
+from odf_coordinator.catalog.registry import HeadMissing, Unreadable
 
 FAULTS = [
     Damaged(file="datasets/fed01/refs/head", why="Is a directory"),
@@ -113,3 +113,49 @@ def test_a_full_disk_refuses_commits_leaves_nothing_behind_and_needs_no_restart(
     }
     assert {file for file in tmp_path.rglob("*") if file.is_file() and "locks" not in file.parts} <= before
     assert next(iter(commands.handle(message))).envelope.WhichOneof("body") == "committed"
+
+
+@pytest.fixture
+def headless(two: Coordinator) -> Coordinator:
+    """Return two datasets and a derivative, whose head is missing as after half a restore."""
+    two.refs.remove(two.find("cities.copy").id, HEAD, expected=None)
+    return two
+
+
+def test_a_dataset_without_head_is_listed_as_damaged(headless: Coordinator) -> None:
+    with capture_logs():
+        listed = {one.entry.alias: one for one in headless.datasets.scan()}
+    assert list(listed) == ["cities", "cities.copy", "rivers"]
+    lost = listed["cities.copy"]
+    assert isinstance(lost, Unreadable)
+    assert lost.why.endswith("/refs/head cannot be used: the file is missing")
+    assert "odf delete cities.copy --yes" in lost.remedy
+    with pytest.raises(HeadMissing):
+        headless.find("cities.copy")
+    assert not isinstance(listed["rivers"], Unreadable)
+
+
+def test_a_dataset_without_head_can_be_deleted_and_added_again(
+    headless: Coordinator, derivative: str
+) -> None:
+    with capture_logs():
+        with pytest.raises(HeadMissing):
+            headless.add(derivative)
+        headless.editor.delete("cities.copy")
+        headless.add(derivative)
+    assert headless.find("cities.copy").state.sequence_number == 1
+
+
+def test_a_dataset_without_head_stops_no_other(headless: Coordinator) -> None:
+    headless.push("cities", "Oslo")
+    with capture_logs():
+        headless.work()
+        headless.editor.delete("cities.copy")
+        headless.editor.delete("cities")
+    assert [one.alias for one in headless.datasets.all()] == ["rivers"]
+
+
+def test_a_dataset_that_is_deleted_while_it_is_listed_is_not_damaged(two: Coordinator) -> None:
+    entry = two.datasets.entry("rivers")
+    two.editor.delete("rivers")
+    assert two.datasets.read(entry) is None

@@ -8,7 +8,7 @@ import structlog
 from odf_common.chain.dependency_order import in_order
 from odf_common.chain.state import ChainState
 from odf_common.dataset.state_cache import ChainStates
-from odf_common.errors import NotFound, OdfError, nearest
+from odf_common.errors import Damaged, NotFound, OdfError, nearest
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, split_ref
 from odf_common.identity.dataset_refs import parse_ref
@@ -46,6 +46,21 @@ class ReferenceUnknown(NotFound):
         """Return how to list or create references."""
         return (
             "`odf ref list DATASET` shows the references of a dataset, `odf ref set DATASET@NAME` creates one"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class HeadMissing(Damaged):
+    """A dataset has a name but no head, as after an incomplete restore."""
+
+    alias: str
+    why: str = "the file is missing"
+
+    def advice(self) -> str:
+        """Return how to restore or remove the dataset."""
+        return (
+            f"restore the file from a backup, or remove the dataset with `odf delete {self.alias} --yes`; "
+            "other datasets are not affected"
         )
 
 
@@ -104,7 +119,7 @@ class Datasets:
     """Datasets known to be roots, which never changes: they read no other."""
 
     def find(self, ref: str) -> DatasetHandle:
-        """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name."""
+        """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name, `HeadMissing`."""
         known = self.open(self.entry(ref))
         if known is None:
             raise DatasetUnknown(what=ref)
@@ -139,14 +154,22 @@ class Datasets:
         return found
 
     def by_id(self, dataset: DatasetId) -> DatasetHandle | None:
-        """Return the dataset with this id; None if it has no name here or no blocks."""
+        """Return the dataset with this id; None if it has no name here. Raises `HeadMissing`."""
         entry = self.catalog.by_id(dataset)
         return None if entry is None else self.open(entry)
 
     def open(self, entry: CatalogEntry) -> DatasetHandle | None:
-        """Return the dataset of an entry; None if it has no blocks."""
+        """Return the dataset of an entry; None if it was deleted or renamed. Raises `HeadMissing`."""
         state = self.states.current(entry.dataset_id)
-        return None if state is None else DatasetHandle(entry=entry, state=state)
+        if state is None:
+            # The name is taken last and freed first, so only an outdated entry may have no head.
+            named = self.catalog.by_alias(entry.alias)
+            if named is None or named.dataset_id != entry.dataset_id:
+                return None
+            state = self.states.current(entry.dataset_id)
+        if state is None:
+            raise HeadMissing(file=f"datasets/{entry.dataset_id.folder}/refs/{HEAD}", alias=entry.alias)
+        return DatasetHandle(entry=entry, state=state)
 
     def all(self) -> Iterator[DatasetHandle]:
         """Iterate over all readable datasets by name."""
@@ -163,7 +186,7 @@ class Datasets:
                 yield one
 
     def read(self, entry: CatalogEntry) -> DatasetHandle | Unreadable | None:
-        """Return the dataset of an entry, or why it cannot be read; None if it has no blocks."""
+        """Return the dataset of an entry, or why it cannot be read; None if it was deleted or renamed."""
         try:
             known = self.open(entry)
         except Exception as error:  # noqa: BLE001 - any error concerns this dataset only

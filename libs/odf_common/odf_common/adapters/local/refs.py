@@ -16,8 +16,15 @@ from odf_common.ports.store import RefStore, require_unmoved
 class CorruptRef(Damaged):
     """A reference does not hold the hash of a block."""
 
+    ref: str = HEAD
+
     def advice(self) -> str:
-        """Return how to replace one."""
+        """Return how to replace it."""
+        if self.ref == HEAD:
+            return (
+                "restore the file from a backup, or remove the dataset with `odf delete`; "
+                "other datasets are not affected"
+            )
         return (
             "`odf ref delete` removes a damaged reference other than the head; `odf ref set` creates it again"
         )
@@ -35,12 +42,12 @@ class LocalRefStore(RefStore):
         """Return the hash; None if the reference does not exist; raises `CorruptRef`."""
         file = self._file(dataset, ref)
         try:
-            text = read_file(file).decode("ascii")
-            return Multihash.parse(text.strip())
+            return Multihash.parse(read_file(file).decode("ascii").strip())
         except FileNotFoundError:
             return None
         except (InvalidInput, UnicodeDecodeError) as error:
-            raise CorruptRef(file=f"{dataset.folder}/refs/{ref}", why=str(error)) from error
+            why = str(error) if isinstance(error, InvalidInput) else "its content is not a hash"
+            raise CorruptRef(file=f"datasets/{dataset.folder}/refs/{ref}", why=why, ref=ref) from error
 
     def compare_and_set(
         self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD
