@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -37,6 +38,7 @@ log = structlog.stdlib.get_logger(__name__)
 RESCAN_SECONDS: Final = 15.0  # between catalog scans
 PATROL_SECONDS: Final = 5.0  # between inspections of a few datasets, in turn
 MAX_PER_PATROL: Final = 50  # datasets inspected per patrol
+SILENT_SECONDS: Final = 10.0  # with messages in the topic, after which an idle source is opened again
 BUSY_RECHECK_SECONDS: Final = 0.5  # until a dataset with batches in flight is inspected again
 PartitionOf = Callable[[DatasetId], int]
 
@@ -49,6 +51,9 @@ class SourceReader(Protocol):
 
     def close(self, source: PushSource) -> None:
         """Stop reading a source, and drop its buffered messages."""
+
+    def renew(self) -> None:
+        """Continue reading all sources with a new client."""
 
     def request(self, action: Callable[[], None]) -> None:
         """Execute the action on the reader's thread, soon."""
@@ -356,6 +361,8 @@ class AssignedSources:
                     self._look_later(key[0], BUSY_RECHECK_SECONDS)
                 return None
             if not self._has_moved(record, source, entry, state, described):
+                if isinstance(described, TopicInfo) and source.silence(described.high) > SILENT_SECONDS:
+                    self._renew(source)
                 return None
             self._reading.close(source)
             record = record.moved(Event.REOPEN)
@@ -412,6 +419,13 @@ class AssignedSources:
         self._records[source.key] = replace(record, suspect=dict(source.position))
         self._inspector.ask((source.dataset,))
         return False
+
+    def _renew(self, source: PushSource) -> None:
+        """Open a source again on a new client: a client may lose track of a partition whose topic was replaced."""
+        why = "it has messages that Kafka's client does not deliver"
+        with suppress(Unavailable):  # tried again if the source stays silent
+            self._reading.renew()
+        self.failed(source, Unavailable(what=f"topic {source.topic}", why=why))
 
     def _renamed(self, record: SourceRecord, alias: str) -> SourceRecord:
         if record.alias == alias:

@@ -28,5 +28,8 @@ class Records(Protocol):
     def high(self, partition: Partition) -> int | None:
         """Return the partition's end as of the last fetch; None before the first."""
 
+    def renew(self) -> None:
+        """Continue at the same positions with a new client."""
+
     def close(self) -> None:
         """Close the client."""

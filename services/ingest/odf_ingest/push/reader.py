@@ -104,6 +104,10 @@ class PushReader:
                 "cannot unassign partitions", dataset=source.alias, source=source.name, why=str(error)
             )
 
+    def renew(self) -> None:
+        """Continue with a new client of the broker at the same positions."""
+        self._records.renew()
+
     def failed(self, source: PushSource, error: Exception, batch: MessageBatch) -> None:
         """Handle a failed batch of a source; called from any thread."""
         search, first = batch.search, batch.parts[0].partition

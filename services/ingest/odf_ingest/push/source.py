@@ -106,6 +106,7 @@ class PushSource:
         self._usual = limits
         self._limits = limits.after(wait.tries if wait else 0)
         self._buffer = _Buffer(start=dict(positions))
+        self._unread: tuple[Mapping[int, int], float] | None = None
         self._heard = dict.fromkeys(positions, time.monotonic())  # when each partition gave its last message
 
     @property
@@ -127,6 +128,17 @@ class PushSource:
     def is_idle(self) -> bool:
         """Return whether all its messages are committed."""
         return not (self.at_work or self.ready or self._buffer.parts)
+
+    def silence(self, high: Mapping[int, int]) -> float:
+        """Return the seconds since calls have seen it idle at this position, although the topic's ends are higher."""
+        is_behind = any(
+            at > max(self.next.get(number, at), self.ends.get(number, 0)) for number, at in high.items()
+        )
+        if not (self.is_idle and is_behind):
+            self._unread = None
+        elif self._unread is None or self._unread[0] != self.next:
+            self._unread = dict(self.next), time.monotonic()
+        return 0.0 if self._unread is None else time.monotonic() - self._unread[1]
 
     @property
     def is_waiting(self) -> bool:

@@ -57,6 +57,7 @@ class Broker:
     faults: dict[Partition, str] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
     mute: set[Partition] = field(default_factory=set)  # nothing is heard of them
+    renewed: int = 0
 
     def make(self, topic: str, partitions: int = 1) -> None:
         self.ids[topic] = f"{topic} {time.monotonic_ns()}"
@@ -132,6 +133,10 @@ class Broker:
 
     def high(self, partition: Partition) -> int:
         return len(self.logs[partition])
+
+    def renew(self) -> None:
+        self.renewed += 1
+        self.mute = set()
 
     def close(self) -> None:
         pass

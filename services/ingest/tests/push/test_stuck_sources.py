@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from odf_common.adapters.memory import MemoryCatalog
 from odf_common.chain.state import ChainState
 from odf_common.codec.bus import body_of
-from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable, VerificationFailed
+from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable, VerificationFailed
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.steps import ReadStepNdJson, SqlQueryStep
 from odf_common.ports.bus import NOTIFICATIONS
@@ -24,7 +24,9 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push import assigned_sources, stalls
+from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.inspector import Inspection, Inspector
+from odf_ingest.push.source import PushSource
 from odf_ingest.push.state_machine import Phase
 
 from .test_reader import TOPIC, Broker, Running, message, running
@@ -92,6 +94,32 @@ def test_a_topic_that_may_be_described_and_not_read_is_tried_less_and_less_often
         broker.logs[TOPIC, 0] += [message(1)]
         node.wait(lambda: set(node.ids) == {1, 2})
         assert node.owned.stuck() == {}
+
+
+def test_a_source_that_is_silent_although_its_topic_has_messages_is_named_and_read_by_a_new_client(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assigned_sources, "SILENT_SECONDS", 0.3)
+    troubles: list[str] = []
+    fail = AssignedSources.failed
+
+    def noted(self: AssignedSources, source: PushSource, error: OdfError) -> None:
+        troubles.append(str(error))
+        fail(self, source, error)
+
+    monkeypatch.setattr(AssignedSources, "failed", noted)
+    with running(make_bench(), broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.wait(lambda: node.ids == [1])
+        time.sleep(0.5)
+        assert broker.renewed == 0
+        broker.mute = {(TOPIC, 0)}
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.wait(lambda: node.ids == [1, 2])
+        assert broker.renewed == 1
+    assert troubles == [
+        f"topic {TOPIC} cannot be reached: it has messages that Kafka's client does not deliver"
+    ]
 
 
 def test_a_query_that_takes_its_time_holds_up_no_source_without_one(make_bench: Any, broker: Broker) -> None:

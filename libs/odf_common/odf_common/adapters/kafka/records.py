@@ -184,12 +184,12 @@ class KafkaRecords:
             self._former > MAX_FORMER_PARTITIONS
             and len(self._next) - len(self._quiet) <= MAX_UNWATCHED_PARTITIONS
         ):
-            self._replace_client()
+            self.renew()
         if now >= self._look_at and len(self._next) > MAX_UNWATCHED_PARTITIONS:
             self._look_at = now + LOOK_SECONDS
             self._try(now - QUIET_SECONDS)
 
-    def _replace_client(self) -> None:
+    def renew(self) -> None:
         """Continue with a new client at the same positions; what the old one has fetched ahead is fetched again."""
         fetched = {place: at for place, at in self._next.items() if place not in self._quiet}
         old, new = self._consumer, Consumer({**self._settings}, logger=LOGGER)
