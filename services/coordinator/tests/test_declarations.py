@@ -58,6 +58,14 @@ def filled(node: Coordinator, root: str) -> Coordinator:
         ("schema: [a INT, A INT]", "column A: SQL cannot distinguish it from a"),
         ("schema: {fields: [{name: a, type: Int32}, {name: a, type: Int32}]}", "column a: is declared twice"),
         ("schema: [event_time STRING]", "column event_time: the event time must be a TIMESTAMP or DATE"),
+        (
+            "schema: [event_time TIMESTAMP(6)]",
+            r"column event_time: the event time has milliseconds; .*TIMESTAMP\(3\)",
+        ),
+        (
+            "schema: {fields: [{name: event_time, type: {kind: Timestamp, unit: Nanosecond}}]}",
+            "column event_time: the event time has milliseconds",
+        ),
         ("schema: [a INT, b FOOBAR]", "column b: unknown type FOOBAR"),
     ],
 )

@@ -35,6 +35,7 @@ from odf_coordinator.definitions.declared_schemas import Source, without_operati
 
 PRIMARY: Final = "merge.primaryKey"
 COMPARED: Final = "merge.compareColumns"
+FINER_THAN_MS: Final = ("us", "ns")
 FETCHED: Final = ("http://", "https://", "file://")
 TEMPLATE: Final = "${{"  # begins what is known only when it is fetched
 
@@ -278,6 +279,9 @@ def _require_time(column: Column) -> None:
     type_ = column.field.type
     if not (kind.is_timestamp(type_) or kind.is_date(type_)):
         raise column.refused(f"the event time must be a TIMESTAMP or DATE, not {type_}")
+    if kind.is_timestamp(type_) and type_.unit in FINER_THAN_MS:
+        text = "the event time has milliseconds; declare TIMESTAMP(3), and another column if finer times are needed"
+        raise column.refused(text)
 
 
 def _require_keys(merge: MergeStrategy, names: set[str] | None) -> None:
