@@ -62,8 +62,8 @@ def source(make_polled: Any, tmp_path: Path) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     "content",
     [
-        gzip.compress(LINE),
-        gzip.compress(LINE[:5]) + gzip.compress(LINE[5:]),
+        gzip.compress(LINE, mtime=0),
+        gzip.compress(LINE[:5], mtime=0) + gzip.compress(LINE[5:], mtime=0),
         bz2.compress(LINE),
         lzma.compress(LINE),
         lzma.compress(LINE[:5]) + b"\0" * 4 + lzma.compress(LINE[5:]),
@@ -103,7 +103,7 @@ def test_a_file_of_a_tar_archive_is_read(source: Any, poll: Any) -> None:
 
 
 def test_steps_follow_one_another(source: Any, poll: Any) -> None:
-    inner = gzip.compress(b'{"id":2}\n')
+    inner = gzip.compress(b'{"id":2}\n', mtime=0)
     steps = (
         PrepStepDecompress(format=ZIP, sub_path="*.gz"),
         PrepStepDecompress(format=GZIP),
@@ -120,7 +120,11 @@ def test_steps_follow_one_another(source: Any, poll: Any) -> None:
         (LINE, PrepStepDecompress(format=GZIP), "neither gzip, bzip2, xz nor zstd"),
         (zipped(a=LINE), PrepStepDecompress(format=GZIP), "is a zip archive"),
         (LINE, PrepStepDecompress(format=ZIP), "cannot be unpacked as Zip: File is not a zip file"),
-        (gzip.compress(LINE * 100)[:-20], PrepStepDecompress(format=GZIP), "cannot be unpacked as Gzip"),
+        (
+            gzip.compress(LINE * 100, mtime=0)[:-20],
+            PrepStepDecompress(format=GZIP),
+            "cannot be unpacked as Gzip",
+        ),
         (lzma.compress(LINE * 100)[:-20], PrepStepDecompress(format=GZIP), "it is cut off"),
         (zstd(os.urandom(5000))[:-20], PrepStepDecompress(format=GZIP), "cannot be unpacked as Gzip"),
         (zipped(a=LINE, b=LINE), PrepStepDecompress(format=ZIP), "the archive has 'a', 'b'; choose one"),
@@ -163,7 +167,7 @@ def test_links_and_encrypted_files_in_archives_are_refused(source: Any, poll: An
 @pytest.mark.parametrize(
     ("content", "step"),
     [
-        (gzip.compress(b"\n" * 5000), PrepStepDecompress(format=GZIP)),
+        (gzip.compress(b"\n" * 5000, mtime=0), PrepStepDecompress(format=GZIP)),
         (zipped(a=b"\n" * 5000), PrepStepDecompress(format=ZIP)),
         (lzma.compress(b"\n" * 5000), PrepStepDecompress(format=GZIP)),
         (LINE, PrepStepPipe(command=("yes",))),
