@@ -128,6 +128,9 @@ class PushConsumer:
         log = self._logs.logs.get(partition[0])
         return None if log is None else len(log.values)
 
+    def renew(self) -> None:
+        """Continue as before: there is no client."""
+
     def close(self) -> None:
         """Do nothing."""
         self._at.clear()
