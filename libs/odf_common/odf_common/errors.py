@@ -175,6 +175,13 @@ class Refused(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
+class DatasetInUse(Refused):
+    """Other datasets read what would be removed."""
+
+    reason: str = "DatasetInUse"
+
+
+@dataclass(eq=False, kw_only=True)
 class InvalidQuery(InvalidInput):
     """The engine cannot run the SQL."""
 

@@ -6,13 +6,6 @@ from odf_common.errors import Refused
 
 
 @dataclass(eq=False, kw_only=True)
-class DatasetInUse(Refused):
-    """Other datasets read what would be removed."""
-
-    reason: str = "DatasetInUse"
-
-
-@dataclass(eq=False, kw_only=True)
 class DataNotDerived(Refused):
     """The data cannot be dropped, since this node could not recompute it."""
 

@@ -12,7 +12,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.transform_request import is_migration
 from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.errors import InvalidInput, NotFound, OdfError, VerificationFailed
+from odf_common.errors import DatasetInUse, InvalidInput, NotFound, OdfError, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_alias
@@ -44,7 +44,6 @@ from odf_coordinator.definitions.diff import require_settable
 from odf_coordinator.definitions.drafts import resolve
 from odf_coordinator.definitions.query_validation import Validation
 from odf_coordinator.operations.errors import (
-    DatasetInUse,
     DerivativeWatermark,
     EventReserved,
     WatermarkDecreased,

@@ -56,15 +56,7 @@ class _Buffer:
 
 
 class PushSource:
-    """A source of a dataset assigned to this instance. Its buffers belong to the reader's thread.
-
-    `next`: position of each partition; `ends`: its observed end; `high`: its end at the last poll with messages.
-    `begun` and `settled` count batches. `is_stale`: batches in flight are to be dropped. `is_hurried`: cut a batch as
-    soon as no more messages are waiting. `last_mean`: mean size in bytes of the last messages. With a `wait` the first
-    batch is not cut before a new message has arrived; with a `search`, batches are cut by count.
-    Written by the batch's thread: `querying_since`, when the source's query was started or queued (seconds since the
-    epoch); `committing_since`, when the current commit started; `trouble`, why the commit is stalled.
-    """
+    """A source of a dataset assigned to this instance. Its buffers belong to the reader's thread."""
 
     def __init__(  # noqa: PLR0913 - all by name
         self,
@@ -87,22 +79,23 @@ class PushSource:
         self.name = plan.source.source_name
         self.topic = topic
         self.topic_id = topic_id
-        self.next = dict(positions)
-        self.ends: dict[int, int] = {}
-        self.high: dict[int, int] = {}
+        self.next = dict(positions)  # position of each partition
+        self.ends: dict[int, int] = {}  # observed end of each partition
+        self.high: dict[int, int] = {}  # its end at the last poll with messages
         self.ready: deque[MessageBatch] = deque()
         # Each is written by one thread only.
-        self.begun = 0
-        self.settled = 0
-        self.is_stale = False
-        self.is_hurried = False
-        self.last_mean = 0.0
+        self.begun = 0  # batches
+        self.settled = 0  # batches
+        self.is_stale = False  # batches in flight are to be dropped
+        self.is_hurried = False  # cut a batch as soon as no more messages are waiting
+        self.last_mean = 0.0  # mean size in bytes of the last messages
         self.beginning = dict(beginning)
-        self.wait = wait
-        self.search = search
-        self.trouble: Trouble | None = None
+        self.wait = wait  # if set, the first batch is not cut before a new message has arrived
+        self.search = search  # if set, batches are cut by count
+        # Written by the batch's thread; times in seconds since the epoch.
+        self.trouble: Trouble | None = None  # why the commit is stalled
         self.committing_since: float | None = None
-        self.querying_since: float | None = None
+        self.querying_since: float | None = None  # when the source's query was started or queued
         self._usual = limits
         self._limits = limits.after(wait.tries if wait else 0)
         self._buffer = _Buffer(start=dict(positions))

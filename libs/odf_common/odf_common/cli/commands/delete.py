@@ -7,7 +7,7 @@ import click
 from odf_common.chain.dependency_order import in_order
 from odf_common.cli import clients
 from odf_common.cli.output import confirm, remark
-from odf_common.errors import Refused
+from odf_common.errors import DatasetInUse
 from odf_common.identity.dataset_refs import is_pattern, matching_names, parse_ref
 from odf_common.proto.odf.node.v1.coordinator_pb2 import (
     DatasetSummary,
@@ -60,7 +60,7 @@ def _chosen(
 def deletable(
     chosen: Iterable[DatasetSummary], known: Iterable[DatasetSummary]
 ) -> tuple[DatasetSummary, ...]:
-    """Return the datasets, each once, readers before their inputs; raises `Refused` if any other dataset reads one."""
+    """Return the datasets, each once, readers before their inputs; raises `DatasetInUse` if others read one."""
     wanted = {one.dataset_id: one for one in chosen}
     besides: dict[str, list[str]] = {}
     for other in known:
@@ -69,6 +69,6 @@ def deletable(
                 besides.setdefault(wanted[one].alias, []).append(other.alias)
     if besides:
         read = "; ".join(f"{name} is read by {', '.join(readers)}" for name, readers in besides.items())
-        raise Refused(reason="DatasetInUse", text=f"{read}: delete its readers too, or first")
+        raise DatasetInUse(text=f"{read}: delete its readers too, or first")
     readers = {id_: [one.dataset_id for one in wanted.values() if id_ in one.inputs] for id_ in wanted}
     return tuple(wanted[one] for one in in_order(readers))

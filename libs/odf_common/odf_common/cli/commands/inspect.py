@@ -1,6 +1,7 @@
 """`odf inspect schema|lineage|query|block`: one aspect of a dataset, read from its chain."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import click
 
@@ -13,6 +14,20 @@ from odf_common.errors import Refused
 from odf_common.metadata.events import DatasetKind, SetDataSchema, SetTransform
 from odf_common.proto.odf.node.v1.coordinator_pb2 import LastEventReply, LastEventRequest, LogRequest
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+
+
+@dataclass(eq=False, kw_only=True)
+class NoSchema(Refused):
+    """The dataset has no schema yet."""
+
+    reason: str = "NoSchema"
+
+
+@dataclass(eq=False, kw_only=True)
+class NoQuery(Refused):
+    """The dataset has no query."""
+
+    reason: str = "NoQuery"
 
 
 @click.group("inspect")
@@ -51,7 +66,7 @@ def schema(*, dataset: str, form: str, output: str) -> None:
     with clients.coordinator() as coordinator:
         event = _event(_last(coordinator, dataset, SetDataSchema))
     if not isinstance(event, SetDataSchema):
-        raise Refused(reason="NoSchema", text=f"{dataset} has no data yet, so it has no schema")
+        raise NoSchema(text=f"{dataset} has no data yet, so it has no schema")
     fields = schema_of_event(event)
     if form == "ddl":
         print_rows([{"definition": one} for one in schema_to_ddl(fields)], output)
@@ -77,12 +92,12 @@ def query(*, dataset: str, output: str) -> None:
     print_rows(rows, output)
 
 
-def _no_query(answer: LastEventReply) -> Refused:
+def _no_query(answer: LastEventReply) -> NoQuery:
     if answer.kind == DatasetKind.Root.name:
         text = f"{answer.alias} is a root: its records come from its sources, not from a query"
     else:
         text = f"{answer.alias} has no query yet: `odf commit` sets one"
-    return Refused(reason="NoQuery", text=text)
+    return NoQuery(text=text)
 
 
 @command.command("lineage")

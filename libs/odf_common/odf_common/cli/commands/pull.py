@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import click
@@ -29,6 +30,13 @@ REPORT_INTERVAL_SECONDS: Final = 5.0  # between two remarks
 FINISHED = ("updated", "rebuilt", "restored", "up-to-date", "failed")
 COPIED = {"updated": "copied from", "restored": "fetched again what was lost, from"}
 COLUMNS = ("dataset", "state", "blocks", "records", "error")
+
+
+@dataclass(eq=False, kw_only=True)
+class PullFailed(Refused):
+    """A dataset could not be brought up to date."""
+
+    reason: str = "PullFailed"
 
 
 @click.command("pull")
@@ -98,7 +106,7 @@ def command(
     for text in failed[:-1]:
         remark(f"error: {text}")
     if failed:
-        raise Refused(reason="PullFailed", text=failed[-1])
+        raise PullFailed(text=failed[-1])
 
 
 def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
