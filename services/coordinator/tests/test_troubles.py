@@ -140,7 +140,7 @@ def test_a_dataset_that_could_not_be_read_at_the_start_is_announced_once_it_can(
     assert told[-1] == towns
 
 
-def test_a_listing_of_what_is_known_reads_no_object_and_no_note_of_a_root(
+def test_a_listing_of_what_is_known_reads_no_object_and_no_note_of_a_root_and_only_asks_for_its_newest_block(
     pair: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.push("cities", "Oslo")
@@ -159,5 +159,6 @@ def test_a_listing_of_what_is_known_reads_no_object_and_no_note_of_a_root(
         monkeypatch.setattr(pair.blobs, name, counted)
 
     assert len(listed(pair)) == 3
-    assert {dataset for _, dataset in asked} == {pair.find("cities.copy").id}
-    assert {name for name, _ in asked} == {"note"}
+    copy = pair.find("cities.copy").id
+    assert {name for name, dataset in asked if dataset == copy} == {"has", "note"}
+    assert [name for name, dataset in asked if dataset == pair.find("cities").id] == ["has"]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from structlog.testing import capture_logs
 from odf_common.codec.bus import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
-from odf_common.errors import Damaged, OdfError, StorageUnavailable
+from odf_common.errors import Damaged, OdfError, Refused, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
+from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.catalog.registry import HeadMissing, Unreadable
@@ -159,3 +161,59 @@ def test_a_dataset_that_is_deleted_while_it_is_listed_is_not_damaged(two: Coordi
     entry = two.datasets.entry("rivers")
     two.editor.delete("rivers")
     assert two.datasets.read(entry) is None
+
+
+def _not_a_folder(block: Path) -> None:
+    block.parent.rename(block.parent.with_name("moved"))
+    block.parent.write_bytes(b"")
+
+
+def _a_pipe(block: Path) -> None:
+    block.unlink()
+    os.mkfifo(block)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "is_listed"),
+    [
+        (_not_a_folder, True),
+        (_a_pipe, True),
+        (Path.unlink, True),
+        (lambda block: block.write_bytes(b"x"), False),
+    ],
+    ids=["blocks is a file", "pipe", "missing", "other bytes"],
+)
+def test_no_commit_extends_a_chain_whose_newest_block_cannot_be_read(
+    tmp_path: Path, root: str, breaks: Callable[[Path], None], *, is_listed: bool
+) -> None:
+    node = Coordinator(home=tmp_path / "home", is_durable=True)
+    node.add(root, root.replace("name: cities", "name: rivers"))
+    known = node.push("cities", "Oslo")  # its state is cached now
+    message = proposal(node, "cities")
+    breaks(tmp_path / "home" / "datasets" / known.id.folder / "blocks" / str(known.state.head))
+
+    with capture_logs():
+        commands = Commands(committer=node.committer, importer=node.importer)
+        refused = next(iter(commands.handle(message))).envelope.refused
+        listed = {one.entry.alias: one for one in node.datasets.scan()}
+    assert refused.code == "Damaged"
+    assert node.refs.head(known.id) == known.state.head
+    assert isinstance(listed["cities"], Unreadable) == is_listed
+    assert not isinstance(listed["rivers"], Unreadable)
+    problem = node.datasets.waits.recent(known.id, 60)
+    assert problem is not None
+    assert "restore the dataset from a copy, or remove the dataset with `odf delete`" in problem.remedy
+    assert "automatically" not in problem.remedy
+    if isinstance(one := listed["cities"], Unreadable):
+        assert one.remedy == problem.remedy
+
+    with capture_logs():
+        node.editor.delete("cities")
+    assert [one.alias for one in node.datasets.all()] == ["rivers"]
+
+
+def test_what_a_damaged_derivative_reads_is_not_deleted(two: Coordinator) -> None:
+    copy = two.find("cities.copy")
+    two.blobs.remove(copy.id, ObjectKind.BLOCK, [copy.state.head])
+    with capture_logs(), pytest.raises(Refused, match=r"cities is read by cities\.copy"):
+        two.editor.delete("cities")

@@ -1,10 +1,12 @@
-"""One dataset of this node, read through its stores."""
+"""One dataset of this node, read through its stores, and whether the block at its head is still there."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from odf_common.codec.flatbuffers import block_hash
+from odf_common.errors import Damaged, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
@@ -46,3 +48,26 @@ class StoredDataset:
     def names(self, kind: ObjectKind) -> Iterator[Multihash]:
         """Iterate over all objects of a kind, unordered."""
         return self.blobs.names(self.dataset, kind)
+
+
+def require_readable_block(blobs: BlobReader, dataset: DatasetId, block: Multihash) -> None:
+    """Raise `Damaged` unless the block can be read and has its hash: no chain continues from one that nobody can read.
+
+    A cached state does not show that; the block is usually in the page cache, since it was committed last.
+    """
+    try:
+        raw = blobs.read(dataset, ObjectKind.BLOCK, block)
+    except NotFound as error:
+        raise Damaged(file=_file_of(dataset, block), why="the file is missing") from error
+    if block_hash(raw) != block:
+        raise Damaged(file=_file_of(dataset, block), why="its content does not match its hash")
+
+
+def require_stored_block(blobs: BlobReader, dataset: DatasetId, block: Multihash) -> None:
+    """Raise `Damaged` unless the block is a regular file in the store; its content is not read."""
+    if not blobs.has(dataset, ObjectKind.BLOCK, block):
+        raise Damaged(file=_file_of(dataset, block), why="the file is missing")
+
+
+def _file_of(dataset: DatasetId, block: Multihash) -> str:
+    return f"datasets/{dataset.folder}/{ObjectKind.BLOCK.value}/{block}"

@@ -8,6 +8,7 @@ import structlog
 from odf_common.chain.dependency_order import in_order
 from odf_common.chain.state import ChainState
 from odf_common.dataset.state_cache import ChainStates
+from odf_common.dataset.stored_dataset import require_stored_block
 from odf_common.errors import Damaged, NotFound, OdfError, nearest
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, split_ref
@@ -163,8 +164,7 @@ class Datasets:
         state = self.states.current(entry.dataset_id)
         if state is None:
             # The name is taken last and freed first, so only an outdated entry may have no head.
-            named = self.catalog.by_alias(entry.alias)
-            if named is None or named.dataset_id != entry.dataset_id:
+            if not self._is_current(entry):
                 return None
             state = self.states.current(entry.dataset_id)
         if state is None:
@@ -187,12 +187,34 @@ class Datasets:
 
     def read(self, entry: CatalogEntry) -> DatasetHandle | Unreadable | None:
         """Return the dataset of an entry, or why it cannot be read; None if it was deleted or renamed."""
+        one = self._attempt(entry, self._stored)
+        if not isinstance(one, Unreadable):
+            self.troubles.clear(entry.dataset_id)
+        return one
+
+    def _attempt(
+        self, entry: CatalogEntry, read: Callable[[CatalogEntry], DatasetHandle | None]
+    ) -> DatasetHandle | Unreadable | None:
         try:
-            known = self.open(entry)
+            return read(entry)
         except Exception as error:  # noqa: BLE001 - any error concerns this dataset only
-            return self.unreadable(entry, error)
-        self.troubles.clear(entry.dataset_id)
+            return self.unreadable(entry, error) if self._is_current(entry) else None
+
+    def _stored(self, entry: CatalogEntry) -> DatasetHandle | None:
+        """Return the dataset like `open`; raises `Damaged` if the head's block is no longer stored."""
+        known = self.open(entry)
+        if known is not None:
+            # Its state may be cached, which does not prove that the chain is still there.
+            require_stored_block(self.blobs, known.id, known.state.head)
         return known
+
+    def _is_current(self, entry: CatalogEntry) -> bool:
+        """Return whether the dataset still has this name, also if that cannot be read."""
+        try:
+            named = self.catalog.by_alias(entry.alias)
+        except OdfError:
+            return True
+        return named is not None and named.dataset_id == entry.dataset_id
 
     def unreadable(self, entry: CatalogEntry, error: Exception) -> Unreadable:
         """Return why a dataset cannot be read; a new reason is logged."""
@@ -224,7 +246,9 @@ class Datasets:
         derived = [
             known
             for entry in entries
-            if entry.dataset_id not in self.roots and isinstance(known := self.read(entry), DatasetHandle)
+            if entry.dataset_id not in self.roots
+            # By its cached state, too: what a damaged derivative reads is not free to be deleted.
+            and isinstance(known := self._attempt(entry, self.open), DatasetHandle)
         ]
         self.roots.update(known.id for known in derived if not known.is_derivative)
         return tuple(known for known in derived if dataset in known.inputs() and known.id != dataset)

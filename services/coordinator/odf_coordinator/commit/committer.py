@@ -13,7 +13,8 @@ import structlog
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.dataset.state_cache import ChainStates
-from odf_common.errors import ChainRuleViolated, HeadMoved, InvalidInput, Unavailable
+from odf_common.dataset.stored_dataset import require_readable_block
+from odf_common.errors import ChainRuleViolated, Damaged, HeadMoved, InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
@@ -90,7 +91,7 @@ class Committer:
             return refusal_of(error)
         try:
             outcome = self._commit(dataset, expected_head, events, system_time, ref, onto)
-        except Unavailable as error:
+        except (Unavailable, Damaged) as error:
             self._waits.note(dataset, f"commits are waiting: {error}", remedy=remedy_of(error, ""))
             raise
         self._waits.clear(dataset)
@@ -111,6 +112,8 @@ class Committer:
                 return self._overtaken(dataset, ref, expected_head, events, system_time)
             try:
                 past = onto or (None if head is None else self._state(dataset, ref, head))
+                if past is not None:
+                    require_readable_block(self._blobs, dataset, past.head)
                 state = self._write(dataset, past, events, system_time)
             except (ChainRuleViolated, InvalidInput) as error:
                 return refusal_of(error)

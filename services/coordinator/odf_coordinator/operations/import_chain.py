@@ -6,6 +6,7 @@ from odf_common.chain.compare import common_block, compare
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import blocks_between
+from odf_common.dataset.stored_dataset import require_readable_block
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -106,7 +107,10 @@ class Importer:
 
     def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:
         """Return the state at `new_head`, after checking the hashes and objects of its blocks."""
-        state = None if expected is None else self._state(dataset, expected)
+        state = None
+        if expected is not None:
+            require_readable_block(self.datasets.blobs, dataset, expected)
+            state = self._state(dataset, expected)
         for name, decoded, _ in blocks_between(self.datasets.reader(dataset), new_head, expected):
             event = decoded.block.event
             if isinstance(event, Seed) and event.dataset_id != dataset:
