@@ -13,6 +13,7 @@ import pyarrow as pa
 from odf_testing.coordinator import FakeBus, FakeTopics
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.adapters.local.reserve import Reserve
 from odf_common.chain.add_data import add_data_event
 from odf_common.data.columns import with_system_columns
 from odf_common.data.ddl import ddl_to_schema
@@ -122,6 +123,7 @@ class Coordinator:
             topics=FakeTopics(),
             publisher=Publisher(bus=FakeBus(), catalog=catalog),
             keys=keys,
+            reserve=Reserve(home),
         )
         self.creator = DatasetCreator(
             datasets=self.datasets,

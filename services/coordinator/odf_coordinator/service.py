@@ -6,6 +6,7 @@ from typing import Final
 import structlog
 
 from odf_common.adapters.local.keys import node_key
+from odf_common.adapters.local.reserve import Reserve
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.signature import encode_signature
 from odf_common.identity.keys import PrivateKey
@@ -71,14 +72,14 @@ def build(env: Environment) -> Service:
         topics=env.topics,
         publisher=publisher,
         keys=keys,
+        reserve=Reserve(env.settings.home),
     )
     creator = DatasetCreator(
         datasets=datasets, committer=committer, claims=claims, engine=env.engine, clock=env.clock, keys=keys
     )
     collector = Collector(catalog=env.catalog, claims=claims, staging=Staging(env.settings.home))
-    ingest = IngestClient(env.settings.ingest_grpc)
     importer = Importer(datasets=datasets, refs=env.refs, committer=committer, claims=claims)
-    parts = _parts(creator, importer, scheduler, ingest)
+    parts = _parts(creator, importer, scheduler, IngestClient(env.settings.ingest_grpc))
     return Service(
         name="coordinator",
         subscriptions=_subscriptions(importer, ownership, parts),

@@ -9,6 +9,7 @@ import pytest
 from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
+from odf_common.adapters.local.reserve import SIZE, Reserve
 from odf_common.codec.bus import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
@@ -217,3 +218,38 @@ def test_what_a_damaged_derivative_reads_is_not_deleted(two: Coordinator) -> Non
     two.blobs.remove(copy.id, ObjectKind.BLOCK, [copy.state.head])
     with capture_logs(), pytest.raises(Refused, match=r"cities is read by cities\.copy"):
         two.editor.delete("cities")
+
+
+def test_a_full_disk_does_not_keep_a_dataset_from_being_deleted(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Coordinator(home=tmp_path / "home", is_durable=True)
+    node.add(root, root.replace("name: cities", "name: rivers"))
+    reserve = tmp_path / "home" / "reserve"
+    node.claims.reserve.refill()
+    assert reserve.stat().st_blocks * 512 >= reserve.stat().st_size == SIZE
+
+    write = os.write
+
+    def full(handle: int, content: bytes) -> int:
+        if reserve.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(handle, content)
+
+    monkeypatch.setattr(os, "write", full)
+    with capture_logs():
+        node.editor.delete("cities")
+    assert [one.alias for one in node.datasets.all()] == ["rivers"]
+    assert list((tmp_path / "home" / "claims").iterdir()) == []
+
+    monkeypatch.setattr(os, "write", write)
+    node.claims.reserve.refill()
+    assert reserve.exists()
+
+
+def test_the_last_free_space_is_not_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odf_common.adapters.local.reserve.ROOM", 1 << 62)
+    reserve = Reserve(tmp_path)
+    reserve.refill()
+    assert not reserve.release()
+    assert list(tmp_path.iterdir()) == []

@@ -12,6 +12,7 @@ import pyarrow as pa
 from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.reserve import Reserve
 from odf_common.adapters.local.staging import Staging
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.add_data import add_data_event
@@ -177,6 +178,7 @@ class Coordinator:
             topics=self.topics,
             publisher=self.publisher,
             keys=self.keys,
+            reserve=Reserve(self.home),
         )
         self.collector = Collector(
             catalog=self.catalog, claims=self.claims, staging=Staging(self.home), now=lambda: self.now

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,3 +116,14 @@ def test_programs_get_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert "poll" not in rows["late"]
     assert cli.main(["status", "late", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["remedy"] == "mend it"
+
+
+def test_a_full_disk_is_the_first_problem(
+    answers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=20_480))
+    assert cli.main(["status", "--output", "json"]) == 0
+    first, *others = json.loads(capsys.readouterr().out)["problems"]
+    assert (first["of"], first["problem"]) == ("disk", f"disk full: 20 KiB are free at {answers}")
+    assert "`odf delete DATASET` still works" in first["remedy"]
+    assert "disk" not in {one["of"] for one in others}

@@ -15,7 +15,8 @@ from typing import Final, TypeVar
 
 import structlog
 
-from odf_common.errors import AlreadyExists, OdfError
+from odf_common.adapters.local.reserve import Reserve
+from odf_common.errors import AlreadyExists, OdfError, StorageUnavailable
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import Topics
@@ -44,6 +45,7 @@ class Claims:
     topics: Topics
     publisher: Publisher
     keys: KeyStore
+    reserve: Reserve
     wait_seconds: float = WAIT_SECONDS
 
     @contextmanager
@@ -94,13 +96,14 @@ class Claims:
     def remove(self, dataset: DatasetId, require_removable: Callable[[CatalogEntry], None]) -> CatalogEntry:
         """Free a dataset's name and remove all of it, even if its chain cannot be read; return its last entry.
 
-        Once the name is free the dataset is gone: the collector removes what cannot be removed at once.
+        Once the name is free the dataset is gone: the collector removes what cannot be removed at once. On a full disk
+        the reserve has room for the record.
         """
 
         def record(claim: Claim) -> CatalogEntry:
             entry = self.entry(dataset)
             require_removable(entry)
-            claim.write(entry)
+            self._record_removal(claim, entry)
             self._catalog.remove(entry.alias)
             return entry
 
@@ -201,6 +204,15 @@ class Claims:
     def _require_free(self, alias: str) -> None:
         if self._catalog.by_alias(alias) is not None:
             raise AlreadyExists(what=f"dataset {alias}")
+
+    def _record_removal(self, claim: Claim, entry: CatalogEntry) -> None:
+        try:
+            claim.write(entry)
+        except StorageUnavailable:
+            if not self.reserve.release():
+                raise
+            log.warning("released the reserve of disk space to delete a dataset", dataset=entry.alias)
+            claim.write(entry)
 
     def _reserve(self, claim: Claim, alias: str, sources: Iterable[str]) -> Mapping[str, str]:
         """Record topic names unused by datasets and other claims; the caller holds the catalog's lock."""

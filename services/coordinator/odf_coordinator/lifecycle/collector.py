@@ -34,11 +34,12 @@ class Collector:
     now: Callable[[], float] = time.time
 
     def run(self, stop: threading.Event) -> None:
-        """Collect at startup and every minute, until stopped."""
+        """Collect at startup and every minute, until stopped; keep disk space in reserve."""
         self._attempt("cannot repair names for now", self.catalog.mend)
         swept_at = -math.inf
         while not stop.is_set():
             self.collect()
+            self._attempt("cannot reserve disk space for now", self.claims.reserve.refill)
             if self.now() - swept_at >= UNFINISHED_SECONDS:
                 swept_at = self.now()
                 self._attempt("cannot remove unfinished writes for now", self.sweep)

@@ -1,6 +1,8 @@
 """`odf status`: the node's parts, their addresses, problems, and the state of the datasets."""
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -25,6 +27,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply
 from odf_common.service.settings import load
 
 MAX_PROBLEM_CHARACTERS: Final = 300  # in the list of problems
+NEARLY_FULL_BYTES: Final = 16 << 20  # a batch may need that much
 VIEWS_TIMEOUT_SECONDS: Final = 1.0
 LIST_TIMEOUT_SECONDS: Final = 10.0  # thousands of datasets on a busy machine need more than one
 COLUMNS: Final = ("dataset", "records", "watermark", "records/s", "waiting")
@@ -62,13 +65,34 @@ def command(*, names: tuple[str, ...], output: str) -> None:
     seen = with_standing(_datasets(node), _summaries(node, silent.__setitem__))
     polls = clients.polls(node)
     datasets = [with_poll(with_stuck(one, stuck, str(one["dataset_id"])), polls) for one in seen]
-    problems = [*part_problems(node, silent), *dataset_problems(datasets)]
+    problems = [*disk_problems(node.home), *part_problems(node, silent), *dataset_problems(datasets)]
     if names:
         _print_each([_named(datasets, name) for name in names], output)
     elif output == "table":
         _print_tables(node, datasets, problems)
     else:
         print_object({**node.to_json(), "datasets": datasets, "problems": problems}, output)
+
+
+def disk_problems(home: Path) -> list[dict[str, object]]:
+    """Return the problem that the disk of the node's home is full, which explains most others."""
+    try:
+        free = shutil.disk_usage(home).free
+    except OSError:  # the parts report what they cannot read
+        return []
+    if free >= NEARLY_FULL_BYTES:
+        return []
+    return [
+        {
+            "of": "disk",
+            "problem": f"disk full: {free >> 10} KiB are free at {home}",
+            "since": None,
+            "remedy": (
+                "free space on the disk that holds the node's home, or enlarge it; `odf delete DATASET` still works, "
+                "and commits then continue automatically"
+            ),
+        }
+    ]
 
 
 def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, object]]:

@@ -1,0 +1,53 @@
+"""A little disk space kept back, `$ODF_HOME/reserve`, so that a dataset can be deleted when the disk is full.
+
+Deleting a dataset frees space, but first records what it removes. The file is allocated, not sparse. Once released it
+is allocated again when the disk has room.
+"""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.faults import guarded_methods, size_of
+
+SIZE: Final = 1 << 20  # bytes; a record needs some hundred
+ROOM: Final = 64 * SIZE  # free bytes from which the reserve is allocated: never the last ones
+_NOT_ALLOCATED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})  # by this file system
+
+
+@guarded_methods
+class Reserve:
+    """The reserve of a home; several processes may use it at once."""
+
+    def __init__(self, home: Path) -> None:
+        """Use `home`, which need not exist yet."""
+        self._file = home.absolute() / "reserve"
+
+    def release(self) -> bool:
+        """Free the reserved space; return whether there was any."""
+        try:
+            self._file.unlink()
+        except FileNotFoundError:
+            return False
+        durable.sync_folder(self._file.parent)
+        return True
+
+    def refill(self) -> None:
+        """Reserve the space unless it is reserved already, or the disk has little room."""
+        durable.make_folder(self._file.parent)
+        # Compared by size: a process may have been killed between creating and allocating it.
+        if size_of(self._file) == SIZE or shutil.disk_usage(self._file.parent).free < ROOM:
+            return
+        handle = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(handle, 0, SIZE)
+        except OSError as error:
+            if error.errno not in _NOT_ALLOCATED:
+                self._file.unlink(missing_ok=True)
+                raise
+            os.write(handle, bytes(SIZE))
+        finally:
+            os.close(handle)
