@@ -13,7 +13,6 @@ import pyarrow as pa
 from odf_common.data.columns import Operation
 from odf_common.metadata.steps import Strings
 from odf_ingest.history.keys import Keys, key_array, last_of_each, with_keys
-from odf_ingest.history.run_file import Run
 from odf_ingest.history.run_store import IS_THERE, RunStore
 
 _GONE: Final = (Operation.RETRACT, Operation.CORRECT_FROM)
@@ -43,15 +42,19 @@ class CurrentRows:
 
         `keys` are distinct and ascending. Without records the table has no columns.
         """
-        parts = self._all() if keys is None else self._some(keys)
+        runs = self.store.runs
+        parts = [run.rows() for run in runs] if keys is None else self._some(keys)
         if not parts:
             return pa.table({})
-        rows = pa.concat_tables(parts, promote_options="permissive")
-        is_there = rows.column(IS_THERE)
+        # Filtering the many small chunks of runs would take several times as long as combining them first.
+        rows = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+        is_current = rows.column(IS_THERE).to_numpy()
+        if keys is None and len(runs) > 1:
+            is_current = is_current & _is_newest([run.keys() for run in runs])
         rows = rows.drop_columns([IS_THERE])
-        if not all(chunk.true_count == len(chunk) for chunk in is_there.chunks):
-            rows = rows.filter(is_there)
-        return rows.combine_chunks()
+        if not is_current.all():
+            rows = rows.filter(pa.array(is_current)).combine_chunks()
+        return rows
 
     def _some(self, keys: Keys) -> list[pa.Table]:
         parts = []
@@ -63,20 +66,13 @@ class CurrentRows:
                 keys = keys[~is_here]
         return parts
 
-    def _all(self) -> list[pa.Table]:
-        runs = self.store.runs
-        parts = []
-        for number, run in enumerate(runs):
-            rows = run.rows()
-            hidden = _hidden(run, runs[number + 1 :])
-            parts.append(rows if hidden is None else rows.filter(pa.array(~hidden)))
-        return parts
 
-
-def _hidden(run: Run, newer: Sequence[Run]) -> npt.NDArray[np.bool_] | None:
-    """Return which rows of a run newer runs replace; None: none."""
-    hidden = np.zeros(len(run), np.bool_)
-    for other in newer:
-        rows = run.find(other.keys())
-        hidden[rows[rows >= 0]] = True
-    return hidden if hidden.any() else None
+def _is_newest(runs: Sequence[Keys]) -> npt.NDArray[np.bool_]:
+    """Return for each key of all runs, the oldest first, whether no newer run has it."""
+    keys = np.concatenate(runs)
+    # A stable sort detects the sorted runs and merges them; the newest of equal keys is the last.
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    is_newest = np.zeros(len(keys), np.bool_)
+    is_newest[order[np.append(keys[1:] != keys[:-1], np.ones(min(len(keys), 1), np.bool_))]] = True
+    return is_newest
