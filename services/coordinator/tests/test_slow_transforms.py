@@ -102,3 +102,16 @@ def test_a_transform_of_which_the_engine_says_nothing_is_named(fan: Coordinator,
         assert "kill its process, which `odf status` shows" in problem.remedy
         assert fan.scheduler.trouble(known.id) == problem
         assert abs(time.time_ns() - problem.since.ns) < 60e9
+
+
+def test_a_pull_ends_with_what_to_do_when_the_engine_says_nothing(
+    fan: Coordinator, engine: SlowEngine
+) -> None:
+    with fan.at_work(), engine.freed():
+        until(lambda: SLOW[0] in engine.held)
+        fan.now += SILENCE_SECONDS + 1
+        for name in (SLOW[0], QUICK[0]):
+            *_, last = fan.puller.pull([name], is_all=False, is_recursive=False, is_wanted=lambda: True)
+            assert last.state == "failed"
+            assert "no heartbeat" in last.error
+            assert "kill its process" in last.error

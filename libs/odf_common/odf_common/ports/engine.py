@@ -37,7 +37,7 @@ class EngineSilent(Unavailable):
         """Return what to do."""
         return (
             "an engine whose JVM hangs is restarted within a minute; if that does not help, kill its process, which "
-            "`odf status` shows: the node restarts it, and its requests are repeated"
+            "`odf status` shows, with `kill -9`: the node restarts it, and repeats its transforms"
         )
 
 

@@ -1,9 +1,14 @@
 """An engine that says nothing keeps those waiting who ask it already, and nobody else."""
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -81,6 +86,55 @@ def test_an_engine_that_is_silent_is_asked_nothing_more_until_it_speaks() -> Non
         engine.is_free.set()
         assert waiting.result(30) == DONE
     assert client.execute_raw_query(REQUEST) == DONE
+    client.close()
+    server.stop(0)
+
+
+class AnalysingEngine(engine_pb2_grpc.EngineServicer):
+    """Takes a while for each analysis, but is well."""
+
+    def ValidateQuery(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        time.sleep(0.7)
+        return engine_pb2.ValidateQueryResponse(tables=["t"])
+
+
+FREEZABLE = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from test_slow_engine import AnalysingEngine, added
+from odf_common.adapters.grpc.server import serve
+server = serve("127.0.0.1:0", added(AnalysingEngine()))
+print(server.port, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_a_frozen_engine_is_reported_soon_also_by_calls_without_heartbeats(is_connected: bool) -> None:
+    folder = str(Path(__file__).parent)
+    with (
+        subprocess.Popen([sys.executable, "-c", FREEZABLE, folder], stdout=subprocess.PIPE) as process,
+        ExitStack() as ending,
+    ):
+        ending.callback(process.kill)
+        assert process.stdout is not None
+        client = EngineClient(f"127.0.0.1:{int(process.stdout.readline())}", quiet=1.0)
+        ending.callback(client.close)
+        if is_connected:
+            assert client.tables_of("SELECT 1") == ("t",)
+        process.send_signal(signal.SIGSTOP)
+        for ask in (lambda: client.tables_of("SELECT 1"), lambda: client.query("SELECT 1", ())):
+            begun = time.monotonic()
+            with pytest.raises(EngineSilent, match=r"for 1\.5 s") as caught:
+                ask()
+            assert time.monotonic() - begun < 5
+            assert "kill its process" in caught.value.advice()
+
+
+def test_an_engine_that_takes_long_for_an_analysis_is_waited_for() -> None:
+    server = serve("127.0.0.1:0", added(AnalysingEngine()))
+    client = EngineClient(f"127.0.0.1:{server.port}", quiet=0.3)
+    assert client.tables_of("SELECT 1") == ("t",)
     client.close()
     server.stop(0)
 

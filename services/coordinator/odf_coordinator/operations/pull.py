@@ -14,7 +14,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.engine import EngineProgress
+from odf_common.ports.engine import EngineProgress, EngineSilent
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.commit.outcomes import retry_on_conflict
@@ -196,6 +196,9 @@ class Puller:
                 if result.error is not None:
                     raise result.error
                 return
+            # A transform that an engine does not respond to is repeated; its caller need not wait for that.
+            if self.scheduler.running.has_silence():
+                raise EngineSilent
             lost = self.scheduler.lost(known.id)
             if not lost:
                 deadline = time.monotonic() + ENGINE_TIMEOUT_SECONDS

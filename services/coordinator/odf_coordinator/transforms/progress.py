@@ -76,6 +76,11 @@ class RunningTransforms:
             work = self._running.get(dataset)
             return None if work is None else work.now
 
+    def has_silence(self) -> bool:
+        """Return whether the engine has sent no report lately on a running transform; then it runs no other either."""
+        with self._guard:
+            return any(work.silence >= SILENCE_SECONDS for work in self._running.values())
+
     def silent_since(self, dataset: DatasetId) -> Timestamp | None:
         """Return since when the engine has sent no report on a dataset's transform; None if it has lately."""
         with self._guard:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import grpc
 import pyarrow as pa
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import (
     CALL_TIMEOUT_SECONDS,
@@ -79,13 +80,16 @@ class EngineClient:
         """Use the engine at `host:port`; cancel a call without a message for `silence` seconds.
 
         A preprocessing query may run for `preprocessing` seconds. If calls in flight have received nothing for `quiet`
-        seconds, new ones are refused at once: each would only block another thread.
+        seconds, new ones are refused at once: each would only block another thread. An ad-hoc query ends after 1.5 ×
+        `quiet` seconds without heartbeat, and a call that never has any once a health check is not answered either.
         """
         self._silence = silence
         self._preprocessing = preprocessing
+        self._quiet = quiet
         self._attention = Attention(quiet)
         self._channel = channel(address)
         self._stub: Any = engine_pb2_grpc.EngineStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
 
     def close(self) -> None:
         """Close the connection."""
@@ -145,7 +149,7 @@ class EngineClient:
             else encode_event(SetTransform(inputs=named, transform=past.transform)),
         )
         with self._asking():
-            answer = self._stub.ValidateQuery(request, timeout=_ANALYSIS_TIMEOUT_SECONDS)
+            answer = self._answer(self._stub.ValidateQuery, request, _ANALYSIS_TIMEOUT_SECONDS)
         schema = pa.ipc.read_schema(pa.BufferReader(answer.schema)) if answer.schema else None
         return ValidatedQuery(
             tables=tuple(answer.tables),
@@ -167,7 +171,7 @@ class EngineClient:
             new_data_path=request.new_data_path,
         )
         with self._asking():
-            answer = self._stub.MigrateQuery(message, timeout=_MIGRATION_TIMEOUT_SECONDS)
+            answer = self._answer(self._stub.MigrateQuery, message, _MIGRATION_TIMEOUT_SECONDS)
         interval = answer.new_offset_interval if answer.HasField("new_offset_interval") else None
         return TransformResponseSuccess(
             new_offset_interval=None
@@ -178,9 +182,8 @@ class EngineClient:
 
     def tables_of(self, sql: str) -> Strings:
         with self._asking():
-            answer = self._stub.ValidateQuery(
-                engine_pb2.ValidateQueryRequest(sql=sql), timeout=_ANALYSIS_TIMEOUT_SECONDS
-            )
+            request = engine_pb2.ValidateQueryRequest(sql=sql)
+            answer = self._answer(self._stub.ValidateQuery, request, _ANALYSIS_TIMEOUT_SECONDS)
         return tuple(answer.tables)
 
     def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
@@ -194,20 +197,23 @@ class EngineClient:
             ],
         )
         with self._asking():
-            raw = b"".join(
-                chunk.ipc for chunk in self._heard(self._stub.Query(request, timeout=STREAM_TIMEOUT_SECONDS))
-            )
+            call = self._stub.Query(request, timeout=STREAM_TIMEOUT_SECONDS)
+            # A person waits for it, and it can be repeated: there is no reason to wait for a recovery.
+            raw = b"".join(chunk.ipc for chunk in self._heard(call, silence=1.5 * self._quiet))
         with pa.ipc.open_stream(pa.BufferReader(raw)) as stream:
             return stream.read_all()
 
-    def _heard(self, call: Any, is_wanted: IsWanted = always, *, most: float = math.inf) -> Iterator[Any]:
+    def _heard(
+        self, call: Any, is_wanted: IsWanted = always, *, most: float = math.inf, silence: float | None = None
+    ) -> Iterator[Any]:
         """Iterate over a call's messages; raises `EngineSilent` after `silence` seconds without one.
 
         Raises `QueryNotWanted` once `is_wanted` returns False, and `QueryTooSlow` if the query runs longer than `most`
         seconds after the engine started it. A healthy engine sends a message every second, so a silent one will not
         recover by itself.
         """
-        watchdog = Watchdog(self._silence, call.cancel)
+        silence = self._silence if silence is None else silence
+        watchdog = Watchdog(silence, call.cancel)
         self._attention.begin()
         try:
             until = math.inf
@@ -223,12 +229,33 @@ class EngineClient:
                 yield message
         except grpc.RpcError as error:
             if watchdog.has_expired:
-                raise EngineSilent(why=f"no heartbeat for {self._silence:g} s") from error
+                raise EngineSilent(why=f"no heartbeat for {silence:g} s") from error
             raise
         finally:
             self._attention.end()
             watchdog.cancel()
             call.cancel()  # no effect on a finished call
+
+    def _answer(self, method: Any, request: Any, timeout: float) -> Any:
+        """Return the answer to a call that sends no heartbeats; raises `EngineSilent`."""
+        call = method.future(request, timeout=timeout)
+        try:
+            while True:
+                try:
+                    return call.result(timeout=self._quiet)
+                except grpc.FutureTimeoutError:
+                    self._require_health()
+        finally:
+            call.cancel()  # no effect on a finished call
+
+    def _require_health(self) -> None:
+        """Raise `EngineSilent` unless the engine answers a health check; what it answers does not matter."""
+        try:
+            self._health.Check(health_pb2.HealthCheckRequest(), timeout=self._quiet / 2)
+        except grpc.RpcError as error:
+            # With any other status it has answered, or the call that is in flight fails with the same one.
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise EngineSilent(why=f"no answer for {1.5 * self._quiet:g} s") from error
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
