@@ -13,7 +13,7 @@ from string import Template
 from typing import Final
 
 from odf_common.embedded.managed_process import PartSpec, launched
-from odf_common.embedded.readiness import kafka_has_topics, redis_answers
+from odf_common.embedded.readiness import kafka_answers, kafka_has_topics, redis_answers
 from odf_common.errors import OdfError
 from odf_common.service.settings import Settings
 
@@ -108,11 +108,13 @@ def kafka_part(
         if not (data / "meta.properties").exists():
             await _format_storage(plain, properties, home / "logs" / "kafka.log", environment)
 
+    address = f"127.0.0.1:{ports['kafka']}"
     return PartSpec(
         name="kafka",
         command=(run[0], "-Xms256m", "-Xmx1g", *run[1:], "kafka.Kafka", str(properties)),
         environment=environment,
-        probe=kafka_has_topics(Settings(home=home, kafka=f"127.0.0.1:{ports['kafka']}", kafka_prefix=prefix)),
+        probe=kafka_has_topics(Settings(home=home, kafka=address, kafka_prefix=prefix)),
+        liveness=kafka_answers(address),
         prepare=format_once,
     )
 

@@ -21,6 +21,8 @@ from odf_common.ports.clock import Backoff
 
 LAUNCHER: Final = Path(__file__).with_name("die_with_parent.py")
 PROBE_SECONDS: Final = 0.1
+LIVENESS_SECONDS: Final = 10.0  # between liveness probes; each costs one or two milliseconds
+SILENCE_SECONDS: Final = 20.0  # without an answer to them until a part is unresponsive; a machine may be busy
 RESTART: Final = Backoff(first=0.2, most=10.0)  # between an exit and the next start
 STEADY_SECONDS: Final = 10.0  # a part that ran this long did not fail at startup
 FAILURES: Final = 3  # exits before it was ever ready
@@ -46,6 +48,8 @@ class PartSpec:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     probe: Probe
+    liveness: Probe | None = None
+    """Whether the part responds once it is ready; by default `probe`."""
     prepare: Callable[[], Awaitable[None]] | None = None
     is_service: bool = False
     is_elsewhere: Callable[[], bool] = lambda: False
@@ -156,16 +160,43 @@ class PartProcess:
         if not self._stopping:
             self._was_ready = True
             self._change("ready", self.pid)
+            await self._watch(self.spec.liveness or self.spec.probe)
+
+    async def _watch(self, is_responding: Probe) -> None:
+        """Keep the state `unresponsive` while a ready part does not answer.
+
+        It is not killed: it may be stopped for debugging, or in the middle of long work on a busy machine.
+        """
+        answered, at = time.monotonic(), _now()
+        while True:
+            await asyncio.sleep(LIVENESS_SECONDS)
+            is_alive = await is_responding()
+            if self._stopping:
+                return
+            if is_alive:
+                answered, at = time.monotonic(), _now()
+                if self.state == "unresponsive":
+                    self._change("ready", self.pid)
+            elif self.state == "ready" and time.monotonic() - answered >= SILENCE_SECONDS:
+                problem = "it answers no health check; its process may hang or be stopped"
+                remedy = f"if it does not recover, `kill -9 {self.pid}`: the node restarts it"
+                self._change("unresponsive", self.pid, problem=problem, remedy=remedy, since=at)
 
     @property
     def _starting(self) -> str:
         return "restarting" if self._was_ready else "starting"
 
     def _change(
-        self, state: str, pid: int | None, *, problem: str | None = None, remedy: str | None = None
+        self,
+        state: str,
+        pid: int | None,
+        *,
+        problem: str | None = None,
+        remedy: str | None = None,
+        since: str | None = None,
     ) -> None:
         if state != self.state:
-            self.since = _now()
+            self.since = since or _now()
         self.state, self.pid, self.problem, self.remedy = state, pid, problem, remedy
         self._on_change()
 

@@ -29,9 +29,10 @@ class NoNode(Unavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One process of the node; `state` is starting, ready, failed, restarting, foreground or stopped, since `since`.
+    """One process of the node.
 
-    `failed`: the operating system refuses to start it.
+    `state` is starting, ready, unresponsive (it runs but does not answer), failed (the operating system refuses to
+    start it), restarting, foreground or stopped.
     """
 
     name: str

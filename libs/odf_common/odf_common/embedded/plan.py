@@ -15,7 +15,7 @@ from odf_common.embedded.checks import require_free
 from odf_common.embedded.kafka_redis import kafka_part, redis_part
 from odf_common.embedded.managed_process import PartSpec, is_in_foreground
 from odf_common.embedded.node_file import Node
-from odf_common.embedded.readiness import Probe, grpc_serves, listens
+from odf_common.embedded.readiness import grpc_serves, http_answers, listens, once_listening
 from odf_common.embedded.tcp_ports import LOOPBACK, allocate
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import Settings
@@ -138,6 +138,8 @@ def _service(
     name: str, module: str, told: Settings, base: Mapping[str, str], metrics: Mapping[str, str]
 ) -> PartSpec:
     temporary = told.home / TEMPORARY / name
+    address = str(told.views_http) if name == VIEWS else str(getattr(told, ADDRESSES[name]))
+    answers = http_answers(address, "/health") if name == VIEWS else grpc_serves(address)
     environment = {
         **base,
         "TMPDIR": str(temporary),
@@ -149,7 +151,8 @@ def _service(
         name=name,
         command=(sys.executable, "-m", module),
         environment=environment,
-        probe=_probe(name, told),
+        probe=listens(address) if name == VIEWS else once_listening(address, answers),
+        liveness=answers,
         prepare=emptied(temporary),
         is_service=name != VIEWS,
         is_elsewhere=partial(is_in_foreground, told.home, name),
@@ -164,12 +167,6 @@ def emptied(folder: Path) -> Callable[[], Awaitable[None]]:
         folder.mkdir(parents=True, exist_ok=True)
 
     return lambda: asyncio.to_thread(make)
-
-
-def _probe(name: str, told: Settings) -> Probe:
-    if name == VIEWS:
-        return listens(str(told.views_http))
-    return grpc_serves(getattr(told, ADDRESSES[name]))
 
 
 def _node(told: Settings, modules: Mapping[str, str], metrics: Mapping[str, str], pid: int) -> Node:

@@ -1,6 +1,10 @@
-"""Readiness probes: each is polled until it returns True."""
+"""Probes of the node's parts: a readiness probe is polled until it returns True, a liveness probe from then on.
+
+The kernel accepts connections for a process that is stopped or hangs, so a liveness probe needs an answer.
+"""
 
 import asyncio
+import struct
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -16,7 +20,10 @@ from odf_common.service.settings import Settings
 from odf_common.service.topic_claim import claim_topics
 
 Probe = Callable[[], Awaitable[bool]]
-PROBE_TIMEOUT_SECONDS: Final = 2.0
+PROBE_TIMEOUT_SECONDS: Final = 5.0
+# ApiVersions, the one request that every broker answers: key 18, version 0, correlation id, no client id.
+_CORRELATION: Final = 7
+_API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
 _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -43,19 +50,35 @@ def listens(address: str) -> Probe:
 
 def redis_answers(address: str) -> Probe:
     """Return a probe: Redis answers PONG."""
+    return _answers(address, b"PING\r\n", b"+PONG\r\n")
+
+
+def kafka_answers(address: str) -> Probe:
+    """Return a probe: the broker answers ApiVersions."""
+    return _answers(address, _API_VERSIONS, struct.pack(">i", _CORRELATION), skipped=4)  # the answer's size
+
+
+def http_answers(address: str, path: str) -> Probe:
+    """Return a probe: a web server answers a GET, with any status."""
+    return _answers(address, f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode(), b"HTTP/1.")
+
+
+def _answers(address: str, question: bytes, answer: bytes, *, skipped: int = 0) -> Probe:
+    """Return a probe: the answer to `question` starts with `answer`, after `skipped` bytes."""
     host, _, port = address.rpartition(":")
 
     async def probe() -> bool:
         try:
-            reader, writer = await asyncio.wait_for(
-                asyncio.open_connection(host, int(port)), PROBE_TIMEOUT_SECONDS
-            )
-            writer.write(b"PING\r\n")
-            answer = await asyncio.wait_for(reader.readline(), PROBE_TIMEOUT_SECONDS)
-        except (OSError, TimeoutError):
+            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                try:
+                    writer.write(question)
+                    start = await reader.readexactly(skipped + len(answer))
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError, EOFError):
             return False
-        writer.close()
-        return answer == b"+PONG\r\n"
+        return start[skipped:] == answer
 
     return probe
 
@@ -83,13 +106,9 @@ def kafka_has_topics(settings: Settings) -> Probe:
 
 def grpc_serves(address: str) -> Probe:
     """Return a probe: the gRPC health service reports SERVING."""
-    is_listening = listens(address)
     stubs: list[health_pb2_grpc.HealthStub] = []
 
     async def probe() -> bool:
-        # The cheap check first: while many services start, gRPC channels would cost more CPU than the services.
-        if not await is_listening():
-            return False
         if not stubs:
             stubs.append(health_pb2_grpc.HealthStub(grpc.aio.insecure_channel(address, options=_OPTIONS)))
         try:
@@ -99,3 +118,16 @@ def grpc_serves(address: str) -> Probe:
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     return probe
+
+
+def once_listening(address: str, probe: Probe) -> Probe:
+    """Return a probe that tries `probe` only if a server listens.
+
+    While many services start, gRPC channels would cost more processor time than the services.
+    """
+    is_listening = listens(address)
+
+    async def both() -> bool:
+        return await is_listening() and await probe()
+
+    return both

@@ -94,7 +94,7 @@ class Supervisor:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_TIMEOUT_SECONDS):
                 while not self._stop.is_set() and any(part.state != "ready" for part in self._parts):
-                    await self._changed_or_ended(keeping)
+                    await self._changed_or_ended(keeping, TELL_SECONDS)
                     self._on_change(
                         self.node
                     )  # also without a change: progress output may name the missing parts
@@ -107,17 +107,17 @@ class Supervisor:
 
     async def _ended(self, keeping: Sequence[asyncio.Task[None]]) -> None:
         while not self._stop.is_set():
-            await self._changed_or_ended(keeping)
+            await self._changed_or_ended(keeping, None if self._is_written else TELL_SECONDS)
             if not self._is_written:
                 self._write()
 
-    async def _changed_or_ended(self, keeping: Sequence[asyncio.Task[None]]) -> None:
-        """Return after the next change or one second; raises what a part raises, such as `NotInstalled`."""
+    async def _changed_or_ended(self, keeping: Sequence[asyncio.Task[None]], seconds: float | None) -> None:
+        """Return after the next change, or `seconds`; raises what a part raises, such as `NotInstalled`."""
         self._step.clear()
         step = asyncio.create_task(self._step.wait())
         try:
             done, _ = await asyncio.wait(
-                [step, *keeping], timeout=TELL_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                [step, *keeping], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             step.cancel()

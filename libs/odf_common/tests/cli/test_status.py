@@ -95,6 +95,19 @@ def test_a_coordinator_that_does_not_answer_is_a_problem(
     assert "no answer in time; the datasets shown are incomplete" in said
 
 
+def test_what_the_supervisor_says_about_a_part_is_shown_and_not_its_log(
+    answers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent = Part(
+        name="verifier", pid=7, state="unresponsive", since=SINCE, problem="no answer", remedy="kill it"
+    )
+    write_node(Node(home=answers, pid=os.getpid(), services=(silent,)))
+    assert cli.main(["status"]) == 0
+    assert (
+        f"\nverifier, since {SINCE}\n  is unresponsive; no answer\n  → kill it\n" in capsys.readouterr().out
+    )
+
+
 @pytest.mark.usefixtures("answers")
 def test_programs_get_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "-o", "json"]) == 0

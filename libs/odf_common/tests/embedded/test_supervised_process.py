@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from odf_common.embedded import managed_process
 from odf_common.embedded import supervisor as node
 from odf_common.embedded.managed_process import (
     LAUNCHER,
@@ -410,3 +411,40 @@ def test_a_node_whose_part_cannot_be_started_at_first_says_why(tmp_path: Path) -
     with pytest.raises(node.StartFailed, match=r"a did not start: .*logs/a\.log: Not a directory") as caught:
         asyncio.run(supervisor.run())
     assert "can be written" in caught.value.advice()
+
+
+def test_a_part_that_stops_answering_is_unresponsive_until_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(managed_process, "LIVENESS_SECONDS", 0.02)
+    monkeypatch.setattr(managed_process, "SILENCE_SECONDS", 0.2)
+    is_frozen = False
+
+    async def answers() -> bool:
+        return not is_frozen
+
+    async def story() -> None:
+        nonlocal is_frozen
+        kept = part(tmp_path, SLEEP)
+        kept.spec = replace(kept.spec, liveness=answers)
+        running = asyncio.create_task(kept.run())
+        await eventually(lambda: kept.state == "ready")
+        is_frozen = True
+        begun = time.monotonic()
+        await eventually(lambda: kept.state == "unresponsive")
+        assert time.monotonic() - begun > 0.15
+        assert kept.pid is not None
+        assert is_running(kept.pid)
+        assert kept.remedy is not None
+        assert f"kill -9 {kept.pid}" in kept.remedy
+        is_frozen = False
+        await eventually(lambda: kept.state == "ready")
+        assert [kept.problem, kept.remedy] == [None, None]
+        is_frozen = True
+        await eventually(lambda: kept.state == "unresponsive")
+        os.kill(kept.pid, signal.SIGKILL)
+        await eventually(lambda: kept.state == "ready")
+        await kept.stop(5)
+        await running
+
+    run(story)

@@ -111,14 +111,13 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
                 )
             continue
         try:
-            last = readable(log.read_text(errors="replace"), 1)
+            last = (part.problem,) if part.problem else readable(log.read_text(errors="replace"), 1)
         except OSError:
             last = ()
-        state = f"is {part.state}: {part.problem}" if part.problem else f"is {part.state}"
         found.append(
             {
                 "of": part.name,
-                "problem": "; ".join((state, *last)),
+                "problem": "; ".join((f"is {part.state}", *last)),
                 "since": part.since,
                 "remedy": part.remedy or f"Its log is {log}",
             }
