@@ -2,6 +2,7 @@ import errno
 import fcntl
 import multiprocessing
 import os
+import threading
 import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -146,6 +147,50 @@ def test_deleting_a_dataset_takes_its_head_along(tmp_path: Path) -> None:
     assert refs.head(a_dataset()) is None
     assert list((tmp_path / "datasets").iterdir()) == []
     refs.compare_and_set(a_dataset(), expected=None, new=a_hash(2))
+
+
+def test_a_deleted_dataset_leaves_no_lock(tmp_path: Path) -> None:
+    blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+    assert list((tmp_path / "locks").iterdir()) == [layout.lock_file(tmp_path, a_dataset())]
+    blobs.delete_dataset(a_dataset())
+    assert list((tmp_path / "locks").iterdir()) == []
+    blobs.delete_dataset(a_dataset())
+    assert list((tmp_path / "locks").iterdir()) == []
+
+
+def test_locks_of_datasets_that_are_gone_are_removed_unless_they_are_held(tmp_path: Path) -> None:
+    blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+    kept = layout.lock_file(tmp_path, a_dataset())
+    gone = layout.lock_file(tmp_path, a_dataset(2))
+    (tmp_path / "locks" / "names").touch()
+    with blobs.noting(a_dataset(2)):
+        blobs.finish_deletions()
+        assert gone.exists()
+    blobs.finish_deletions()
+    assert sorted(file.name for file in (tmp_path / "locks").iterdir()) == sorted([kept.name, "names"])
+
+
+def test_a_lock_whose_file_is_removed_by_its_holder_still_excludes_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "lock"
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        for _ in range(100):
+            with durable.locked(file):
+                inside.append(1)
+                most.append(len(inside))
+                file.unlink()
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 400
 
 
 @pytest.mark.parametrize("text", [b"", b"f1620", b"\xff\xfe", b"no hash"])

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import structlog
 
 from odf_common.adapters.local import durable, layout
+from odf_common.adapters.local.durable import LockHeld
 from odf_common.adapters.local.faults import guarded_methods, open_to_read, read_file, size_of
 from odf_common.adapters.local.scratch import Scratch
 from odf_common.errors import InvalidInput, NotFound
@@ -132,8 +133,10 @@ class LocalBlobStore(BlobStore):
         """Remove the head, then hide the folder, then delete its content."""
         folder = layout.dataset_folder(self._home, dataset)
         hidden = folder.with_name(f"{durable.PENDING}{uuid.uuid4().hex}")
-        with durable.locked(layout.lock_file(self._home, dataset)):
+        lock = layout.lock_file(self._home, dataset)
+        with durable.locked(lock):
             if not durable.exists(folder):
+                _drop(lock)
                 return
             head = layout.ref_file(self._home, dataset, "head")
             # If the head is damaged, renaming the folder still removes the dataset.
@@ -142,12 +145,24 @@ class LocalBlobStore(BlobStore):
                 durable.sync_folder(head.parent)
             folder.rename(hidden)
             durable.sync_folder(hidden.parent)
+            _drop(lock)
         _discard(hidden)
 
     def finish_deletions(self) -> None:
-        """Delete hidden folders that killed deletions left behind."""
+        """Delete hidden folders and locks of deleted datasets that killed deletions left behind."""
         for hidden in (self._home / "datasets").glob(f"{durable.PENDING}*"):
             _discard(hidden)
+        for text in _listed(self._home / "locks"):
+            with contextlib.suppress(InvalidInput, LockHeld):
+                self._drop_lock(DatasetId.parse(PREFIX + text))
+
+    def _drop_lock(self, dataset: DatasetId) -> None:
+        """Remove the lock of a dataset without a folder, while it is held; skip it while another process holds it."""
+        folder, lock = layout.dataset_folder(self._home, dataset), layout.lock_file(self._home, dataset)
+        if not durable.exists(folder):
+            with durable.locked(lock, wait_seconds=0):
+                if not durable.exists(folder):
+                    _drop(lock)
 
     def sweep(self, untouched_since: float) -> None:
         """Remove the files of unfinished writes older than `untouched_since` (epoch seconds)."""
@@ -169,6 +184,12 @@ def _missing(kind: ObjectKind, name: Multihash) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise NotFound(what=f"object {kind.value}/{name}") from error
+
+
+def _drop(lock: Path) -> None:
+    """Remove the lock's file, which is held; if that fails now, a later sweep removes it."""
+    with contextlib.suppress(OSError):
+        lock.unlink()
 
 
 def _discard(hidden: Path) -> None:

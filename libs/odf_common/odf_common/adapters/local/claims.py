@@ -73,7 +73,7 @@ def take(folder: Path, dataset: DatasetId) -> LocalClaim | None:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is(file, handle):
+            if durable.is_same_file(file, handle):
                 return LocalClaim(file, handle, dataset)
         except BlockingIOError:
             os.close(handle)
@@ -115,15 +115,6 @@ def _append(handle: int, line: bytes) -> None:
     while view:
         view = view[os.write(handle, view) :]
     os.fsync(handle)
-
-
-def _is(file: Path, handle: int) -> bool:
-    try:
-        there = file.stat()
-    except FileNotFoundError:
-        return False
-    here = os.fstat(handle)
-    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
 
 def _parse(raw: bytes, dataset: DatasetId) -> CatalogEntry | None:

@@ -161,21 +161,42 @@ class LockHeld(Unavailable):
 def locked(file: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
     """Hold a lock, exclusive among threads and processes; raises `LockHeld` after `wait_seconds`.
 
-    The lock's file is never removed, or two processes could hold locks on different files of the same name.
+    Only the holder may remove the lock's file: those who wait for it then lock the new file of this name instead.
     """
     with translated(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = _locked_handle(file, wait_seconds)
     try:
-        with translated(file):
-            _flock(handle, file, wait_seconds)
         yield
     finally:
         os.close(handle)
 
 
-def _flock(handle: int, file: Path, wait_seconds: float) -> None:
+def _locked_handle(file: Path, wait_seconds: float) -> int:
+    file.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_seconds
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _flock(handle, file, deadline, wait_seconds)
+            if is_same_file(file, handle):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # removed between opening and locking
+
+
+def is_same_file(file: Path, handle: int) -> bool:
+    """Return whether a path still names the open file."""
+    try:
+        there = file.stat()
+    except FileNotFoundError:
+        return False
+    here = os.fstat(handle)
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def _flock(handle: int, file: Path, deadline: float, wait_seconds: float) -> None:
     for tries in count(1):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -33,5 +33,5 @@ def index_folder(home: Path, dataset: DatasetId) -> Path:
 
 
 def lock_file(home: Path, dataset: DatasetId) -> Path:
-    """Return the dataset's lock file; it is outside the dataset's folder, because it outlives the dataset."""
+    """Return the dataset's lock file; it is outside the dataset's folder, which is renamed while it is held."""
     return home / "locks" / dataset.folder
