@@ -16,6 +16,7 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore
 
 log = structlog.stdlib.get_logger(__name__)
@@ -42,6 +43,16 @@ class Rejects:
     count: int = 0
     reason: str = ""
     """Why the first of them was rejected; empty if unknown."""
+    since: Timestamp | None = None
+    """When the first of them was rejected; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstReject:
+    """Why and when the first open message of a source was rejected; None if that is unknown."""
+
+    reason: str
+    since: Timestamp | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +139,13 @@ def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) ->
     waiting = {name: count for name, count in left.items() if count > 0}
     if not waiting:
         return Rejects()
-    reasons = load_reasons(blobs, state.dataset_id)
-    reason = next((reasons[name] for name in waiting if name in reasons), "")
-    return Rejects(count=sum(waiting.values()), reason=reason)
+    noted = load_first_rejects(blobs, state.dataset_id)
+    first = [noted[name] for name in waiting if name in noted]
+    return Rejects(
+        count=sum(waiting.values()),
+        reason=next((one.reason for one in first), ""),
+        since=min((one.since for one in first if one.since is not None), default=None),
+    )
 
 
 def current_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) -> Rejects:
@@ -144,19 +159,33 @@ def current_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str])
 
 def load_reasons(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, str]:
     """Return the reason of the first open message by source; empty if the note cannot be read."""
+    return {name: one.reason for name, one in load_first_rejects(blobs, dataset).items()}
+
+
+def load_first_rejects(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, FirstReject]:
+    """Return the first open message by source; empty if the note cannot be read."""
     try:
         plain = json.loads(blobs.note(dataset, REASONS) or "{}")
-        return {str(name): str(reason) for name, reason in plain.items()}
-    except (ValueError, AttributeError):
+        return {str(name): _first(one) for name, one in plain.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
-def note_reason(blobs: BlobStore, dataset: DatasetId, source: str, reason: str | None) -> None:
-    """Store why a source's first open message was rejected; None if no message is open."""
+def note_reason(
+    blobs: BlobStore, dataset: DatasetId, source: str, reason: str | None, *, now: Timestamp
+) -> None:
+    """Store why a source's first open message was rejected, and since when there is one; None if no message is open."""
     with blobs.noting(dataset):
-        others = {name: text for name, text in load_reasons(blobs, dataset).items() if name != source}
-        reasons = others if reason is None else {**others, source: reason[:REASON_CHARACTERS]}
-        blobs.set_note(dataset, REASONS, json.dumps(reasons, sort_keys=True) if reasons else None)
+        noted = dict(load_first_rejects(blobs, dataset))
+        before = noted.pop(source, None)
+        if reason is not None:
+            since = now if before is None or before.since is None else before.since
+            noted[source] = FirstReject(reason=reason[:REASON_CHARACTERS], since=since)
+        plain = {
+            name: {"reason": one.reason, "since": None if one.since is None else one.since.ns}
+            for name, one in noted.items()
+        }
+        blobs.set_note(dataset, REASONS, json.dumps(plain, sort_keys=True) if plain else None)
 
 
 def load_handled(blobs: BlobStore, dataset: DatasetId) -> Handled:
@@ -182,6 +211,13 @@ def save_handled(blobs: BlobStore, dataset: DatasetId, handled: Handled) -> None
         "places": sorted([one.topic_id, one.partition, one.offset] for one in handled.places),
     }
     blobs.set_note(dataset, HANDLED, json.dumps(plain, sort_keys=True))
+
+
+def _first(plain: Any) -> FirstReject:  # noqa: ANN401 - JSON
+    if isinstance(plain, str):  # written by an earlier release
+        return FirstReject(reason=plain)
+    since = plain["since"]
+    return FirstReject(reason=str(plain["reason"]), since=None if since is None else Timestamp(int(since)))
 
 
 def _place(plain: Any) -> Place:  # noqa: ANN401 - JSON

@@ -41,7 +41,9 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             alias="late", dataset_id="2", head="h", problem="engine gone", since=NS, remedy="mend it"
         ),
         DatasetSummary(alias="root", dataset_id="3", head="h"),
-        DatasetSummary(alias="bad", dataset_id="4", head="h", rejected=7, rejected_reason="no number"),
+        DatasetSummary(
+            alias="bad", dataset_id="4", head="h", rejected=7, rejected_reason="no number", rejected_since=NS
+        ),
     ]
     source = StuckReply.Source(
         dataset_id="3", source_name="default", why="topic replaced", advice="resume it", since=NS
@@ -72,7 +74,10 @@ def test_every_problem_is_shown_with_since_when_and_what_to_do(capsys: pytest.Ca
     for of, problem, remedy in (("late", "engine gone", "mend it"), ("root", "topic replaced", "resume it")):
         assert f"\n{of}, since {SINCE}\n  {problem}\n  → {remedy}\n" in shown
     assert f"\nverifier, since {SINCE}\n  is restarting; error: cannot start why=no\n  → Its log is " in shown
-    assert "\nbad\n  7 messages were rejected; the first: no number\n  → `odf rejected list bad`" in shown
+    assert (
+        f"\nbad, since {SINCE}\n  7 messages were rejected; the first: no number\n  → `odf rejected list bad`"
+        in shown
+    )
     assert "\nfine," not in shown
     assert "next 2026-01-01T10:01:00Z" in shown
 

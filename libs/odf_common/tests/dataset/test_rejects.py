@@ -8,9 +8,11 @@ from odf_common.cli.commands.rejected import _place
 from odf_common.dataset.rejects import (
     HANDLED,
     REASONS,
+    FirstReject,
     Handled,
     Passed,
     Place,
+    load_first_rejects,
     load_handled,
     load_reasons,
     note_reason,
@@ -18,6 +20,7 @@ from odf_common.dataset.rejects import (
 )
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
+from odf_common.metadata.scalars import Timestamp
 
 
 def place(offset: int) -> Place:
@@ -51,10 +54,20 @@ def test_damaged_notes_count_as_none(damage: str) -> None:
     blobs.set_note(dataset, HANDLED, damage)
     blobs.set_note(dataset, REASONS, damage)
     assert load_handled(blobs, dataset) == Handled()
-    note_reason(blobs, dataset, "a", "why")
+    note_reason(blobs, dataset, "a", "why", now=Timestamp(1))
     assert load_reasons(blobs, dataset) == {"a": "why"}
-    note_reason(blobs, dataset, "a", None)
+    note_reason(blobs, dataset, "a", None, now=Timestamp(2))
     assert blobs.note(dataset, REASONS) is None
+
+
+def test_the_time_of_the_first_reject_stays_until_none_is_open() -> None:
+    blobs, dataset = MemoryBlobStore(MemoryRefStore()), a_dataset()
+    blobs.set_note(dataset, REASONS, '{"a": "of an earlier release"}')
+    assert load_first_rejects(blobs, dataset) == {"a": FirstReject(reason="of an earlier release")}
+    for reason, now, since in (("b", 5, 5), ("c", 6, 5), (None, 7, None), ("d", 8, 8)):
+        note_reason(blobs, dataset, "a", reason, now=Timestamp(now))
+        found = load_first_rejects(blobs, dataset).get("a")
+        assert found == (None if reason is None else FirstReject(reason=reason, since=Timestamp(since or 0)))
 
 
 def test_decisions_hold_up_to_where_the_source_stands() -> None:

@@ -45,6 +45,7 @@ def summary(
         late=late,
         rejected=rejects.count,
         rejected_reason=rejects.reason,
+        rejected_since=None if rejects.since is None else rejects.since.ns,
     )
 
 

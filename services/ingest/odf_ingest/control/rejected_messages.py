@@ -4,6 +4,7 @@ The chain and the marks determine how many are open; the letters only contain th
 the batch is committed, so a kill in between duplicates some, and they expire after their topic's retention time.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -24,6 +25,7 @@ from odf_common.dataset.rejects import (
 )
 from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetters, StoredLetter
 from odf_common.ports.store import BlobStore
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
@@ -183,7 +185,8 @@ class RejectedMessages:
         with self._queues.queue(dataset).lock:
             for source in state.push_sources:
                 if source not in left or source in first:
-                    note_reason(self._blobs, dataset, source, first.get(source) if source in left else None)
+                    reason = first.get(source) if source in left else None
+                    note_reason(self._blobs, dataset, source, reason, now=Timestamp(time.time_ns()))
 
 
 def place_of(letter: StoredLetter) -> Place:

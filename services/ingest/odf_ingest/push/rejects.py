@@ -1,5 +1,6 @@
 """Rejects messages that are not records: dead letters or a stop, according to the source's settings."""
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +14,7 @@ from odf_common.dataset.rejects import (
     save_handled,
 )
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import Bus, DeadLetter
 from odf_common.ports.store import BlobStore
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
@@ -102,7 +104,7 @@ class RejectPolicy:
                 self._bus.flush()
         self._bus.flush()
         if source not in load_reasons(self._blobs, dataset):
-            note_reason(self._blobs, dataset, source, bad[0].reason)
+            note_reason(self._blobs, dataset, source, bad[0].reason, now=Timestamp(time.time_ns()))
 
     def _forget_what_was_reset(
         self, dataset: DatasetId, source: str, batch: MessageBatch, position: SourcePosition

@@ -22,6 +22,7 @@ from odf_common.cli.rows import problem_of, with_stuck
 from odf_common.embedded.node_file import Node, read_node
 from odf_common.embedded.readable import readable
 from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply
 from odf_common.service.settings import load
@@ -138,7 +139,8 @@ def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, ob
             count = "1 message was" if one["rejected"] == 1 else f"{one['rejected']} messages were"
             text = f"{count} rejected{f'; the first: {reason}' if reason else ''}"
             remedy = f"`odf rejected list {one['alias']}` shows them; retry or drop them with `odf rejected`"
-            found.append({"of": one["alias"], "problem": text, "since": None, "remedy": remedy})
+            since = one.get("rejected_since")
+            found.append({"of": one["alias"], "problem": text, "since": since, "remedy": remedy})
     return found
 
 
@@ -244,6 +246,8 @@ def with_standing(
         row = rows.setdefault(one.dataset_id, {"dataset_id": one.dataset_id, "alias": one.alias})
         row.setdefault("records", one.records if one.head else None)
         row.update(rejected=one.rejected, rejected_reason=one.rejected_reason or None)
+        since = Timestamp(one.rejected_since).whole_ms() if one.HasField("rejected_since") else None
+        row.update(rejected_since=since)
         row.update(late=one.late, dropped=one.dropped, **problem_of(one))
     return list(rows.values())
 
