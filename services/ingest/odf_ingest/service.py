@@ -3,6 +3,8 @@
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -13,6 +15,10 @@ from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.local.keys import has_dataset_key, is_imported
 from odf_common.adapters.local.staging import Staging
+from odf_common.codec.bus import envelope
+from odf_common.errors import Unavailable
+from odf_common.ports.bus import NOTIFICATIONS, Bus
+from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.service.environment import Environment
 from odf_common.service.pools import ElasticPool
 from odf_common.service.request_reply import Replies
@@ -43,6 +49,7 @@ from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
+from odf_ingest.push.source_record import Key
 
 READERS: Final = 2  # batches parsed in parallel
 COMMITTERS: Final = 8  # datasets committing in parallel, not counting stalled commits
@@ -144,7 +151,15 @@ def _owned(env: Environment, queues: CommitQueues, reader: PushReader) -> Assign
         limits=Limits(size=settings.slice_max_bytes, delay=settings.slice_max_delay_ms / 1000),
         partition_of=lambda dataset: partition_of(str(dataset).encode()),
         pool=ElasticPool(INSPECTORS, name="inspect"),
+        report_waiting=partial(_send_waiting, env.bus),
     )
+
+
+def _send_waiting(bus: Bus, key: Key, count: int) -> None:
+    """Report the messages that wait for a source that is not read, best effort."""
+    progress = IngestProgress(source_name=key[1], lag=count)
+    with suppress(Unavailable):
+        bus.send(NOTIFICATIONS, envelope(key[0], progress, may_ignore=True))
 
 
 def _work(env: Environment, queues: CommitQueues, preparer: Preparer, reader: PushReader) -> BatchWorker:

@@ -35,7 +35,7 @@ from odf_ingest.prepare.batch import MessagePosition, Search
 from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.source_record import Key, SourceRecord
-from odf_ingest.push.start_position import require_same
+from odf_ingest.push.start_position import messages_after, require_same
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
 
@@ -336,11 +336,7 @@ def _view(
 ) -> SourceView:
     known = position_of(state, name).topics.get(topic)
     next_ = {} if known is None else dict(known.next)
-    waiting = None
-    if isinstance(described, TopicInfo):
-        waiting = sum(
-            max(high - next_.get(number, described.low[number]), 0) for number, high in described.high.items()
-        )
+    waiting = messages_after(known, described) if isinstance(described, TopicInfo) else None
     since = "" if record is None else datetime.fromtimestamp(record.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return SourceView(
         name=name,

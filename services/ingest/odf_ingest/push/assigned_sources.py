@@ -32,6 +32,7 @@ from odf_ingest.push.source import Limits, PushSource
 from odf_ingest.push.source_record import RETRY, Key, SourceRecord, Span, Stop, Trouble, Wait, as_of
 from odf_ingest.push.start_position import open_source
 from odf_ingest.push.state_machine import Event, Phase
+from odf_ingest.push.waiting_reports import ReportWaiting, WaitingReports
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -81,14 +82,16 @@ class AssignedSources:
         limits: Limits,
         partition_of: PartitionOf,
         pool: Executor,
+        report_waiting: ReportWaiting = lambda _key, _count: None,
     ) -> None:
-        """Nothing is assigned yet; datasets are inspected on `pool`."""
+        """Nothing is assigned yet; datasets are inspected on `pool`. For `report_waiting` see `WaitingReports`."""
         self._reading = reading
         self._queues = queues
         self._catalog = catalog
         self._limits = limits
         self._partition_of = partition_of
         self._pool = pool
+        self._waiting = WaitingReports(report_waiting)
         self._partitions: frozenset[int] = frozenset()
         self._records: dict[Key, SourceRecord] = {}
         self._datasets: dict[DatasetId, _Dataset] = {}
@@ -368,6 +371,7 @@ class AssignedSources:
             record = record.moved(Event.REOPEN)
         elif record.phase is Phase.STOPPED:
             if record.stop is not None and record.stop.chain == as_of(state, declared.source_name):
+                self._waiting.stopped(key, entry, state, described)
                 return None
             metrics.STOPPED.labels(record.alias, key[1]).set(0)
             record = record.moved(Event.RESUME)
@@ -385,7 +389,9 @@ class AssignedSources:
         described: TopicInfo | OdfError,
     ) -> PushSource | None:
         try:
-            return open_source(entry, state, declared, described, limits=self._limits, record=record)
+            source = open_source(entry, state, declared, described, limits=self._limits, record=record)
+            self._waiting.opened(record.key, entry, state, described)
+            return source
         except (NotFound, Unavailable) as error:
             self._fail(record, error)
         except OdfError as error:
@@ -471,6 +477,7 @@ class AssignedSources:
             self._close((dataset, name))
 
     def _close(self, key: Key) -> None:
+        self._waiting.forget(key)
         record = self._records.pop(key, None)
         if record is None:
             return

@@ -68,6 +68,14 @@ def require_same(topic: str, described: TopicInfo | OdfError, known: TopicPositi
     return described
 
 
+def messages_after(known: TopicPosition | None, described: TopicInfo) -> int:
+    """Return the number of messages of a topic after a position, or all of them without one."""
+    next_ = {} if known is None else known.next
+    return sum(
+        max(high - next_.get(number, described.low[number]), 0) for number, high in described.high.items()
+    )
+
+
 def _place(described: TopicInfo, topic: str, known: TopicPosition | None) -> _Place:
     positions = {}
     for number, low in described.low.items():

@@ -110,6 +110,25 @@ def test_messages_that_were_lost_are_accepted(make_bench: Any, broker: Broker) -
         assert node.ids == [1, 2, 3, 5, 6]
 
 
+def test_messages_that_wait_for_a_stopped_source_are_reported(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+
+    def lags() -> list[int]:
+        sent = [one for _, one in bench.coordinator.sent if one.HasField("ingest_progress")]
+        return [one.ingest_progress.lag for one in sent]
+
+    broker.logs[TOPIC, 0] += [message(number) for number in (1, 2, 3)]
+    with running(bench, broker) as node:
+        node.drain()
+    broker.logs[TOPIC, 0] += [message(number) for number in (4, 5, 6)]
+    broker.low[TOPIC, 0] = 4
+    with running(bench, broker) as node:
+        stop(node)
+        node.wait(lambda: lags()[-1:] == [3])
+        resume(node, "latest")
+        node.wait(lambda: lags()[-1:] == [0])
+
+
 def test_a_topic_that_ends_before_the_position_is_accepted(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     broker.logs[TOPIC, 0] += [message(number) for number in (1, 2, 3)]

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Chunk, Taken
 from odf_common.adapters.memory import MemoryCatalog
+from odf_common.codec.bus import envelope
 from odf_common.errors import Damaged, NotFound, OdfError, Refused, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DisablePushSource, SetVocab
@@ -23,8 +24,9 @@ from odf_common.metadata.steps import (
     MergeStrategySnapshot,
     ReadStepNdJson,
 )
-from odf_common.ports.bus import TopicInfo
+from odf_common.ports.bus import NOTIFICATIONS, TopicInfo
 from odf_common.ports.store import CatalogEntry
+from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
 from odf_ingest.control.drain import Drains
@@ -196,6 +198,9 @@ def running(
         limits=Limits(size=size, delay=0.01, most=most),
         partition_of=lambda _: 3,
         pool=bench.pool,
+        report_waiting=lambda key, count: bench.coordinator.send(
+            NOTIFICATIONS, envelope(key[0], IngestProgress(source_name=key[1], lag=count))
+        ),
     )
     work = BatchWorker(
         queues=bench.queues,
