@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlparse
 
+import structlog
+
 from odf_common.chain.compare import Comparison
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock, blocks_between
@@ -35,6 +37,8 @@ from odf_common.service.request_reply import Replies
 from odf_sync.compare import Missing, RemoteBlock, admit_all, compare_with, missing_blocks
 from odf_sync.objects import RemoteObject, by_object, declared_objects, fetch
 from odf_sync.repositories import Repository, repository
+
+log = structlog.stdlib.get_logger(__name__)
 
 DOWNLOADS: Final = 8  # objects at a time
 REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
@@ -91,6 +95,7 @@ def pull(env: Environment, replies: Replies, url: str, alias: str) -> Iterator[S
             forget_drop(env.blobs, here.dataset_id)
         yield Step(alias=name, state="restored" if lost else "up-to-date", head=at)
         return
+    log.debug("copying blocks", dataset=name, ref=ref, blocks=len(missing.blocks), head=str(head))
     past = _past(env, here, missing.common)
     state = admit_all(past, missing.blocks)
     _check_identity(env, state.dataset_id, name)

@@ -111,7 +111,7 @@ class Claims:
             return entry
 
     def settle(self, dataset: DatasetId, is_due: Callable[[CatalogEntry], bool]) -> bool:
-        """Remove the remains of a killed operation; return False if the claim is held, or its record is not due."""
+        """Remove the remains of a killed operation; return False if it is held, or `is_due` denies its record."""
         claim = self._catalog.claim(dataset)
         if claim is None:
             return False

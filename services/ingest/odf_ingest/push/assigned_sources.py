@@ -199,7 +199,14 @@ class AssignedSources:
     def note(self, source: PushSource, event: Event) -> None:
         """Apply an event to a source that is being read."""
         record = self._records[source.key]
-        self._records[source.key] = record.moved(event)
+        after = self._records[source.key] = record.moved(event)
+        log.debug(
+            "source changed phase",
+            dataset=source.alias,
+            source=source.name,
+            change=str(event),
+            phase=str(after.phase),
+        )
 
     def phase(self, key: Key) -> Phase:
         """Return the phase of a source."""

@@ -112,7 +112,7 @@ class SourceRecord:
     """When it entered this phase (seconds since the epoch)."""
     source: "PushSource | None" = None
     wait: Wait | None = None
-    """Why the next batch has to be longer than the last one."""
+    """Why the next batch must be longer than the last one."""
     search: Search | None = None
     stop: Stop | None = None
     trouble: Trouble | None = None

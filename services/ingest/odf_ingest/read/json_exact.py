@@ -33,7 +33,7 @@ _UP_TO_ODD: Final = re.compile(
 
 @dataclass(eq=False, kw_only=True)
 class Misfit(InvalidInput):
-    """A valid object that is not a record of the columns."""
+    """A valid JSON object does not fit the columns."""
 
 
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
