@@ -221,7 +221,12 @@ class SourceControl:
         done = threading.Event()
 
         def resume() -> None:
-            self._owned.resume(key, search)
+            record = self._owned.record(key)
+            source = None if record is None else record.source
+            if search is None and source is not None and self._owned.phase(key) is not Phase.WAITING:
+                self._owned.reopen(source)  # its topic was replaced, which it has not noticed yet
+            else:
+                self._owned.resume(key, search)
             done.set()
 
         self._request(resume)

@@ -163,15 +163,11 @@ class AssignedSources:
         self._inspector.ask((source.dataset,))
 
     def resume(self, key: Key, search: Search | None = None) -> None:
-        """Reopen a source; with a `search`, to skip one message, only if it is stalled."""
+        """Reopen a stalled source; with a `search`, to skip one message."""
         record = self._records.get(key)
         if record is not None and record.phase is Phase.RETRYING:
             self._inspector.ask((key[0],))
-        if (
-            record is not None
-            and record.source is not None
-            and (record.phase is Phase.WAITING or search is None)
-        ):
+        if record is not None and record.phase is Phase.WAITING and record.source is not None:
             self.reopen(record.source, search=search)
         if record is not None and record.phase is Phase.STOPPED:
             log.info("source resumed", dataset=record.alias, source=key[1])
