@@ -13,8 +13,18 @@ OS_ERRORS = {
 OTHER = {
     "odf_coordinator/views/app.py": "the broker's socket",
     "odf_ingest/prepare/preprocess.py": "Arrow's reading of the engine's output",
+    "odf_ingest/accept/receipts.py": "ingest's own receipts",
     "odf_ingest/commit/in_flight.py": "the file of another push",
+    "odf_ingest/history/run_folder.py": "the index, which is rebuilt",
+    "odf_ingest/history/run_store.py": "the index, which is rebuilt",
+    "odf_ingest/poll/fetch/files_glob.py": "files that are polled",
+    "odf_ingest/poll/fetch/http.py": "sockets",
+    "odf_ingest/poll/fetch/local_file.py": "a file that is polled",
+    "odf_ingest/poll/unpack/pipe.py": "a command of the source",
+    "odf_ingest/read/arrow_ipc.py": "Arrow's reading of what was pushed",
+    "odf_ingest/read/geo/shapefile_zip.py": "an archive that was pushed",
     "odf_ingest/read/parquet.py": "Arrow's reading of what was pushed",
+    "odf_sync/ingest_routes.py": "a client's socket",
     "odf_sync/server.py": "the listening socket",
     "odf_verifier/verified.py": "the verifier's own notes, guarded as a store",
 }
