@@ -4,10 +4,13 @@ The committer runs in this process, as the coordinator wires it; the chains' sta
 as in a node that has been running. A cold start is a new committer whose only cache is Redis.
 """
 
+import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Final
 
@@ -32,8 +35,9 @@ from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import Committed
 
 LENGTHS: Final = (100, 1_000, 10_000)
-COMMITS: Final = 60
-STARTS: Final = 15
+COMMITS: Final = 90
+STARTS: Final = 30
+WARM: Final = 5  # turns
 FLAT: Final = Target(judged="ratio", sense="≤", bound=1.2)
 SLICE: Final = b"records" * 1000
 POSITION: Final = '{"v":1,"topics":{"odf.push.a.default":{"id":"mVQf5vDnQd6zv1bTKOhmMw","next":{"0":NEXT}}}}'
@@ -132,13 +136,20 @@ def run(node: BenchedNode) -> list[Row]:
 
 def _measured(store: Store) -> list[Row]:
     chains = [store.grow(length) for length in LENGTHS]
-    committer = store.committer()
-    for chain in chains:
-        store.append(committer, chain)
-    # Interleaved, so that noise affects all lengths equally.
-    warm = [[store.append(committer, chain) for chain in chains] for _ in range(COMMITS)]
-    cold = [[store.append(store.committer(), chain) for chain in chains] for _ in range(STARTS)]
+    os.sync()  # or the first fsyncs would write what was stored without
+    committer, order = store.committer(), Random(1)  # noqa: S311 - an order, no secret
+    for _ in range(WARM):
+        _turn(order, chains, lambda chain: store.append(committer, chain))
+    warm = [_turn(order, chains, lambda chain: store.append(committer, chain)) for _ in range(COMMITS)]
+    cold = [_turn(order, chains, lambda chain: store.append(store.committer(), chain)) for _ in range(STARTS)]
     return [*_rows("append", warm), *_rows("append after a cold start", cold)]
+
+
+def _turn(order: Random, chains: list[Grown], append: Callable[[Grown], float]) -> list[float]:
+    """Append to each chain once, in an order that is drawn by lot; return the seconds by length."""
+    drawn = order.sample(chains, len(chains))
+    seconds = {chain.length: append(chain) for chain in drawn}
+    return [seconds[chain.length] for chain in chains]
 
 
 def _rows(case: str, rounds: list[list[float]]) -> list[Row]:

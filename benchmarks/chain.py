@@ -8,6 +8,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 from odf_testing.builders import (
     AChain,
@@ -36,6 +37,8 @@ from odf_common.ports.store import ObjectKind
 Row = dict[str, str | float]
 _BLOCKS = 10_000
 _CHAINS = (1_000, 10_000, 100_000)
+_ROUNDS = 3
+_LOOKS = 200
 _PURE = ("chain", "codec", "data", "errors", "hashing", "identity", "metadata", "ports")
 _IMPORT = f"""
 import importlib, pkgutil, time
@@ -53,7 +56,7 @@ _POSITION = '{"v":1,"topics":{"odf.push.sensors.default":{"id":"mVQf5vDnQd6zv1bT
 
 
 def run() -> list[Row]:
-    """Return the rows; takes about a minute."""
+    """Return the rows; takes about two minutes."""
     chain = _grown(a_chain(), _BLOCKS)
     return [
         *_single_steps(chain),
@@ -81,16 +84,23 @@ def _single_steps(chain: AChain) -> list[Row]:
 
 
 def _verification() -> list[Row]:
-    rows: list[Row] = []
-    first: float | None = None
+    """Walk one chain from three of its blocks: after an untimed walk, the best of three each, in turn."""
     chain = a_chain()
+    heads: dict[int, Multihash] = {}
     for size in _CHAINS:
         _grown(chain, size - len(chain.store))
         chain.blocks.clear()
-        rate = _rate(size, lambda: fold(chain.read, chain.state.head), repeat=3 if size < 100_000 else 1)
-        first = first or rate
-        rows.append(_row(f"verify the metadata of {size:,} blocks", rate, "blocks/s", first, target=0.8))
-    return rows
+        heads[size] = chain.state.head
+    fold(chain.read, heads[_CHAINS[0]])
+    best = dict.fromkeys(_CHAINS, 0.0)
+    for _ in range(_ROUNDS):
+        for size, head in heads.items():
+            best[size] = max(best[size], _rate(size, partial(fold, chain.read, head), repeat=1))
+    short = best[_CHAINS[0]]
+    return [
+        _row(f"verify the metadata of {size:,} blocks", rate, "blocks/s", short, target=0.8)
+        for size, rate in best.items()
+    ]
 
 
 def _memory() -> list[Row]:
@@ -112,35 +122,43 @@ def _last_event() -> list[Row]:
 
     The index is the state at the head: kept by the process, or as bytes by a cache that outlives it.
     """
-    rows: list[Row] = []
-    first: float | None = None
     chain = a_chain(a_seed(), SetInfo(description="departures"), a_schema(), a_push_source())
+    looks: dict[int, Callable[[], None]] = {}
     for size in _CHAINS:
         _grown(chain, size - len(chain.store))
         chain.blocks.clear()
-        blobs, refs, cache = _NoBlocks(), MemoryRefStore(), _Cache()
-        dataset = chain.state.dataset_id
-        refs.compare_and_set(dataset, expected=None, new=chain.state.head)
-        cache.put(dataset, state_to_bytes(chain.state))
-
-        def look(blobs: _NoBlocks = blobs, refs: MemoryRefStore = refs, cache: _Cache = cache) -> None:
-            for _ in range(200):
-                state = ChainStates(blobs, refs, cache).current(chain.state.dataset_id)
-                assert state is not None
-                assert state.info is not None
-
-        seconds = 1 / _rate(200, look)
-        first = first or seconds
-        rows.append(
-            _row(
-                f"last SetInfo of {size:,} blocks, process just started",
-                1e6 * seconds,
-                "µs",
-                1e6 * first,
-                target=1.5,
-            )
+        looks[size] = _looking(chain.state)
+    for look in looks.values():
+        look()
+    best = dict.fromkeys(_CHAINS, 0.0)
+    for _ in range(_ROUNDS):
+        for size, look in looks.items():
+            best[size] = max(best[size], _rate(_LOOKS, look, repeat=1))
+    return [
+        _row(
+            f"last SetInfo of {size:,} blocks, process just started",
+            1e6 / rate,
+            "µs",
+            1e6 / best[_CHAINS[0]],
+            target=1.5,
         )
-    return rows
+        for size, rate in best.items()
+    ]
+
+
+def _looking(state: ChainState) -> Callable[[], None]:
+    """Return what looks for the last SetInfo `_LOOKS` times, as a process that has just started does."""
+    blobs, refs, cache = _NoBlocks(), MemoryRefStore(), _Cache()
+    refs.compare_and_set(state.dataset_id, expected=None, new=state.head)
+    cache.put(state.dataset_id, state_to_bytes(state))
+
+    def look() -> None:
+        for _ in range(_LOOKS):
+            found = ChainStates(blobs, refs, cache).current(state.dataset_id)
+            assert found is not None
+            assert found.info is not None
+
+    return look
 
 
 class _NoBlocks(MemoryBlobStore):

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,9 +111,15 @@ class BenchedNode:
         return sum(seconds for name, seconds in self._used().items() if name in names)
 
     def _used(self) -> dict[str, float]:
-        parents, node = _parents(), self.embedded.node
+        return {
+            name: sum(_used(process) for process in processes) for name, processes in self.processes().items()
+        }
+
+    def processes(self) -> dict[str, set[int]]:
+        """Return the processes of each part, the supervisor's own left out."""
+        parents, node = parents_of_all(), self.embedded.node
         parts = {part.name: part.pid for part in (*node.services, *node.parts) if part.pid is not None}
-        return {name: sum(_used(process) for process in _family(pid, parents)) for name, pid in parts.items()}
+        return {name: family(pid, parents) for name, pid in parts.items()}
 
     def settle(self, timeout: float = 20.0) -> None:
         """Return when the node is idle."""
@@ -140,7 +146,7 @@ def running_node(home: Path) -> Iterator[BenchedNode]:
         embedded.down()
 
 
-def _parents() -> dict[int, int]:
+def parents_of_all() -> dict[int, int]:
     """Return the parent of every process."""
     found = {}
     for folder in Path("/proc").iterdir():
@@ -149,12 +155,12 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _family(pid: int, parents: dict[int, int]) -> set[int]:
+def family(pid: int, parents: Mapping[int, int]) -> set[int]:
     """Return a process and all its descendants."""
-    family = {pid}
-    while grown := {child for child, parent in parents.items() if parent in family} - family:
-        family |= grown
-    return family
+    found = {pid}
+    while grown := {child for child, parent in parents.items() if parent in found} - found:
+        found |= grown
+    return found
 
 
 def _used(pid: int) -> float:

@@ -4,7 +4,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,12 +20,13 @@ COLUMNS = ("case", "value", "unit", "compared with", "its value", "ratio", "targ
 class Outcome:
     """The result of a case: its rows, or the error it failed with; `waiting` is how busy others kept the cores.
 
-    That is how many processes ran or wanted to run just before the case began.
+    That is how many processes ran or wanted to run just before the case began. `memory` is each process's peak in MB.
     """
 
     rows: Sequence[Row] = ()
     error: str | None = None
     waiting: float = 0.0
+    memory: Mapping[str, float] = field(default_factory=dict)
 
 
 def table_of(outcomes: Mapping[str, Outcome], cores: int) -> Table:
@@ -37,6 +38,17 @@ def table_of(outcomes: Mapping[str, Outcome], cores: int) -> Table:
         for row in outcome.rows:
             table.add_row(*_cells(row))
         table.add_section()
+    return table
+
+
+def memory_of(outcomes: Mapping[str, Outcome]) -> Table:
+    """Return the peak memory of each process of each case as a table."""
+    table = Table(title="peak memory, MB")
+    for column in ("case", "process", "MB"):
+        table.add_column(column, justify="right" if column == "MB" else "left")
+    for name, outcome in outcomes.items():
+        for process, peak in sorted(outcome.memory.items()):
+            table.add_row(name, process, _number(peak))
     return table
 
 
@@ -76,7 +88,8 @@ def _said(*command: str) -> str:
 def _plain(outcome: Outcome) -> dict[str, object]:
     if outcome.error is not None:
         return {"failed": True}
-    return {"waiting": outcome.waiting, "rows": [row.plain() for row in outcome.rows]}
+    memory = dict(sorted(outcome.memory.items()))
+    return {"waiting": outcome.waiting, "memory_mb": memory, "rows": [row.plain() for row in outcome.rows]}
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from memory import PeakMemory
 from node_under_test import BenchedNode, running_node
 from odf_testing.embedded import EmbeddedNode
-from report import Outcome, table_of, write
+from report import Outcome, memory_of, table_of, write
 from rich.console import Console
 from rows import Plain, Row, row_of
 
@@ -62,6 +63,7 @@ def main() -> int:
     outcomes = {name: _measured(name, None) for name in (*ALONE, *LONG) if name in wanted}
     outcomes |= _with_node([name for name in WITH_NODE if name in wanted])
     OUT.print(table_of(outcomes, CORES))
+    OUT.print(memory_of(outcomes))
     write(outcomes, RESULTS, cores=CORES, names=NAMES)
     failed = {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
     for name, error in failed.items():
@@ -104,11 +106,12 @@ def _measured(name: str, home: Path | None) -> Outcome:
     spawn = multiprocessing.get_context("spawn")
     try:
         told = _told(f"{name} ({waiting:g} processes running before it)")
-        with told, ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        node = None if home is None else BenchedNode(EmbeddedNode(home))
+        with told, PeakMemory(node) as memory, ProcessPoolExecutor(1, mp_context=spawn) as pool:
             rows = pool.submit(_run_case, name, home).result()
     except Exception as error:  # noqa: BLE001 - the other cases continue, and the exit status is 1
         return Outcome(error=_text(error))
-    return Outcome(rows=rows, waiting=waiting)
+    return Outcome(rows=rows, waiting=waiting, memory=memory.peaks)
 
 
 def _run_case(name: str, home: Path | None) -> list[Row]:

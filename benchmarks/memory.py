@@ -1,0 +1,102 @@
+"""Peak memory of the processes of a case, as the kernel counts it: resident, in MB, `VmHWM` of each process.
+
+Processes are looked at while the case runs, so what one takes in its last `EVERY` seconds may be missed. A case's
+processes are called by what they run, several of a name by the largest. A node's parts are called by their names, with
+the sum of a part's processes, in which pages that they share count twice; its peaks begin again with each case.
+"""
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from node_under_test import BenchedNode, family, parents_of_all
+
+EVERY: Final = 0.25  # seconds
+CASE: Final = "case"
+RESET: Final = "5"  # to /proc/PID/clear_refs
+WORKER: Final = "--multiprocessing-fork"
+TRACKER: Final = "multiprocessing.resource_tracker"
+
+
+class PeakMemory:
+    """Measures while the block runs; `peaks` holds MB by name afterwards."""
+
+    def __init__(self, node: BenchedNode | None) -> None:
+        """Measure this process's children, and a node's parts if one is given."""
+        self.peaks: dict[str, float] = {}
+        self._node = node
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start measuring."""
+        for processes in self._parts().values():
+            for pid in processes:
+                _reset(pid)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Look a last time."""
+        self._ended.set()
+        self._thread.join()
+        self._note({part: sum(map(_peak, processes)) for part, processes in self._parts().items()})
+
+    def _look(self) -> None:
+        while not self._ended.wait(EVERY):
+            parents = parents_of_all()
+            for pid in family(os.getpid(), parents) - {os.getpid()}:
+                if name := _name(pid, parents):
+                    self._note({name: _peak(pid)})
+
+    def _note(self, peaks: Mapping[str, float]) -> None:
+        for name, peak in peaks.items():
+            if peak:
+                self.peaks[name] = max(round(peak), self.peaks.get(name, 0))
+
+    def _parts(self) -> Mapping[str, set[int]]:
+        return {} if self._node is None else self._node.processes()
+
+
+def call_this_process(name: str) -> None:
+    """Give a worker of a case a name of its own."""
+    Path("/proc/self/comm").write_text(name)
+
+
+def _name(pid: int, parents: Mapping[int, int]) -> str:
+    """Return what a process is called; nothing if it has ended or only serves `multiprocessing`."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        given = Path(f"/proc/{pid}/comm").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    if any(TRACKER in word for word in words):
+        return ""
+    if WORKER in words:
+        return CASE if given.startswith("python") else given
+    if given == "java":
+        return f"{_name(parents.get(pid, 0), parents)}: JVM"
+    return next((Path(word).name for word in words if word.endswith(".py")), given)
+
+
+def _peak(pid: int) -> float:
+    """Return a process's peak in MB; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1000
+
+
+def _reset(pid: int) -> None:
+    try:
+        Path(f"/proc/{pid}/clear_refs").write_text(RESET)
+    except (
+        OSError
+    ):  # it has ended, or this system has no such file: then the peak is the process's whole life
+        return
