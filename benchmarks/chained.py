@@ -141,6 +141,58 @@ class Coordinator:
             clock=self.clock,
         )
 
+    def append(self, dataset: DatasetId, records: pa.Table, watermark: Timestamp) -> Path:
+        """Commit records without system columns to a root; return the file of the slice."""
+        known = self._known(dataset)
+        events, file = self._appending(known, records, watermark)
+        outcome = self.committer.commit(
+            known.id, expected_head=known.state.head, events=events, system_time=self.clock.now()
+        )
+        require_committed(known.id, outcome)
+        return file
+
+    def transform(self, dataset: DatasetId) -> tuple[float, Step | None]:
+        """Update a derivative; return the seconds from the request until its block is committed, and the step."""
+        begun = time.perf_counter()
+        known = self._known(dataset)
+        plan = self.transformer.plan(known)
+        assert plan is not None, "something was pushed"
+        step = self.transformer.perform(known, plan)
+        return time.perf_counter() - begun, step
+
+    def _known(self, dataset: DatasetId) -> DatasetHandle:
+        known = self.datasets.by_id(dataset)
+        assert known is not None, "datasets are added and stay"
+        return known
+
+    def _appending(
+        self, known: DatasetHandle, records: pa.Table, watermark: Timestamp
+    ) -> tuple[list[KnownEvent], Path]:
+        state = known.state
+        table = with_system_columns(
+            records,
+            ops=None,
+            first_offset=state.next_offset,
+            system_time=self.clock.now(),
+            vocab=state.vocabulary,
+            signed=False,
+        )
+        scratch = self.blobs.scratch()
+        file = scratch / "slice"
+        written = write_slice(table, file)
+        schema = slice_schema(file)
+        self.blobs.put_file(known.id, ObjectKind.DATA, written.physical_hash, file)
+        scratch.rmdir()
+        data = DataSlice(
+            logical_hash=written.logical_hash,
+            physical_hash=written.physical_hash,
+            offset_interval=OffsetInterval(start=state.next_offset, end=state.next_offset + len(records) - 1),
+            size=written.size,
+        )
+        event = add_data_event(state, new_data=data, watermark=watermark, source_state=None)
+        stored = self.blobs.local_path(known.id, ObjectKind.DATA, written.physical_hash)
+        return ([event] if state.schema is not None else [schema_to_event(schema), event]), stored
+
 
 @dataclass(slots=True, kw_only=True)
 class Pair:
@@ -153,58 +205,15 @@ class Pair:
 
     def push(self) -> None:
         """Commit the root's next block."""
-        parts, known = self.coordinator, self._known(self.root)
-        outcome = parts.committer.commit(
-            known.id,
-            expected_head=known.state.head,
-            events=self._events(known),
-            system_time=parts.clock.now(),
-        )
-        require_committed(known.id, outcome)
+        reached = Timestamp.from_ms(watermark(self.blocks))
+        self.coordinator.append(self.root, departures(self.blocks), reached)
         self.blocks += 1
 
     def transform(self) -> tuple[float, Step]:
         """Update the derivative; return the seconds from the request until its block is committed."""
-        transformer = self.coordinator.transformer
-        begun = time.perf_counter()
-        known = self._known(self.derived)
-        plan = transformer.plan(known)
-        assert plan is not None, "something was pushed"
-        step = transformer.perform(known, plan)
-        seconds = time.perf_counter() - begun
+        seconds, step = self.coordinator.transform(self.derived)
         assert step is not None, "each push gives records"
         return seconds, step
-
-    def _known(self, dataset: DatasetId) -> DatasetHandle:
-        known = self.coordinator.datasets.by_id(dataset)
-        assert known is not None, "datasets are added and stay"
-        return known
-
-    def _events(self, known: DatasetHandle) -> list[KnownEvent]:
-        blobs, state = self.coordinator.blobs, known.state
-        table = with_system_columns(
-            departures(self.blocks),
-            ops=None,
-            first_offset=state.next_offset,
-            system_time=self.coordinator.clock.now(),
-            vocab=state.vocabulary,
-            signed=False,
-        )
-        scratch = blobs.scratch()
-        file = scratch / "slice"
-        written = write_slice(table, file)
-        schema = slice_schema(file)
-        blobs.put_file(known.id, ObjectKind.DATA, written.physical_hash, file)
-        scratch.rmdir()
-        data = DataSlice(
-            logical_hash=written.logical_hash,
-            physical_hash=written.physical_hash,
-            offset_interval=OffsetInterval(start=state.next_offset, end=state.next_offset + RECORDS - 1),
-            size=written.size,
-        )
-        reached = Timestamp.from_ms(watermark(self.blocks))
-        event = add_data_event(state, new_data=data, watermark=reached, source_state=None)
-        return [event] if state.schema is not None else [schema_to_event(schema), event]
 
 
 def add(coordinator: Coordinator, name: str, query: str) -> Pair:

@@ -46,6 +46,7 @@ WITH_NODE: Final[tuple[str, ...]] = ("ingest_topic", "ingest_file", "small_commi
 USUAL: Final = (*ALONE, *WITH_NODE)
 LONG: Final = (
     "node_of_many",
+    "nexmark_million",
     "transactions_long",
     "transaction_profile",
 )  # alone too, and only when they are named
