@@ -90,7 +90,7 @@ schemas: setup ## generate docs/schemas from the model
 	@rm -rf docs/schemas && odf schema --folder docs/schemas
 
 .PHONY: docs
-docs: setup ## generate docs/reference from commands, settings, metrics and errors
+docs: setup ## generate docs/reference from commands, settings, metrics, errors and benchmark results
 	@python docs/generate.py
 
 .PHONY: up

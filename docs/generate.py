@@ -1,14 +1,15 @@
-"""Write docs/reference/{cli,settings,metrics,errors}.md from the code: `make docs`.
+"""Write docs/reference/{cli,settings,metrics,errors,measurements}.md from code and results: `make docs`.
 
 Commands and settings are imported. Metrics and error classes are read from the source: importing every service would
 start Spark's and Faust's modules. A test holds that the files are current.
 """
 
 import ast
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -18,6 +19,7 @@ from odf_common.service.settings import described
 
 ROOT: Final = Path(__file__).parents[1]
 REFERENCE: Final = ROOT / "docs" / "reference"
+RESULTS: Final = ROOT / "benchmarks" / "results.json"
 PACKAGES: Final[Mapping[str, str]] = {
     "libs/odf_common/odf_common": "every",
     "services/ingest/odf_ingest": "ingest",
@@ -39,6 +41,13 @@ SETTINGS_INTRO: Final = """\
 Environment variables, read once when a process starts; all errors are reported together. `odf config` prints them with
 their values, secrets masked. Addresses that are not set are chosen by `odf up`.
 """
+MEASUREMENTS_NOTICE: Final = "<!-- Generated from benchmarks/results.json by `make docs`; do not edit. -->\n"
+MEASUREMENTS_INTRO: Final = """\
+What the benchmarks last measured, each number next to its limit or peer from the same run. A ratio is better when
+larger for rates, and when smaller for times, costs and sizes. Machines differ and are shared: with more than a few
+other processes running, only ratios are meaningful. What a case does, and what its peer does less, is described at the
+top of `benchmarks/CASE.py`.
+"""
 ERRORS_INTRO: Final = """\
 An error's name is its `code` in JSON and over gRPC. The family decides the gRPC status and what a caller may do; an
 error of no family is `INTERNAL` over gRPC.
@@ -53,6 +62,7 @@ def pages() -> dict[str, str]:
         "settings.md": _settings(),
         "metrics.md": _metrics(trees),
         "errors.md": _errors(trees),
+        "measurements.md": _measurements(json.loads(RESULTS.read_text("utf-8"))["cases"]),
     }
 
 
@@ -200,6 +210,49 @@ def _ancestors(name: str, classes: Mapping[str, ErrorClass]) -> set[str]:
             waiting += classes[name].bases
         found.add(name)
     return found
+
+
+# --- measurements -------------------------------------------------------------------------------------------------
+
+
+def _measurements(cases: Mapping[str, Mapping[str, Any]]) -> str:
+    sections = [_case(name, case) for name, case in cases.items() if not case.get("failed")]
+    return "\n".join([MEASUREMENTS_NOTICE, "# Measurements\n", MEASUREMENTS_INTRO, *sections])
+
+
+def _case(name: str, case: Mapping[str, Any]) -> str:
+    """Return a section: the command, where and when it ran, the rows, and each process's peak memory."""
+    where = [case["date"], f"commit {case['commit']}" if "commit" in case else "an older commit"]
+    where += [f"{case['cores']} cores", f"{case['waiting']:g} other processes running"]
+    rows = [
+        (
+            row["case"],
+            f"{_number(row['value'])} {row['unit']}",
+            row["peer"] or "",
+            _number(row["limit_or_peer"]),
+            _number(row["ratio"]),
+            row["target"] or "",
+            {True: "yes", False: "no", None: ""}[row["reached"]],
+            ", ".join(f"{part}: {_number(value)}" for part, value in row.get("detail", {}).items()),
+        )
+        for row in case["rows"]
+    ]
+    header = ("case", "value", "compared with", "its value", "ratio", "target", "reached", "in detail")
+    parts = [
+        f"## {name}\n",
+        f"`python benchmarks/run.py --only {name}`: {', '.join(where)}.\n",
+        _table(header, rows),
+    ]
+    if memory := case.get("memory_mb"):
+        peaks = ", ".join(f"{process} {_number(peak)} MB" for process, peak in memory.items())
+        parts.append(f"Peak memory: {peaks}.\n")
+    return "\n".join(parts)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 # --- shared -------------------------------------------------------------------------------------------------------

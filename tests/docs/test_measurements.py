@@ -1,0 +1,39 @@
+"""Numbers in documents are generated from benchmarks/results.json, and the commands that measure them exist."""
+
+import json
+import re
+from pathlib import Path
+
+from docs.generate import RESULTS, ROOT, pages
+
+DOCUMENTS = (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+COMMAND = re.compile(r"(?:run\.py )?--only ((?:[a-z_]+ ?)+)")
+SCRIPT = re.compile(r"\bbenchmarks/([a-z_]+)\.py")
+QUOTED = re.compile(
+    r"[0-9.]+ (?:times that of Spark|records/s|µs/record|MB/s)|[0-9] ms with\b", re.IGNORECASE
+)
+
+
+def test_every_case_has_a_section_with_its_command() -> None:
+    page = pages()["measurements.md"]
+    cases = json.loads(RESULTS.read_text("utf-8"))["cases"]
+    measured = [name for name, case in cases.items() if not case.get("failed")]
+    assert measured
+    assert [name for name in measured if f"`python benchmarks/run.py --only {name}`" not in page] == []
+
+
+def test_every_benchmark_that_a_document_names_exists() -> None:
+    named = {name for file in DOCUMENTS for name in _named(file)}
+    assert "transaction_profile" in named
+    assert [name for name in named if not (ROOT / "benchmarks" / f"{name}.py").is_file()] == []
+
+
+def test_no_other_document_quotes_what_a_benchmark_measures() -> None:
+    others = [file for file in DOCUMENTS if file.name != "measurements.md"]
+    assert [file.name for file in others if QUOTED.search(file.read_text("utf-8"))] == []
+
+
+def _named(file: Path) -> set[str]:
+    text = file.read_text("utf-8")
+    by_command = {name for names in COMMAND.findall(text) for name in names.split()}
+    return by_command | set(SCRIPT.findall(text))
