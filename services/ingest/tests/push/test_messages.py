@@ -288,7 +288,8 @@ def test_rejected_messages_are_counted_with_the_position(make_bench: Any) -> Non
     commit(bench, a_batch({0: [b"last"]}, start={0: 4}))
     assert passed_of(bench.state.source_states["default"]).rejected == 3
     waiting = open_rejects(bench.blobs, bench.state, ("default",))
-    assert waiting == Rejects(count=3, reason="is not one JSON object")
+    assert waiting.since is not None
+    assert waiting == Rejects(count=3, reason="is not one JSON object", since=waiting.since)
     assert {one.facts["topic-id"] for one in bench.coordinator.letters} == {"one"}
 
 
