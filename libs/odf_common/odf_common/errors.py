@@ -164,10 +164,14 @@ class StorageUnavailable(Unavailable):
 
 @dataclass(eq=False, kw_only=True)
 class Refused(OdfError):
-    """The node refused; `reason` is the name of the error, `text` its message."""
+    """The node refused; `reason` is the name of the error (the class's own unless given), `text` its message."""
 
-    reason: str
+    reason: str = ""
     text: str
+
+    def __post_init__(self) -> None:
+        """Name the reason after the class."""
+        self.reason = self.reason or type(self).__name__
 
     def __str__(self) -> str:
         """Return the message."""
@@ -177,8 +181,6 @@ class Refused(OdfError):
 @dataclass(eq=False, kw_only=True)
 class DatasetInUse(Refused):
     """Other datasets read what would be removed."""
-
-    reason: str = "DatasetInUse"
 
 
 @dataclass(eq=False, kw_only=True)

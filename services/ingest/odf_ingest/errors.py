@@ -202,7 +202,6 @@ class SourceQueries(Refused):
     """The push source's query over a batch takes long."""
 
     source: str
-    reason: str = "SourceQueries"
     text: str = "its query over a batch has not ended yet"
 
     def __str__(self) -> str:
@@ -372,25 +371,17 @@ def is_storage_fault(error: Exception) -> TypeGuard[OdfError]:
 class NoMessageToSkip(Refused):
     """No message blocks the source."""
 
-    reason: str = "NoMessageToSkip"
-
 
 @dataclass(eq=False, kw_only=True)
 class StillSearching(Refused):
     """The message to skip has not been found yet; the search continues."""
-
-    reason: str = "StillSearching"
 
 
 @dataclass(eq=False, kw_only=True)
 class SourceNotRead(Refused):
     """No instance of ingest reads the source now."""
 
-    reason: str = "SourceNotRead"
-
 
 @dataclass(eq=False, kw_only=True)
 class SourceNotStopped(Refused):
     """The source is not stopped."""
-
-    reason: str = "SourceNotStopped"

@@ -23,8 +23,6 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 class EngineNotAvailable(Refused):
     """A transform needs an engine, or an engine version, that is not installed."""
 
-    reason: str = "EngineNotAvailable"
-
 
 @dataclass(eq=False, kw_only=True)
 class EngineSilent(Unavailable):
@@ -45,14 +43,11 @@ class EngineSilent(Unavailable):
 class QueryTooSlow(Refused):
     """A source's query over one batch exceeded the time limit."""
 
-    reason: str = "QueryTooSlow"
-
 
 @dataclass(eq=False, kw_only=True)
 class QueryNotWanted(Refused):
     """No caller waits for the query's result any more; it was canceled."""
 
-    reason: str = "QueryNotWanted"
     text: str = "no caller waits for the query's result any more"
 
 

@@ -15,8 +15,6 @@ from odf_common.ports.store import Catalog
 class NotOwned(Refused):
     """The dataset is a copy."""
 
-    reason: str = "NotOwned"
-
     def advice(self) -> str:
         """Return what can be done with a copy, and how to own it."""
         return (

@@ -9,32 +9,22 @@ from odf_common.errors import Refused
 class DataNotDerived(Refused):
     """The data cannot be dropped, since this node could not recompute it."""
 
-    reason: str = "DataNotDerived"
-
 
 @dataclass(eq=False, kw_only=True)
 class EventReserved(Refused):
     """Only the node writes events of this kind."""
-
-    reason: str = "EventReserved"
 
 
 @dataclass(eq=False, kw_only=True)
 class DerivativeWatermark(Refused):
     """A derivative's watermark follows from its inputs and cannot be set."""
 
-    reason: str = "DerivativeWatermark"
-
 
 @dataclass(eq=False, kw_only=True)
 class WatermarkDecreased(Refused):
     """A watermark cannot be lowered."""
 
-    reason: str = "WatermarkDecreased"
-
 
 @dataclass(eq=False, kw_only=True)
 class NotFastForward(Refused):
     """The reference does not continue the head's chain."""
-
-    reason: str = "NotFastForward"

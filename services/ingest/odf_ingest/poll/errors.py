@@ -20,8 +20,6 @@ class FetchUnsupported(InvalidInput):
 class NotPolled(Refused):
     """The dataset has no polling source."""
 
-    reason: str = "NotPolled"
-
 
 @dataclass(eq=False, kw_only=True)
 class PollCancelled(Refused):
@@ -53,8 +51,6 @@ class NothingAtSource(NotFound):
 class SourceRefusedRequest(Refused):
     """The server refused the request of a poll."""
 
-    reason: str = "SourceRefusedRequest"
-
     def advice(self) -> str:
         """Return what to do."""
         return "check the address and the headers of the SetPollingSource"
@@ -64,7 +60,6 @@ class SourceRefusedRequest(Refused):
 class AddressForbidden(Refused):
     """A source's address is neither public nor allowed in the node's settings."""
 
-    reason: str = "AddressForbidden"
     text: str = ""
     host: str
     address: str
@@ -86,7 +81,6 @@ class AddressForbidden(Refused):
 class TooLarge(Refused):
     """What was fetched or unpacked is larger than the node's settings allow; nothing of it was committed."""
 
-    reason: str = "TooLarge"
     text: str = ""
     what: str
     limit: int
@@ -109,8 +103,6 @@ class SourceRedefined(Conflict):
 class FileForbidden(Refused):
     """A source names a file that no source may read."""
 
-    reason: str = "FileForbidden"
-
 
 @dataclass(eq=False, kw_only=True)
 class PrepareUnsupported(InvalidInput):
@@ -123,7 +115,6 @@ class PrepareUnsupported(InvalidInput):
 class CommandFailed(Refused):
     """A command of a polling source failed; nothing of its output was committed."""
 
-    reason: str = "CommandFailed"
     text: str = ""
     command: str
     why: str
@@ -136,8 +127,6 @@ class CommandFailed(Refused):
 @dataclass(eq=False, kw_only=True)
 class ForeignSource(Refused):
     """A source that was defined on another node wants to run commands, read files or use variables of this one."""
-
-    reason: str = "ForeignSource"
 
     def advice(self) -> str:
         """Return what to do."""

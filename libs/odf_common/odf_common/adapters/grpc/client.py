@@ -103,8 +103,6 @@ class RemoteConflict(RemoteError, Conflict):
 class RemoteRefused(RemoteError, Refused):
     """A service refused; `reason` is the name of its error."""
 
-    reason: str = ""
-
 
 @dataclass(eq=False, kw_only=True)
 class RemoteVerificationFailed(RemoteError, VerificationFailed):

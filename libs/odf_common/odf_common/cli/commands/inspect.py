@@ -20,14 +20,10 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 class NoSchema(Refused):
     """The dataset has no schema yet."""
 
-    reason: str = "NoSchema"
-
 
 @dataclass(eq=False, kw_only=True)
 class NoQuery(Refused):
     """The dataset has no query."""
-
-    reason: str = "NoQuery"
 
 
 @click.group("inspect")

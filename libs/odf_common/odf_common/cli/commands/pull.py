@@ -36,8 +36,6 @@ COLUMNS = ("dataset", "state", "blocks", "records", "error")
 class PullFailed(Refused):
     """A dataset could not be brought up to date."""
 
-    reason: str = "PullFailed"
-
 
 @click.command("pull")
 @click.argument("datasets", nargs=-1)

@@ -7,7 +7,7 @@ its own origin only. A body that breaks off is requested again, and never taken 
 import hashlib
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -225,7 +225,7 @@ def _stored(answer: urllib3.BaseHTTPResponse, request: Request, target: Path, co
     digest, size = hashlib.sha3_256(), 0
     begun = reported = time.monotonic()
     with target.open("wb") as file:
-        for chunk in _Chunks(answer, request.label):
+        for chunk in _chunks(answer, request.label):
             context.require_wanted()
             size += len(chunk)
             if size > limit:
@@ -241,24 +241,16 @@ def _stored(answer: urllib3.BaseHTTPResponse, request: Request, target: Path, co
     return Multihash.sha3(digest.digest())
 
 
-class _Chunks:
-    """The body in pieces as they arrive; a lost connection raises `SourceUnreachable`."""
-
-    def __init__(self, answer: urllib3.BaseHTTPResponse, label: str) -> None:
-        self._answer = answer
-        self._label = label
-
-    def __iter__(self) -> "_Chunks":
-        return self
-
-    def __next__(self) -> bytes:
+def _chunks(answer: urllib3.BaseHTTPResponse, label: str) -> Iterator[bytes]:
+    """Yield the body in pieces as they arrive; a lost connection raises `SourceUnreachable`."""
+    while True:
         try:
-            chunk = self._answer.read1(CHUNK_BYTES, decode_content=False)
+            chunk = answer.read1(CHUNK_BYTES, decode_content=False)
         except (HTTPError, OSError) as error:
-            raise SourceUnreachable(what=self._label, why=_reason(error)) from None
+            raise SourceUnreachable(what=label, why=_reason(error)) from None
         if not chunk:
-            raise StopIteration
-        return chunk
+            return
+        yield chunk
 
 
 def _is_number(answer: urllib3.BaseHTTPResponse) -> bool:
