@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
@@ -26,7 +27,7 @@ __all__ = ["Handler", "Outgoing", "Service", "Subscription", "run_service"]
 
 log = structlog.stdlib.get_logger(__name__)
 
-JOIN_SECONDS: Final = 8.0  # for messages in flight
+JOIN_SECONDS: Final = 8.0  # for all messages in flight together; the supervisor kills after 10 s
 EXIT_BUG: Final = 70  # exit code: a bug; the supervisor restarts
 
 
@@ -79,12 +80,15 @@ class Running:
         self._begin(self._announce)
 
     def finish(self) -> None:
-        """Shut down gracefully; return when messages in flight are done, or after 8 s per thread."""
+        """Shut down gracefully: wait for messages in flight, 8 s in all, then close what the service holds."""
+        deadline = time.monotonic() + JOIN_SECONDS
         self.stop.set()
         if self._server is not None:
             self._server.stop(JOIN_SECONDS / 2)
         for thread in self._threads:
-            thread.join(JOIN_SECONDS)
+            thread.join(max(deadline - time.monotonic(), 0))
+        if busy := [thread.name for thread in self._threads if thread.is_alive()]:
+            log.warning("not waiting for busy threads", threads=busy)
         if self._service.on_stop is not None:
             self._service.on_stop()
         self._environment.close()

@@ -1,0 +1,51 @@
+import threading
+import time
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from odf_common.service import run
+from odf_common.service.environment import Environment
+from odf_common.service.run import Running, Service
+
+MANY = 20
+
+
+def test_busy_threads_share_one_deadline_at_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "JOIN_SECONDS", 0.2)
+    release = threading.Event()
+    closed: list[bool] = []
+
+    def busy(_: threading.Event) -> None:
+        release.wait()
+
+    environment = cast("Environment", SimpleNamespace(close=lambda: closed.append(True)))
+    running = Running(Service(name="busy", background=(busy,) * MANY), environment)
+    running.start()
+    begun = time.monotonic()
+    try:
+        with capture_logs() as logs:
+            running.finish()
+    finally:
+        release.set()
+    assert time.monotonic() - begun < MANY * 0.2 / 2
+    assert closed == [True]
+    (said,) = [line for line in logs if line["event"] == "not waiting for busy threads"]
+    assert len(said["threads"]) == MANY
+
+
+def test_work_that_ends_at_shutdown_is_waited_for() -> None:
+    finished: list[bool] = []
+
+    def work(stop: threading.Event) -> None:
+        stop.wait()
+        time.sleep(0.1)
+        finished.append(True)
+
+    environment = cast("Environment", SimpleNamespace(close=lambda: None))
+    running = Running(Service(name="tidy", background=(work,)), environment)
+    running.start()
+    running.finish()
+    assert finished == [True]
