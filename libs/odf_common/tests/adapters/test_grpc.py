@@ -1,12 +1,19 @@
+import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from odf_common.adapters.grpc.client import calling, channel
+from odf_common.adapters.grpc import client as grpc_client
+from odf_common.adapters.grpc import server as grpc_server
+from odf_common.adapters.grpc.client import calling, channel, reached
 from odf_common.adapters.grpc.server import GrpcServer, serve
 from odf_common.errors import (
     AlreadyExists,
@@ -188,3 +195,64 @@ def test_health_and_reflection_answer(served: Served) -> None:
         )
         names = [service.name for service in next(answers).list_services_response.service]
     assert NAME in names
+
+
+FREEZABLE = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from test_grpc import NAME, Servicer
+from odf_common.adapters.grpc.server import serve
+from odf_common.proto.odf.node.v1 import ingest_pb2_grpc
+def register(server):
+    ingest_pb2_grpc.add_IngestServicer_to_server(Servicer(), server)
+    return (NAME,)
+server = serve("127.0.0.1:0", register)
+print(server.port, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_call_to_a_frozen_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_client, "PING_EVERY_MS", 500)
+    command = [sys.executable, "-c", FREEZABLE, str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        address = f"127.0.0.1:{int(process.stdout.readline())}"
+        try:
+            with reached("ingest", address) as open_channel:
+                stub = ingest_pb2_grpc.IngestStub(open_channel)
+                assert [item.done for item in stub.Drain(pb.DrainRequest())] == [False, True]
+                process.send_signal(signal.SIGSTOP)
+                with pytest.raises(Unavailable, match="ingest cannot be reached"), calling("ingest"):
+                    list(stub.Drain(pb.DrainRequest(), timeout=60))
+        finally:
+            process.kill()
+
+
+def test_a_call_that_only_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pings = 100  # ms
+    monkeypatch.setattr(grpc_client, "PING_EVERY_MS", pings)
+    options = {**dict(grpc_server.OPTIONS), "grpc.http2.min_recv_ping_interval_without_data_ms": pings // 2}
+    monkeypatch.setattr(grpc_server, "OPTIONS", tuple(options.items()))
+
+    class Slow(Servicer):
+        def Drain(
+            self, request: pb.DrainRequest, context: grpc.ServicerContext
+        ) -> Iterator[pb.DrainProgress]:  # noqa: N802
+            time.sleep(20 * pings / 1000)
+            yield pb.DrainProgress(done=True)
+
+    def register(server: grpc.Server) -> tuple[str, ...]:
+        ingest_pb2_grpc.add_IngestServicer_to_server(Slow(), server)
+        return (NAME,)
+
+    server = serve("127.0.0.1:0", register)
+    with reached("ingest", f"127.0.0.1:{server.port}") as open_channel:
+        seen = list(ingest_pb2_grpc.IngestStub(open_channel).Drain(pb.DrainRequest(), timeout=60))
+    assert [item.done for item in seen] == [True]
+    server.stop(0)
+
+
+def test_pings_of_commands_are_allowed() -> None:
+    allowed = dict(grpc_server.OPTIONS)["grpc.http2.min_recv_ping_interval_without_data_ms"]
+    assert allowed < dict(grpc_client._watched())["grpc.keepalive_time_ms"]

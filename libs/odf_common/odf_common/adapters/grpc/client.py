@@ -23,6 +23,7 @@ from odf_common.errors import (
 
 # Shared with `server`, which clients do not import.
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message
+PING_EVERY_MS: Final = 10_000  # while a call is in flight
 CODE_KEY: Final = "odf-code"
 ADVICE_KEY: Final = "odf-advice-bin"
 
@@ -142,12 +143,22 @@ def channel(address: str) -> grpc.Channel:
     return grpc.insecure_channel(address, options=_OPTIONS)
 
 
+def _watched() -> tuple[tuple[str, int], ...]:
+    """Return options that fail calls to a frozen process: it keeps its connections, but answers no ping."""
+    return (
+        *_OPTIONS,
+        ("grpc.keepalive_time_ms", PING_EVERY_MS),
+        ("grpc.http2.ping_timeout_ms", PING_EVERY_MS),  # `keepalive_timeout_ms` ends no call
+        ("grpc.http2.max_pings_without_data", 0),  # no limit
+    )
+
+
 @contextmanager
 def reached(what: str, address: str, patience: float = RESTART_TIMEOUT_SECONDS) -> Iterator[grpc.Channel]:
     """Open a channel, waiting up to `patience` seconds for a server that the supervisor may be restarting.
 
     Raises `ServiceUnreachable`. The wait comes before the call: a call that fails on its way may have been executed,
-    so it must not be repeated.
+    so it must not be repeated. A call to a frozen process fails as `UNAVAILABLE` after 20 s, however long it may take.
     """
     host, _, port = address.rpartition(":")
     until = time.monotonic() + patience
@@ -161,7 +172,7 @@ def reached(what: str, address: str, patience: float = RESTART_TIMEOUT_SECONDS) 
             if time.monotonic() >= until:
                 raise ServiceUnreachable(what=what, why=f"no server answers at {address}") from error
             time.sleep(_CONNECT_POLL_SECONDS)
-    with channel(address) as open_channel:
+    with grpc.insecure_channel(address, options=_watched()) as open_channel:
         yield open_channel
 
 

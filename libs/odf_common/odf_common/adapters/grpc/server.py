@@ -16,7 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from odf_common.adapters.grpc.bulkheads import WORKERS, Bulkheads, Busy, ref_of
-from odf_common.adapters.grpc.client import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES
+from odf_common.adapters.grpc.client import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES, PING_EVERY_MS
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -36,6 +36,7 @@ OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_EVERY_MS // 2),
 )
 TEXT_LIMIT: Final = 4000  # characters; a status is sent in a header
 # The first match counts, so subclasses come before their bases.
