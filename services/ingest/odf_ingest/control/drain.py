@@ -67,7 +67,7 @@ class Drains:
             while True:
                 waiting = self._waiting(state, topics, ends)
                 if waiting == 0:
-                    yield Progress(waiting=0, head=state.head)
+                    yield Progress(waiting=0, head=self._queues.state(dataset).head)
                     return
                 if time.monotonic() - told > REPORT_INTERVAL_SECONDS:
                     told = time.monotonic()

@@ -69,8 +69,8 @@ class BatchWorker:
 
     def begin(self, source: PushSource, batch: MessageBatch) -> None:
         """Process a batch in the background; `settled` is set when it is done."""
-        source.begun += 1
         queue = self._queues.queue(source.dataset)
+        source.begun += 1
         if source.plan.source.preprocess is None:
             reading = self._readers.submit(self._read, source, source.plan, batch)
             queue.tasks.submit(lambda: self._settle(source, batch, reading))

@@ -189,7 +189,8 @@ class PushReader:
             if due is not None and due <= now and source.at_work < MAX_BATCHES_IN_FLIGHT:
                 source.cut()
             while source.ready and source.at_work < MAX_BATCHES_IN_FLIGHT:
-                self._work.begin(source, source.ready.popleft())
+                self._work.begin(source, source.ready[0])  # before it leaves the queue: see `is_idle`
+                source.ready.popleft()
             self._pause(source)
             if source.settled and not source.is_stale:
                 self._owned.committed(source.key)

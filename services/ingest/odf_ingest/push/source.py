@@ -119,8 +119,12 @@ class PushSource:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether all its messages are committed."""
-        return not (self.at_work or self.ready or self._buffer.parts)
+        """Return whether all its messages are committed.
+
+        Other threads ask too. A message moves from the buffer to `ready` and then in flight, and is never missing from
+        all three: looked at in this order, none is overlooked.
+        """
+        return not (self._buffer.parts or self.ready or self.at_work)
 
     def silence(self, high: Mapping[int, int]) -> float:
         """Return the seconds since calls have seen it idle at this position, although the topic's ends are higher."""

@@ -1,5 +1,6 @@
 import math
 import time
+from collections import deque
 from collections.abc import Sequence
 
 import pytest
@@ -210,3 +211,27 @@ def test_a_batch_says_how_long_each_partition_has_been_quiet(monkeypatch: pytest
     now = 145.0
     source.add(a_chunk([10] * 10, start=10, partition=1))
     assert [batch.quiet for batch in source.ready] == [{0: 30.0, 1: 0.0}, {0: 45.0, 1: 0.0}]
+
+
+class MovingOn(deque[MessageBatch]):
+    """Batches ready, of which the reader's thread begins one just as another thread looks."""
+
+    def __init__(self, source: PushSource) -> None:
+        super().__init__()
+        self._source = source
+
+    def __len__(self) -> int:
+        self._source.cut()  # the buffer's messages are ready, and then in flight
+        self._source.begun = 1
+        return 0
+
+
+def test_a_source_is_not_idle_while_its_messages_move_from_the_buffer_in_flight() -> None:
+    source = a_source()
+    source.ready = MovingOn(source)
+    assert not source.is_idle
+    source.settled = 1
+    source = a_source()
+    source.add(a_chunk([10]))
+    source.ready = MovingOn(source)
+    assert not source.is_idle
