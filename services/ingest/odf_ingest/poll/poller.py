@@ -209,7 +209,11 @@ class Poller:
         """Raise `ForeignSource` if a source of another node wants to use this one's commands, files or variables."""
         wants = [type(one).__name__ for one in defined.prepare or () if isinstance(one, PrepStepPipe)]
         step = defined.fetch
-        if not isinstance(step, FetchStepUrl) or urlsplit(step.url).scheme.lower() not in ("http", "https"):
+        if not isinstance(step, FetchStepUrl) or urlsplit(step.url).scheme.lower() not in (
+            "http",
+            "https",
+            "ftp",
+        ):
             wants.append(type(step).__name__)
         if has_template(step):
             wants.append("env")

@@ -13,7 +13,7 @@ from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.poll import schedule as module
-from odf_ingest.poll.fetch import http
+from odf_ingest.poll.fetch import body
 from odf_ingest.poll.schedule import PollSchedule, PollState, seconds_of
 from odf_ingest.source_settings import Duration, SourceSettings, save_settings
 
@@ -35,7 +35,7 @@ Start = Callable[..., PollSchedule]
 def start(make_poller: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Return what runs a schedule over a bench's dataset, until the test ends."""
     monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(http, "RETRY", Backoff(first=0, most=0))
+    monkeypatch.setattr(body, "RETRY", Backoff(first=0, most=0))
     stop = threading.Event()
     threads = []
     pool = ThreadPoolExecutor(2)

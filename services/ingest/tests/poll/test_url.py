@@ -20,7 +20,7 @@ from odf_ingest.poll.errors import (
     SourceUnreachable,
     TooLarge,
 )
-from odf_ingest.poll.fetch import http
+from odf_ingest.poll.fetch import body
 from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.poller import Polled
 
@@ -30,7 +30,7 @@ MODIFIED = "Fri, 05 Jan 2024 10:00:00 GMT"
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "RETRY", Backoff(first=0, most=0))
+    monkeypatch.setattr(body, "RETRY", Backoff(first=0, most=0))
 
 
 def line(number: int) -> bytes:

@@ -4,9 +4,7 @@ The address that is connected to is the one that was checked, for each redirect 
 its own origin only. A body that breaks off is requested again, and never taken for a whole one.
 """
 
-import hashlib
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -21,26 +19,26 @@ from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionErro
 from urllib3.util import Url, make_headers, parse_url
 
 from odf_common.errors import InvalidInput
-from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.clock import Backoff
-from odf_ingest.poll.errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable, TooLarge
+from odf_ingest.poll.errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable
+from odf_ingest.poll.fetch.body import (
+    CONNECT_SECONDS,
+    SILENCE_SECONDS,
+    Body,
+    Downloaded,
+    Validators,
+    with_retry,
+)
 from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context
 
-TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds; `read` is between two pieces
-DOWNLOAD_SECONDS: Final = 6 * 3600.0  # for one response in all
+TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
 MAX_REDIRECTS: Final = 10
-ATTEMPTS: Final = 3
-RETRY: Final = Backoff(first=0.5, most=4.0)
-REPORT_SECONDS: Final = 0.5  # between progress reports
-MIB: Final = 1 << 20
 OK, NOT_MODIFIED = 200, 304
 GONE: Final = frozenset({404, 410})
 PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 OWN_HEADERS: Final = {"user-agent": "odf", "accept": "*/*", "accept-encoding": "identity"}
-Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,41 +50,18 @@ class Request:
     headers: Mapping[str, str]
     conditions: Mapping[str, str]
     """`If-None-Match` or `If-Modified-Since`."""
-    is_same: Callable[["Validators"], bool]
+    is_same: Callable[[Validators], bool]
     """Returns whether validators are those of what was read last, for servers that ignore conditions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validators:
-    """What a response says of its content."""
-
-    etag: str | None = None
-    modified: Timestamp | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Downloaded:
-    """A whole body, stored in the target."""
-
-    validators: Validators
-    digest: Multihash
-
-
-def download(
-    request: Request, target: Path, context: Context, sleep: Sleep = time.sleep
-) -> Downloaded | None:
+def download(request: Request, target: Path, context: Context) -> Downloaded | None:
     """Store the content in `target`; None if it is the same as before. Retries what may pass."""
-    attempt = 1
-    while True:
-        try:
-            with client(context.limits.networks) as pools:
-                return _download(pools, request, target, context)
-        except SourceUnreachable:
-            if attempt == ATTEMPTS:
-                raise
-        context.require_wanted()
-        sleep(RETRY.pause(attempt))
-        attempt += 1
+
+    def attempt() -> Downloaded | None:
+        with client(context.limits.networks) as pools:
+            return _download(pools, request, target, context)
+
+    return with_retry(attempt, context)
 
 
 def client(networks: Networks) -> urllib3.PoolManager:
@@ -112,24 +87,13 @@ def client(networks: Networks) -> urllib3.PoolManager:
 
 
 def _connected(connection: HTTPConnection, networks: Networks) -> socket.socket:
-    host, port = connection.host.strip("[]"), connection.port or 80
+    host = connection.host.strip("[]")
     try:
-        found = networks.addresses(host, port)
+        return networks.connect(host, connection.port or 80, CONNECT_SECONDS)
     except (socket.gaierror, UnicodeError) as error:
         raise NameResolutionError(host, connection, socket.gaierror(str(error))) from error
-    why: OSError | None = None
-    for family, address in found:
-        connected = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            connected.settimeout(connection.timeout)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connected.connect(address)
-        except OSError as error:
-            connected.close()
-            why = error
-        else:
-            return connected
-    raise NewConnectionError(connection, f"{why.strerror or why if why else 'no address'}")
+    except OSError as error:
+        raise NewConnectionError(connection, f"{error.strerror or error}") from error
 
 
 def _download(
@@ -143,7 +107,10 @@ def _download(
         validators = _validators(answer)
         if request.is_same(validators):
             return None
-        return Downloaded(validators=validators, digest=_stored(answer, request, target, context))
+        total = int(answer.headers.get("content-length", "0")) if _is_number(answer) else 0
+        body = Body(label=request.label, chunks=_chunks(answer, request.label), total=total)
+        digest, _ = body.store(target, context)
+        return Downloaded(validators=validators, digest=digest)
     finally:
         answer.close()
 
@@ -216,31 +183,6 @@ def _validators(answer: urllib3.BaseHTTPResponse) -> Validators:
     return Validators(etag=answer.headers.get("etag") or None, modified=modified)
 
 
-def _stored(answer: urllib3.BaseHTTPResponse, request: Request, target: Path, context: Context) -> Multihash:
-    """Store the body, and return its hash."""
-    limit = context.limits.size
-    total = int(answer.headers.get("content-length", "0")) if _is_number(answer) else 0
-    if total > limit:
-        raise TooLarge(what=request.label, limit=limit)
-    digest, size = hashlib.sha3_256(), 0
-    begun = reported = time.monotonic()
-    with target.open("wb") as file:
-        for chunk in _chunks(answer, request.label):
-            context.require_wanted()
-            size += len(chunk)
-            if size > limit:
-                raise TooLarge(what=request.label, limit=limit)
-            digest.update(chunk)
-            file.write(chunk)
-            now = time.monotonic()
-            if now - begun > DOWNLOAD_SECONDS:
-                raise SourceUnreachable(what=request.label, why=f"slower than {DOWNLOAD_SECONDS:.0f} s")
-            if now - reported > REPORT_SECONDS:
-                reported = now
-                context.report(f"{request.label}: {_amount(size, total)}")
-    return Multihash.sha3(digest.digest())
-
-
 def _chunks(answer: urllib3.BaseHTTPResponse, label: str) -> Iterator[bytes]:
     """Yield the body in pieces as they arrive; a lost connection raises `SourceUnreachable`."""
     while True:
@@ -256,11 +198,6 @@ def _chunks(answer: urllib3.BaseHTTPResponse, label: str) -> Iterator[bytes]:
 def _is_number(answer: urllib3.BaseHTTPResponse) -> bool:
     length = answer.headers.get("content-length", "")
     return length.isascii() and length.isdigit()
-
-
-def _amount(size: int, total: int) -> str:
-    of = f" of {total / MIB:.1f}" if total else ""
-    return f"{size / MIB:.1f}{of} MiB"
 
 
 def _reason(error: Exception) -> str:

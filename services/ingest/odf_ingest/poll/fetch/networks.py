@@ -30,6 +30,22 @@ class Networks:
             self.require(host, str(place[0]))
         return [(family, (str(place[0]), int(place[1]))) for family, _, _, _, place in found]
 
+    def connect(self, host: str, port: int, timeout: float | None) -> socket.socket:
+        """Return a connection to an address that was checked; raises `AddressForbidden`, `OSError`, `UnicodeError`."""
+        why = OSError("no address")
+        for family, address in self.addresses(host, port):
+            connected = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                connected.settimeout(timeout)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connected.connect(address)
+            except OSError as error:
+                connected.close()
+                why = error
+            else:
+                return connected
+        raise why
+
     def require(self, host: str, text: str) -> None:
         """Raise `AddressForbidden` unless an address is public or allowed."""
         address = ipaddress.ip_address(text.partition("%")[0])

@@ -10,12 +10,14 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.fetch.http import Downloaded, Request, Validators, download
+from odf_ingest.poll.fetch import ftp
+from odf_ingest.poll.fetch.body import Downloaded, Validators
+from odf_ingest.poll.fetch.http import Request, download
 from odf_ingest.poll.fetch.local_file import copy_file
 from odf_ingest.poll.fetch.step import Context, Fetched, fetch
 from odf_ingest.poll.position import DIGEST, ETAG, LAST_MODIFIED, state_of
 
-SCHEMES: Final = ("http", "https", "file")
+SCHEMES: Final = ("http", "https", "ftp", "file")
 
 
 @fetch.register
@@ -27,6 +29,8 @@ def url(step: FetchStepUrl, context: Context) -> Iterator[Fetched]:
     match scheme:
         case "http" | "https":
             found = _over_http(step, context)
+        case "ftp":
+            found = _over_ftp(step, context)
         case "file":
             found = _from_file(step, context)
         case _:
@@ -50,6 +54,16 @@ def _over_http(step: FetchStepUrl, context: Context) -> Fetched | None:
     if found is None:
         return None
     return _fetched(step, context, target, label=label, found=found)
+
+
+def _over_ftp(step: FetchStepUrl, context: Context) -> Fetched | None:
+    if step.headers:
+        raise InvalidInput(where="fetch.headers", text="ftp has no headers")
+    label, target = label_of(step.url), context.folder / "fetched"
+    context.report(label)
+    known = context.last.value if context.last is not None and context.last.kind == ETAG else None
+    found = ftp.download(ftp.FtpFile.parse(urlsplit(step.url), label), target, context, known)
+    return None if found is None else _fetched(step, context, target, label=label, found=found)
 
 
 def _from_file(step: FetchStepUrl, context: Context) -> Fetched | None:

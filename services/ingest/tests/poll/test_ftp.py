@@ -1,0 +1,209 @@
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from odf_testing.ftpserver import PASSWORD, USER, FolderServer, serving_ftp
+
+from odf_common.errors import InvalidInput, OdfError
+from odf_common.metadata.events import AddData
+from odf_common.metadata.fetching import FetchStepUrl, RequestHeader
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Backoff
+from odf_ingest.poll.errors import (
+    AddressForbidden,
+    NothingAtSource,
+    SourceRefusedRequest,
+    SourceUnreachable,
+    TooLarge,
+)
+from odf_ingest.poll.fetch import body, ftp
+from odf_ingest.poll.fetch.networks import Networks
+from odf_ingest.poll.poller import Polled
+
+NOTHING = Polled()
+LINE = b'{"id":1,"v":"a"}\n'
+NEW_YEAR = 1_704_067_200  # 2024-01-01T00:00:00Z
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ftp, "SILENCE_SECONDS", 5.0)
+    monkeypatch.setattr(body, "RETRY", Backoff(first=0, most=0))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FolderServer]:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with serving_ftp(folder) as served:
+        write(folder / "a b.json", LINE, at=NEW_YEAR)
+        yield served
+
+
+def write(file: Path, content: bytes, *, at: int) -> None:
+    file.write_bytes(content)
+    os.utime(file, (at, at))
+
+
+def url(server: FolderServer, path: str = "a%20b.json") -> FetchStepUrl:
+    return FetchStepUrl(url=f"ftp://{server.host}/{path}")
+
+
+def states(bench: Any) -> list[tuple[str, str]]:
+    found = [one.new_source_state for one in bench.events() if isinstance(one, AddData)]
+    return [(one.kind, one.value) for one in found if one is not None]
+
+
+def test_a_file_is_a_block_and_an_unchanged_one_is_not_transferred(
+    make_polled: Any, poll: Any, server: FolderServer, tmp_path: Path
+) -> None:
+    bench = make_polled(url(server))
+    assert poll(bench) == Polled(blocks=1, records=1)
+    assert states(bench) == [("odf/etag", "2024-01-01T00:00:00Z 17")]
+    assert bench.state.watermark == Timestamp.parse("2024-01-01T00:00:00Z")
+    server.commands.clear()
+    assert poll(bench) == NOTHING
+    assert "RETR" not in server.commands
+    write(tmp_path / "served" / "a b.json", LINE.replace(b"1", b"2"), at=NEW_YEAR + 1)
+    assert poll(bench).records == 1
+    write(tmp_path / "served" / "a b.json", LINE.replace(b"1", b"30"), at=NEW_YEAR + 1)
+    assert poll(bench).records == 1
+
+
+@pytest.mark.parametrize(
+    ("unknown", "kind"),
+    [({"SIZE"}, "odf/etag"), ({"MDTM"}, "odf/sha3-256"), ({"MDTM", "SIZE"}, "odf/sha3-256")],
+    ids=["no-size", "no-time", "neither"],
+)
+def test_a_server_that_says_less_adds_nothing_twice(  # noqa: PLR0917
+    make_polled: Any, poll: Any, server: FolderServer, tmp_path: Path, unknown: set[str], kind: str
+) -> None:
+    server.unknown = unknown
+    bench = make_polled(url(server))
+    assert poll(bench).records == 1
+    assert poll(bench) == NOTHING
+    write(tmp_path / "served" / "a b.json", LINE.replace(b"1", b"2"), at=NEW_YEAR + 1)
+    assert poll(bench).records == 1
+    assert {found for found, _ in states(bench)} == {kind}
+
+
+def test_user_and_password_come_from_templates_and_are_masked(
+    make_polled: Any, poll: Any, server: FolderServer, tmp_path: Path
+) -> None:
+    write(tmp_path / "served" / "own" / "x.json", LINE, at=NEW_YEAR)
+    step = FetchStepUrl(url=f"ftp://{USER}:${{{{ env.SECRET }}}}@{server.host}/x.json")
+    bench = make_polled(step)
+    written = PASSWORD.replace(" ", "%20")
+    assert poll(bench, environ={"SECRET": written}).records == 1
+    with pytest.raises(SourceRefusedRequest, match="530") as caught:
+        poll(bench, environ={"SECRET": "guess"})
+    assert "guess" not in str(caught.value)
+
+
+def test_a_transfer_that_breaks_off_is_repeated_and_never_read(
+    make_polled: Any, poll: Any, server: FolderServer
+) -> None:
+    bench = make_polled(url(server))
+    server.breaks = 3
+    with pytest.raises(SourceUnreachable, match="the connection broke off"):
+        poll(bench)
+    server.breaks = 2
+    assert poll(bench) == Polled(blocks=1, records=1)
+
+
+def test_a_file_that_changes_while_it_is_transferred_is_transferred_again(
+    make_polled: Any, poll: Any, server: FolderServer, tmp_path: Path
+) -> None:
+    file, rest = tmp_path / "served" / "a b.json", [LINE * 2]
+
+    bench = make_polled(url(server))
+    original = body.Body.store
+
+    def store(self: body.Body, *args: Any) -> Any:
+        found = original(self, *args)
+        if rest:
+            write(file, rest.pop(), at=NEW_YEAR + 5)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(body.Body, "store", store)
+        assert poll(bench).records == 2
+
+
+def test_the_data_connection_goes_to_the_address_that_was_checked(
+    make_polled: Any, poll: Any, server: FolderServer
+) -> None:
+    server.advertised = "169.254.169.254"
+    assert poll(make_polled(url(server))).records == 1
+    assert "PASV" in server.commands
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "text"),
+    [
+        ("absent.json", NothingAtSource, r"ftp://[\d.:]+/absent.json \(.*550"),
+        ("own", NothingAtSource, "550"),
+        ("", InvalidInput, "expected ftp://host/path of a file"),
+        ("own/", InvalidInput, "expected ftp://host/path of a file"),
+        ("a%0d%0aDELE%20x", InvalidInput, "control character"),
+        ("a%ff", InvalidInput, "is not a URL"),
+    ],
+)
+def test_a_place_without_a_file_is_an_error(  # noqa: PLR0917
+    make_polled: Any, poll: Any, server: FolderServer, path: str, error: type[OdfError], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        poll(make_polled(url(server, path)))
+    assert "DELE" not in server.commands
+
+
+def test_limits_addresses_and_headers_are_checked(make_polled: Any, poll: Any, server: FolderServer) -> None:
+    with pytest.raises(TooLarge, match="has more than 5 bytes"):
+        poll(make_polled(url(server)), size=5)
+    assert "RETR" not in server.commands
+    with pytest.raises(AddressForbidden):
+        poll(make_polled(url(server)), networks=Networks())
+    headers = (RequestHeader(name="X", value="1"),)
+    with pytest.raises(InvalidInput, match="ftp has no headers"):
+        poll(make_polled(FetchStepUrl(url=f"ftp://{server.host}/a", headers=headers)))
+
+
+@pytest.mark.parametrize(
+    ("greeting", "error", "text"),
+    [
+        (b"SSH-2.0-x\r\n", SourceRefusedRequest, "does not speak FTP"),
+        (b"220-x\r\n" * 2000, SourceRefusedRequest, "more than 1000 lines"),
+        (b"220 " + b"x" * 10_000 + b"\r\n", SourceRefusedRequest, "does not speak FTP"),
+        (b"\xff\xfe\r\n", SourceRefusedRequest, "does not speak FTP"),
+        (b"421 busy\r\n", SourceUnreachable, "421 busy"),
+        (b"", SourceUnreachable, "the connection broke off"),
+    ],
+    ids=["other-protocol", "endless", "long", "binary", "busy", "silent"],
+)
+def test_hostile_greetings_are_errors(
+    make_polled: Any, poll: Any, greeting: bytes, error: type[OdfError], text: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            for _ in range(1 if error is SourceRefusedRequest else body.ATTEMPTS):
+                connected, _ = listening.accept()
+                with connected:
+                    connected.sendall(greeting)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(error, match=text):
+            poll(make_polled(FetchStepUrl(url=f"ftp://127.0.0.1:{listening.getsockname()[1]}/a")))
+        thread.join()
+
+
+def test_a_server_that_is_down_is_unreachable(make_polled: Any, poll: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(SourceUnreachable, match="Connection refused"):
+        poll(make_polled(FetchStepUrl(url=f"ftp://127.0.0.1:{port}/a")))
