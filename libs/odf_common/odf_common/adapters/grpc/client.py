@@ -148,7 +148,7 @@ def _watched() -> tuple[tuple[str, int], ...]:
     return (
         *_OPTIONS,
         ("grpc.keepalive_time_ms", PING_EVERY_MS),
-        ("grpc.http2.ping_timeout_ms", PING_EVERY_MS),  # `keepalive_timeout_ms` ends no call
+        ("grpc.http2.ping_timeout_ms", PING_EVERY_MS),  # keepalive_timeout_ms ends no call
         ("grpc.http2.max_pings_without_data", 0),  # no limit
     )
 
