@@ -7,6 +7,8 @@ import pytest
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.story import Story
 
+EmbeddedNode.forks_commands = True
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent

@@ -10,15 +10,17 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.publish import publish
 from odf_common.embedded.node_file import Node, read_node
 from odf_common.embedded.orphans import leftovers
 from odf_common.service.settings import child_environment
+from odf_testing.warm_commands import run_warm
 
 ODF: Final = Path(sys.executable).with_name("odf")
+COLD: Final = ("up", "down")  # commands that start and end processes
 PATIENCE: Final = 60.0  # seconds
 COMMAND_SECONDS: Final = 600.0
 
@@ -29,6 +31,10 @@ class CommandFailed(AssertionError):
 
 class EmbeddedNode:
     """A node with its own home; `run` runs commands on it."""
+
+    forks_commands: ClassVar[bool] = (
+        False  # saves time in tests; benchmarks measure commands as users run them
+    )
 
     def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
         """Prepare the node; `up` starts it."""
@@ -53,16 +59,7 @@ class EmbeddedNode:
         self, line: str, *, stdin: bytes | None = None, code: int = 0, timeout: float = COMMAND_SECONDS
     ) -> Any:
         """Run `odf LINE`, assert its exit code, and return its output, parsed if it is JSON."""
-        words = shlex.split(line)
-        done = subprocess.run(
-            [str(ODF), *words],
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            timeout=timeout,
-            env=self._environment,
-            check=False,
-        )
+        done = self._done(line, stdin, timeout)
         if done.returncode != code:
             said = f"{done.stdout.decode()}{done.stderr.decode()}"
             raise CommandFailed(f"odf {line}: exit code {done.returncode}, not {code}\n{said}{self.logs()}")
@@ -73,14 +70,7 @@ class EmbeddedNode:
 
     def fails(self, line: str, *, code: int = 1, stdin: bytes | None = None) -> str:
         """Run `odf LINE`, assert that it fails with this code, and return its stderr."""
-        done = subprocess.run(
-            [str(ODF), *shlex.split(line)],
-            input=stdin,
-            capture_output=True,
-            timeout=COMMAND_SECONDS,
-            env=self._environment,
-            check=False,
-        )
+        done = self._done(line, stdin, COMMAND_SECONDS)
         said = done.stderr.decode()
         assert done.returncode == code, f"odf {line}: exit code {done.returncode}, not {code}: {said}"
         return said
@@ -93,6 +83,19 @@ class EmbeddedNode:
             stdout=subprocess.PIPE,
             stderr=stderr,
             env=self._environment,
+        )
+
+    def _done(self, line: str, stdin: bytes | None, timeout: float) -> "subprocess.CompletedProcess[bytes]":
+        words = shlex.split(line)
+        if self.forks_commands and stdin is None and words[0] not in COLD:
+            return run_warm(words, self._environment, timeout)
+        return subprocess.run(
+            [str(ODF), *words],
+            input=b"" if stdin is None else stdin,
+            capture_output=True,
+            timeout=timeout,
+            env=self._environment,
+            check=False,
         )
 
     @property

@@ -1,0 +1,60 @@
+"""`odf` commands in processes that are forked from one that has imported their modules.
+
+To start an interpreter and import costs a command more than most of what it does, and tests run hundreds.
+"""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Final
+
+from odf_common.cli.main import COMMANDS, PACKAGE, main
+
+_SERVER: Final = multiprocessing.get_context("forkserver")
+_MODULES: Final = [f"{PACKAGE}.{name.replace('-', '_')}" for name in COMMANDS]
+_SERVER.set_forkserver_preload([__name__, *(name for name in _MODULES if find_spec(name) is not None)])
+# To start a process is to look after all that run, and the status of one can be read only once.
+_lock: Final = threading.Lock()
+
+
+def run_warm(
+    words: Sequence[str], environment: Mapping[str, str], timeout: float
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run `odf WORDS` without standard input; raises `TimeoutExpired` after `timeout` seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        said = [Path(folder, name) for name in ("stdout", "stderr")]
+        process = _SERVER.Process(target=_run, args=(words, dict(environment), *said))
+        with _lock:
+            process.start()
+        is_over = bool(wait([process.sentinel], timeout))
+        with _lock:
+            if not is_over:
+                process.kill()
+            process.join()
+        if not is_over:
+            raise subprocess.TimeoutExpired(["odf", *words], timeout)
+        stdout, stderr = (file.read_bytes() if file.exists() else b"" for file in said)
+        assert process.exitcode is not None
+        return subprocess.CompletedProcess(["odf", *words], process.exitcode, stdout, stderr)
+
+
+def _run(words: Sequence[str], environment: Mapping[str, str], stdout: Path, stderr: Path) -> None:
+    for number, file, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, stdout, os.O_WRONLY | os.O_CREAT),
+        (2, stderr, os.O_WRONLY | os.O_CREAT),
+    ):
+        handle = os.open(file, flags, 0o600)
+        os.dup2(handle, number)
+        os.close(handle)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["odf", *words]
+    sys.exit(main())
