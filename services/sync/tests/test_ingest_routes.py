@@ -278,7 +278,7 @@ def test_too_many_uploads_are_asked_to_come_back(here: Here, monkeypatch: pytest
 def test_without_ingest_nothing_is_accepted(here: Here) -> None:
     here.server.stop(0)
     status, plain, headers = here.ask("POST", "/orders/ingest", b"x")
-    assert (status, plain["code"], headers["Retry-After"]) == (503, "Unavailable", "1")
+    assert (status, plain["code"], headers["Retry-After"]) == (503, "ServiceSilent", "1")
 
 
 def test_an_ingest_that_cannot_reach_something_is_not_asked_again(here: Here) -> None:

@@ -121,12 +121,17 @@ class ServiceFailed(RemoteError):
 
 
 @dataclass(eq=False, kw_only=True)
-class ServiceUnreachable(Unavailable):
-    """No server is listening at the service's address."""
+class ServiceSilent(Unavailable):
+    """A call got no answer: the service does not respond, or the connection broke. It may have been executed."""
 
     def advice(self) -> str:
         """Return where to find the cause."""
         return f"`odf status` shows its state; {_SEE_LOG}"
+
+
+@dataclass(eq=False, kw_only=True)
+class ServiceUnreachable(ServiceSilent):
+    """No server is listening at the service's address: no call was made."""
 
 
 _FAMILIES: Final[Mapping[grpc.StatusCode, type[RemoteError]]] = {
@@ -194,9 +199,9 @@ def error_of(error: grpc.RpcError, what: str) -> OdfError:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.RESOURCE_EXHAUSTED if name:
             return RemoteUnavailable(what=what, why=text, text=text, name=name, hint=hint)
         case grpc.StatusCode.UNAVAILABLE:
-            return Unavailable(what=what, why=text)
+            return ServiceSilent(what=what, why=text)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return Unavailable(what=what, why="no answer in time")
+            return ServiceSilent(what=what, why="no answer in time")
         case grpc.StatusCode.INVALID_ARGUMENT if name == InvalidQuery.__name__:
             return RemoteInvalidQuery(text=text, name=name, hint=hint)
         case grpc.StatusCode.FAILED_PRECONDITION:
