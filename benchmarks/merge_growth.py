@@ -62,6 +62,10 @@ class Dataset:
         """Drop what is in memory; the kept index stays."""
         self.history = _history(self.blobs, self.state)
 
+    def bring_forward(self) -> None:
+        """Bring the index forward, as is done before a batch takes its place in the queue."""
+        self.history.bring_forward(self.source.merge, lambda: self.state)
+
     def prepared(self, records: pa.Table) -> Prepared:
         """Return records as they are merged."""
         return Prepared(
@@ -71,6 +75,7 @@ class Dataset:
     def commit(self, records: pa.Table) -> None:
         """Append a batch."""
         begun = time.process_time()
+        self.bring_forward()
         merged = self.drafter.merged(
             self.state, self.prepared(records), self.history.at(self.state), SourceSettings()
         )

@@ -36,7 +36,7 @@ from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.request_reply import Replies
 from odf_coordinator.api.bus_handlers import Commands
 from odf_ingest.api.bus_handlers import Notices
-from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.propose import Proposals
@@ -111,7 +111,7 @@ class Ingest:
         self.replies.on_assigned(frozenset())
         drafter = Drafter(blobs, world.clock, block_version=3, is_signed=False)
         committer = BatchCommitter(states, drafter, Impatient(self.replies))
-        self.queues = CommitQueues(blobs, states, committer, Inline())
+        self.queues = CommitQueues(blobs, states, committer, Pools.shared(Inline()))
         self.scratch = blobs.scratch  # each process has one of its own
         self.preparer = Preparer(Preprocessor(None, blobs.scratch))  # type: ignore[arg-type]
         reader = PushReader(PushConsumer(world.kafka, world.time.sleep), 1000)

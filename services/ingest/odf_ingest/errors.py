@@ -214,6 +214,29 @@ class SourceQueries(Refused):
 
 
 @dataclass(eq=False, kw_only=True)
+class SourceBuildsIndex(Refused):
+    """The index for merging that the push source needs is being built from the dataset's slices."""
+
+    source: str
+    done: int
+    """Slices that were read."""
+    total: int
+    """0: not known yet."""
+    text: str = "building the index for merging"
+
+    def __str__(self) -> str:
+        """Return the source, and how far the index is built."""
+        far = f"{self.done} of {self.total} slices" if self.total else "reading the chain"
+        return f"push source {self.source} is {self.text}: {far}"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return (
+            "Nothing: its messages are committed as soon as the index is complete; other sources do not wait."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class TopicReplaced(OdfError):
     """The push topic is not the one that was read before."""
 

@@ -30,7 +30,7 @@ from odf_ingest.api.arrow_streams import ArrowStreams
 from odf_ingest.api.bus_handlers import Notices, subscriptions
 from odf_ingest.api.grpc_servicer import IngestServicer
 from odf_ingest.api.push_servicer import PushServicer
-from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.slice_writer import Drafter
@@ -54,6 +54,7 @@ from odf_ingest.push.source_record import Key
 READERS: Final = 2  # batches parsed in parallel
 COMMITTERS: Final = 8  # datasets committing in parallel, not counting stalled commits
 ACCEPTED: Final = 4  # datasets whose accepted pushes are committed in parallel, not counting stalled ones
+INDEXERS: Final = 4  # indexes checked in parallel, not counting those being built
 QUERIES: Final = 4  # parallel preprocessing queries, as many as the engine runs
 POLLS: Final = 4  # scheduled polls in parallel, not counting slow ones
 INSPECTORS: Final = 2  # datasets inspected in parallel
@@ -128,8 +129,11 @@ def _queues(env: Environment, replies: Replies) -> CommitQueues:
         env.blobs,
         env.states,
         BatchCommitter(env.states, drafter, Proposals(replies)),
-        ElasticPool(COMMITTERS, name="commit"),
-        ThreadPoolExecutor(QUERIES, thread_name_prefix="query"),
+        Pools(
+            commits=ElasticPool(COMMITTERS, name="commit"),
+            queries=ThreadPoolExecutor(QUERIES, thread_name_prefix="query"),
+            indexing=ElasticPool(INDEXERS, name="index"),
+        ),
     )
 
 

@@ -34,7 +34,7 @@ from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.operations.import_chain import Importer
-from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.slice_writer import Drafter
@@ -253,7 +253,7 @@ def _bench(dataset: DatasetId, *, is_signed: bool) -> tuple[Bench, ThreadPoolExe
     drafter = Drafter(blobs, clock, block_version=3, is_signed=is_signed)
     pool = ThreadPoolExecutor(4)
     queues = CommitQueues(
-        blobs, states, BatchCommitter(states, drafter, Proposals(coordinator.replies)), pool
+        blobs, states, BatchCommitter(states, drafter, Proposals(coordinator.replies)), Pools.shared(pool)
     )
     preparer = Preparer(Preprocessor(NoEngine(), blobs.scratch))  # type: ignore[arg-type]
     return Bench(dataset, coordinator, blobs, refs, states, queues, preparer, clock, pool), pool

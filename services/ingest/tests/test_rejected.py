@@ -12,7 +12,7 @@ from odf_common.errors import NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
 from odf_common.ports.bus import DeadLetter, StoredLetter
-from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.position import KIND, SourcePosition, TopicPosition
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
@@ -203,7 +203,7 @@ def test_what_is_rejected_again_after_a_reset_to_the_beginning_is_open_again(rej
 
 def test_what_two_instances_decide_at_the_same_time_is_kept(rejected: Any, monkeypatch: Any) -> None:
     made, letters, bench = rejected
-    queues = CommitQueues(bench.blobs, bench.states, cast("Any", None), bench.pool)
+    queues = CommitQueues(bench.blobs, bench.states, cast("Any", None), Pools.shared(bench.pool))
     other = RejectedMessages(queues=queues, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
     usual, others = bench.blobs.note, list[threading.Thread]()
 

@@ -2,33 +2,56 @@
 
 import threading
 from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self
 
 from odf_common.adapters.local.faults import guarded
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.steps import MergeStrategy
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_common.service.pools import SerialQueue
 from odf_ingest.commit.committer import Batch, BatchCommitter, Outcome, P
 from odf_ingest.commit.watermark import LateRecords
 from odf_ingest.history.history import DatasetHistory
+from odf_ingest.history.kept_index import Building, IndexBehind, IsWanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """Threads for commits, for calls that wait for the engine, and for bringing indexes forward."""
+
+    commits: Executor
+    queries: Executor
+    indexing: Executor
+
+    @classmethod
+    def shared(cls, pool: Executor) -> Self:
+        """Return one pool for all."""
+        return cls(commits=pool, queries=pool, indexing=pool)
 
 
 class CommitQueue:
     """One dataset's queue: ordered tasks, ordered queries, and a lock that every commit holds."""
 
-    def __init__(
-        self, dataset: DatasetId, history: DatasetHistory, pool: Executor, queries: Executor
-    ) -> None:
-        """Run tasks on `pool`, and the sources' queries on `queries`, one at a time."""
+    def __init__(self, dataset: DatasetId, history: DatasetHistory, pools: Pools) -> None:
+        """Run tasks and the sources' queries one at a time, and each source's preparations for merging."""
         self.dataset = dataset
         self.history = history
         self.lock = threading.Lock()
-        self.tasks = SerialQueue(pool)
-        self.queries = SerialQueue(queries)
+        self.tasks = SerialQueue(pools.commits)
+        self.queries = SerialQueue(pools.queries)
+        self._indexing = pools.indexing
+        self._by_source: dict[str, SerialQueue] = {}
         self.committed: Multihash | None = None  # the head after this process's last commit
+
+    def indexing(self, source: str) -> SerialQueue:
+        """Return the queue in which a source's index is brought forward before each of its tasks."""
+        return self._by_source.setdefault(source, SerialQueue(self._indexing))
 
 
 class CommitQueues:
@@ -39,15 +62,13 @@ class CommitQueues:
         blobs: BlobStore,
         states: ChainStates,
         committer: BatchCommitter,
-        pool: Executor,
-        queries: Executor | None = None,
+        pools: Pools,
     ) -> None:
-        """Commit through `committer`; run tasks on `pool`, and calls that wait for the engine on `queries`."""
+        """Commit through `committer`."""
         self._blobs = blobs
         self._states = states
         self._committer = committer
-        self._pool = pool
-        self._queries = queries or pool
+        self._pools = pools
         self._queues: dict[DatasetId, CommitQueue] = {}
         self._mutex = threading.Lock()
         self.late = LateRecords()
@@ -57,9 +78,7 @@ class CommitQueues:
         with self._mutex:
             known = self._queues.get(dataset)
             if known is None:
-                known = self._queues[dataset] = CommitQueue(
-                    dataset, self._history(dataset), self._pool, self._queries
-                )
+                known = self._queues[dataset] = CommitQueue(dataset, self._history(dataset), self._pools)
             return known
 
     def forget(self, dataset: DatasetId) -> None:
@@ -68,9 +87,30 @@ class CommitQueues:
             self._queues.pop(dataset, None)
         self._states.forget(dataset)
 
-    @guarded
     def commit(self, dataset: DatasetId, batch: Batch[P]) -> Outcome:
-        """Commit the batch; see `BatchCommitter.commit`."""
+        """Commit the batch once its index is ready; see `BatchCommitter.commit`."""
+        while True:
+            self.bring_forward(dataset, batch.source)
+            with suppress(IndexBehind):
+                return self.commit_indexed(dataset, batch)
+
+    @guarded
+    def bring_forward(self, dataset: DatasetId, source: str, is_wanted: IsWanted = lambda: True) -> None:
+        """Bring the index for merging a source's batches forward, while others commit; may take long."""
+        step = _merge_step(self.state(dataset), source)
+        if step is not None:
+            history = self.queue(dataset).history
+            history.bring_forward(step, lambda: self.state(dataset), is_wanted)
+
+    def building(self, dataset: DatasetId, merge: MergeStrategy) -> Building | None:
+        """Return how far the index for a merge strategy is being brought forward; None if it is not."""
+        with self._mutex:
+            queue = self._queues.get(dataset)
+        return None if queue is None else queue.history.building(merge)
+
+    @guarded
+    def commit_indexed(self, dataset: DatasetId, batch: Batch[P]) -> Outcome:
+        """Commit the batch; raises `IndexBehind` if its index has to be brought forward first."""
         queue = self.queue(dataset)
         with queue.lock:
             outcome = self._committer.commit(lambda: self.state(dataset), queue.history, batch)
@@ -101,3 +141,11 @@ class CommitQueues:
             lambda name: self._blobs.local_path(dataset, ObjectKind.DATA, name),
             self._blobs.index_folder(dataset),
         )
+
+
+def _merge_step(state: ChainState, source: str) -> MergeStrategy | None:
+    """Return how a source's batches are merged; None if there is no such source."""
+    pushed = state.push_sources.get(source)
+    if pushed is None and source == DEFAULT_SOURCE:
+        return None if state.polling_source is None else state.polling_source.merge
+    return None if pushed is None else pushed.merge

@@ -29,7 +29,7 @@ from odf_common.ports.store import BlobStore, ObjectKind, scratch_folder
 from odf_ingest.commit.position import Position
 from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark, lateness_of, watermark_of
 from odf_ingest.history.align_columns import align_columns, data_columns, without_dictionaries
-from odf_ingest.history.history import SliceRecords
+from odf_ingest.history.kept_index import SliceRecords
 from odf_ingest.merge import History, Merged, key_columns, merge
 from odf_ingest.prepare.event_time import fill_event_time
 from odf_ingest.prepare.preparer import Prepared

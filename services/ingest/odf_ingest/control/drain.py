@@ -13,6 +13,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import (
+    SourceBuildsIndex,
     SourceGone,
     SourceQueries,
     SourceRetries,
@@ -75,8 +76,8 @@ class Drains:
                 stuck = self._owned.stuck()
                 found = [stuck[dataset, name] for name in topics if (dataset, name) in stuck]
                 waits = [
-                    one for one in found if not isinstance(one, SourceQueries)
-                ]  # a slow query ends by itself
+                    one for one in found if not isinstance(one, SourceQueries | SourceBuildsIndex)
+                ]  # these end by themselves
                 if not waits:
                     moved = time.monotonic()
                 elif time.monotonic() - moved > (

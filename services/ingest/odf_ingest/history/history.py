@@ -9,15 +9,15 @@ dataset (`run_store.py`); if that is lost, or damaged, the next batch is only sl
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import structlog
 
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
@@ -25,6 +25,7 @@ from odf_common.data.slices import read_slice
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DataEvent
 from odf_common.metadata.steps import (
+    MergeStrategy,
     MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategySnapshot,
@@ -34,39 +35,28 @@ from odf_common.metadata.steps import (
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.history.align_columns import without_dictionaries
 from odf_ingest.history.current_rows import CurrentRows
+from odf_ingest.history.kept_index import (
+    Building,
+    IndexBehind,
+    IsWanted,
+    KeptIndex,
+    Kind,
+    Since,
+    Slice,
+    SliceRecords,
+)
 from odf_ingest.history.key_index import KeyIndex
 from odf_ingest.history.keys import Keys, key_array, with_keys
-from odf_ingest.history.run_file import RunDamaged
 from odf_ingest.history.run_store import RunStore
 
-log = structlog.stdlib.get_logger(__name__)
-
-LOG_FROM_SLICES: Final = 1000  # slices; reading that many takes seconds, which the log should explain
 RUN: Final = 1 << 17  # records per update while many slices are read
 
 ReadBlock = Callable[[Multihash], bytes]
 SlicePath = Callable[[Multihash], Path]
-Index = TypeVar("Index", KeyIndex, CurrentRows)
-Result = TypeVar("Result")
 Fresh = tuple[npt.NDArray[np.int64], Keys]
 KeyedStrategy = (
     MergeStrategyLedger | MergeStrategySnapshot | MergeStrategyUpsertStream | MergeStrategyChangelogStream
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceRecords:
-    """Records of one or more slices, in stored types; `keys` as in `Merged`."""
-
-    records: pa.Table
-    keys: Mapping[Strings, Keys] = field(default_factory=dict)
-
-
-class _Slice(NamedTuple):
-    """A slice, and the block that has it."""
-
-    block: str
-    name: Multihash
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +73,17 @@ class _Kept:
         return is_enough and slices == [self.name]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind(Generic[Index]):
-    """How an index is built: its name, its columns (None: all), and how records up to a block are added."""
-
-    name: str
-    columns: Strings | None
-    begin: Callable[[RunStore], Index]
-    add: Callable[[Index, SliceRecords, str], None]
-
-
 class DatasetHistory:
-    """The content of one dataset; used by one thread at a time."""
+    """The content of one dataset; thread-safe. Port `Chain` of its indexes."""
 
     def __init__(self, read_block: ReadBlock, slice_path: SlicePath, folder: Path | None = None) -> None:
         """Keep indexes in `folder`; None: in memory. Blocks and slices are read on demand."""
         self._read_block = read_block
         self._slice_path = slice_path
         self._folder = folder
-        self._seen: dict[Strings, KeyIndex] = {}
-        self._rows: dict[Strings, CurrentRows] = {}
+        self._mutex = threading.Lock()  # of the next two
+        self._seen: dict[Strings, KeptIndex[KeyIndex]] = {}
+        self._rows: dict[Strings, KeptIndex[CurrentRows]] = {}
         self._kept: _Kept | None = None
 
     def at(self, state: ChainState) -> "HistoryAt":
@@ -111,64 +92,83 @@ class DatasetHistory:
 
     def written(self, name: Multihash, written: SliceRecords) -> None:
         """Cache the part of a just written slice that the next batch needs."""
-        if self._rows:
+        with self._mutex:
+            has_rows, seen = bool(self._rows), list(self._seen)
+        if has_rows:
             records = without_dictionaries(written.records)
             self._kept = _Kept(name, replace(written, records=records), None)
-        elif self._seen:
-            wanted = frozenset(column for key in self._seen for column in key)
+        elif seen:
+            wanted = frozenset(column for key in seen for column in key)
             records = written.records
             records = records.select([column for column in records.column_names if column in wanted])
             self._kept = _Kept(name, replace(written, records=without_dictionaries(records)), wanted)
 
+    def bring_forward(
+        self,
+        merge: MergeStrategy,
+        current: Callable[[], ChainState],
+        is_wanted: IsWanted = lambda: True,
+    ) -> None:
+        """Bring the index that a strategy looks up forward to the current state; may take long."""
+        match merge:
+            case MergeStrategyLedger(primary_key=key):
+                self._key_index(key, current()).bring_forward(current, is_wanted)
+            case MergeStrategySnapshot(primary_key=key) | MergeStrategyUpsertStream(primary_key=key):
+                self._row_index(key, current()).bring_forward(current, is_wanted)
+            case _:
+                pass  # it looks nothing up
+
+    def building(self, merge: MergeStrategy) -> Building | None:
+        """Return how far the index that a strategy looks up is being brought forward; None if it is not."""
+        index: KeptIndex[KeyIndex] | KeptIndex[CurrentRows] | None
+        match merge:
+            case MergeStrategyLedger(primary_key=key):
+                index = self._seen.get(key)
+            case MergeStrategySnapshot(primary_key=key) | MergeStrategyUpsertStream(primary_key=key):
+                index = self._rows.get(key)
+            case _:
+                index = None
+        return None if index is None else index.building
+
     def fresh(self, state: ChainState, key: Strings, keys: Keys) -> Fresh:
         """Return the index of the first record of each key that is new, ascending; and those keys, sorted."""
+        index = self._seen.get(key)
+        if index is None:
+            raise IndexBehind
+        return index.look_up(state, lambda known: known.fresh(keys))
 
-        def add(index: KeyIndex, new: SliceRecords, head: str) -> None:
+    def current(self, state: ChainState, key: Strings, keys: Keys | None) -> pa.Table:
+        """Return the last record of each key, or of `keys`, unless it was retracted."""
+        index = self._rows.get(key)
+        if index is None:
+            raise IndexBehind
+        return index.look_up(state, lambda known: known.current(keys))
+
+    def _key_index(self, key: Strings, state: ChainState) -> KeptIndex[KeyIndex]:
+        def add(index: KeyIndex, new: SliceRecords, head: str, _: DatasetVocabulary) -> None:
             records = with_keys(new.records, key)
             if len(records):
                 known = new.keys.get(key)
                 index.add(index.fresh(key_array(records, key))[1] if known is None else known, head)
 
-        kind = _Kind(name="keys", columns=key, begin=KeyIndex, add=add)
-        return self._with_index(self._seen, key, kind, state, lambda index: index.fresh(keys))
+        with self._mutex:
+            if key not in self._seen:
+                kind = Kind(name="keys", columns=key, begin=KeyIndex, add=add)
+                self._seen[key] = KeptIndex(kind, self._store(kind.name, key, state), self)
+            return self._seen[key]
 
-    def current(self, state: ChainState, key: Strings, keys: Keys | None) -> pa.Table:
-        """Return the last record of each key, or of `keys`, unless it was retracted."""
-        vocab = state.vocabulary
-
+    def _row_index(self, key: Strings, state: ChainState) -> KeptIndex[CurrentRows]:
         def begin(store: RunStore) -> CurrentRows:
             return CurrentRows(key, store)
 
-        def add(index: CurrentRows, new: SliceRecords, head: str) -> None:
+        def add(index: CurrentRows, new: SliceRecords, head: str, vocab: DatasetVocabulary) -> None:
             index.add(_without_numbers(new.records, vocab), vocab.operation_type_column, head)
 
-        kind = _Kind(name="rows", columns=None, begin=begin, add=add)
-        return self._with_index(self._rows, key, kind, state, lambda index: index.current(keys))
-
-    def _with_index(
-        self,
-        known: dict[Strings, Index],
-        key: Strings,
-        kind: _Kind[Index],
-        state: ChainState,
-        use: Callable[[Index], Result],
-    ) -> Result:
-        """Return what `use` makes of an index at a state of the chain; damaged runs are replaced from the slices."""
-        if key not in known:
-            known[key] = kind.begin(self._store(kind.name, key, state))
-        index = known[key]
-        index.store.load()
-        while True:
-            try:
-                self._update(index, kind, state)
-                return use(index)
-            except RunDamaged as error:
-                log.warning(
-                    "a kept index is damaged, and comes from the slices again",
-                    dataset=str(state.dataset_id),
-                    why=str(error),
-                )
-                index.store.drop(error.run)
+        with self._mutex:
+            if key not in self._rows:
+                kind = Kind(name="rows", columns=None, begin=begin, add=add)
+                self._rows[key] = KeptIndex(kind, self._store(kind.name, key, state), self)
+            return self._rows[key]
 
     def _store(self, name: str, key: Strings, state: ChainState) -> RunStore:
         if self._folder is None:
@@ -187,48 +187,39 @@ class DatasetHistory:
             if found.name.rpartition("-")[2] not in used:
                 shutil.rmtree(found, ignore_errors=True)
 
-    def _update(self, index: Index, kind: _Kind[Index], state: ChainState) -> None:
-        """Bring an index forward to a state of the chain, from the latest of its blocks that is in the chain."""
-        head, slices, blocks = self._since(state.head, frozenset(index.store.heads))
-        if len(slices) >= LOG_FROM_SLICES:
-            log.info("reading slices before merging", dataset=str(state.dataset_id), slices=len(slices))
-        index.store.cut(head)
-        for end, records in self._read(slices, kind.columns):
-            kind.add(index, records, end)
-        index.store.reach(str(state.head), blocks)
-
-    def _since(self, head: Multihash, heads: Collection[str]) -> tuple[str | None, list[_Slice], int]:
-        """Return the latest of `heads` in the chain, the slices after it, oldest first, and the number of blocks."""
-        found: list[_Slice] = []
-        blocks = 0
-        if str(head) in heads:
-            return str(head), found, blocks
+    def since(self, head: Multihash, blocks: Collection[str], most: int | None) -> Since | None:
+        """Return the way to `head` from the latest of `blocks`, None if that is longer than `most` blocks."""
+        found: list[Slice] = []
+        count = 0
+        if str(head) in blocks:
+            return Since(str(head), found, count)
         for name, decoded, _ in iterate(self._read_block, head):
-            if str(name) in heads:
-                return str(name), found[::-1], blocks
-            blocks += 1
+            if str(name) in blocks:
+                return Since(str(name), found[::-1], count)
+            count += 1
+            if most is not None and count > most:
+                return None
             event = decoded.block.event
             if isinstance(event, DataEvent) and event.new_data is not None:
-                found.append(_Slice(str(name), event.new_data.physical_hash))
-        return None, found[::-1], blocks
+                found.append(Slice(str(name), event.new_data.physical_hash))
+        return Since(None, found[::-1], count)
 
-    def _read(
-        self, slices: Sequence[_Slice], columns: Sequence[str] | None
-    ) -> Iterator[tuple[str, SliceRecords]]:
-        """Yield the records of all slices in order, and the block of the last; small slices combined."""
-        if self._kept is not None and self._kept.has([one.name for one in slices], columns):
-            yield slices[-1].block, self._kept.slice
+    def read(
+        self, slices: Sequence[Slice], columns: Strings | None
+    ) -> Iterator[tuple[int, str, SliceRecords]]:
+        """Yield how many slices were read, the block of the last, and their records; small slices combined."""
+        kept = self._kept
+        if kept is not None and kept.has([one.name for one in slices], columns):
+            yield 1, slices[-1].block, kept.slice
             return
         tables: list[pa.Table] = []
         rows = 0
-        for one in slices:
+        for done, one in enumerate(slices, 1):
             tables.append(read_slice(self._slice_path(one.name), None if columns is None else list(columns)))
             rows += len(tables[-1])
-            if rows >= RUN:
-                yield one.block, _joined(tables)
+            if rows >= RUN or done == len(slices):
+                yield done, one.block, _joined(tables)
                 tables, rows = [], 0
-        if tables:
-            yield slices[-1].block, _joined(tables)
 
 
 class HistoryAt:

@@ -95,7 +95,7 @@ class RunStore:
 
     def reach(self, head: str, blocks: int) -> None:
         """Record that the runs reach the block `head`, which is `blocks` later."""
-        if self._held and head != self.heads[0]:
+        if head not in self.heads[:1]:
             self._head = head
             self._lag += blocks
             if self._lag >= MAX_LAG:

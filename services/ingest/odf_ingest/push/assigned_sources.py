@@ -237,7 +237,7 @@ class AssignedSources:
             if known.trouble is not None:
                 found[dataset, ""] = stalls.of_dataset(known.trouble)
         for key, record in list(self._records.items()):
-            why = stalls.of_source(record)
+            why = stalls.of_source(record, self._queues.building)
             if why is not None:
                 found[key] = why
         return found
@@ -248,7 +248,7 @@ class AssignedSources:
         if record is None:
             since = known.trouble.since if known is not None and known.trouble is not None else None
         else:
-            since = stalls.since_of(record)
+            since = stalls.since_of(record, self._queues.building)
         return None if since is None else int(since * 1e9)
 
     def found(self, inspections: Iterable[Inspection]) -> None:

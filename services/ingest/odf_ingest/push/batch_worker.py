@@ -18,7 +18,7 @@ from odf_common.ports.engine import QueryNotWanted
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.service.retry import keep_trying
 from odf_ingest import metrics
-from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.commit_queue import CommitQueue, CommitQueues
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.errors import (
     AwaitingCorrection,
@@ -30,6 +30,8 @@ from odf_ingest.errors import (
     TopicReplaced,
     is_storage_fault,
 )
+from odf_ingest.history.kept_index import IndexBehind
+from odf_ingest.merge import key_columns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.preparer import Plan, Prepared, Preparer
 from odf_ingest.push.kafka_batch import KafkaBatch, Read
@@ -39,6 +41,7 @@ from odf_ingest.push.source_record import Trouble, as_of
 
 log = structlog.stdlib.get_logger(__name__)
 
+Indexed = Future[None]  # done when the index is ready, or cannot be brought forward
 Failed = Callable[[PushSource, Exception, MessageBatch], None]
 
 
@@ -73,13 +76,36 @@ class BatchWorker:
         source.begun += 1
         if source.plan.source.preprocess is None:
             reading = self._readers.submit(self._read, source, source.plan, batch)
-            queue.tasks.submit(lambda: self._settle(source, batch, reading))
+            self._place(source, queue, lambda indexed: self._settle(source, batch, reading, indexed))
         else:
             # The engine may take long: no other dataset and no queue's thread waits for it.
             source.querying_since = source.querying_since or time.time()
             reading = queue.queries.submit(lambda: self._query(source, batch))
             reading.add_done_callback(
-                lambda read_: queue.tasks.submit(lambda: self._settle(source, batch, read_))
+                lambda read_: self._place(
+                    source, queue, lambda indexed: self._settle(source, batch, read_, indexed)
+                )
+            )
+
+    def _place(self, source: PushSource, queue: CommitQueue, settle: Callable[[Indexed], None]) -> None:
+        """Have a batch settled in its dataset's queue, where it takes its place once its index is ready."""
+        if not key_columns(source.plan.source.merge):
+            ready: Indexed = Future()
+            ready.set_result(None)
+            queue.tasks.submit(lambda: settle(ready))
+            return
+        indexed = queue.indexing(source.name).submit(lambda: self._bring_forward(source))
+        indexed.add_done_callback(lambda ready: queue.tasks.submit(lambda: settle(ready)))
+
+    def _bring_forward(self, source: PushSource) -> None:
+        def is_wanted() -> bool:
+            return not (source.is_stale or self._stop.is_set())
+
+        if is_wanted():
+            keep_trying(
+                lambda: self._queues.bring_forward(source.dataset, source.name, is_wanted),
+                self._stop,
+                final=StorageUnavailable,
             )
 
     def end(self) -> None:
@@ -113,11 +139,14 @@ class BatchWorker:
             raise TopicReplaced(topic=batch.topic, expected=batch.topic_id, actual=actual)
         return self._preparer.messages(replace(plan, is_wanted=lambda: not source.is_stale), batch)
 
-    def _settle(self, source: PushSource, batch: MessageBatch, reading: "Future[Prepared]") -> None:
+    def _settle(
+        self, source: PushSource, batch: MessageBatch, reading: "Future[Prepared]", indexed: Indexed
+    ) -> None:
         try:
             if not source.is_stale:
                 source.committing_since = time.time()
-                self._commit(source, batch, self._work(source, batch, reading, partial(self._read, source)))
+                work = self._work(source, batch, reading, partial(self._read, source))
+                self._commit(source, batch, work, indexed)
         except Exception as error:
             # Nothing reads the task's result: without this the error would be lost.
             log.exception("source stopped by a bug", dataset=str(source.dataset), source=source.name)
@@ -135,7 +164,7 @@ class BatchWorker:
             source.name, batch, plan=source.plan, reading=reading, read=read, rejecting=self._rejecting
         )
 
-    def _commit(self, source: PushSource, batch: MessageBatch, work: KafkaBatch) -> None:
+    def _commit(self, source: PushSource, batch: MessageBatch, work: KafkaBatch, indexed: Indexed) -> None:
         log.debug(
             "committing a batch",
             dataset=source.alias,
@@ -144,10 +173,14 @@ class BatchWorker:
             end=batch.end,
         )
         try:
+            indexed.result()
             # A storage error must not block this thread: the source is reopened later.
             outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=StorageUnavailable)
         except OdfError as error:
             self._give_up(source, batch, error)
+        except IndexBehind:
+            # No other source waits while it is brought forward: the messages are read again.
+            self._give_up(source, batch, PositionChanged(source=source.name))
         except Exception as error:
             log.exception("source stopped by a bug", dataset=str(source.dataset), source=source.name)
             self._give_up(source, batch, error)
@@ -206,7 +239,7 @@ class BatchWorker:
 
     def _committed(self, source: PushSource, work: KafkaBatch) -> Outcome:
         try:
-            outcome = self._queues.commit(source.dataset, work)
+            outcome = self._queues.commit_indexed(source.dataset, work)
         except Unavailable as error:
             source.trouble = Trouble.of(error, source.trouble)
             raise

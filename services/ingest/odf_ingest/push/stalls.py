@@ -1,14 +1,20 @@
 """Status of stalled sources: stopped, waiting or retrying, since when, and what to do."""
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from odf_common.errors import Refused
-from odf_ingest.errors import SourceQueries, SourceRetries, SourceWaiting
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.steps import MergeStrategy
+from odf_ingest.errors import SourceBuildsIndex, SourceQueries, SourceRetries, SourceWaiting
+from odf_ingest.history.kept_index import Building
 from odf_ingest.push.source_record import SourceRecord, Trouble
 
-REPORT_RETRIES_AFTER_SECONDS: Final = 2.0  # of retries before they are reported
+REPORT_RETRIES_AFTER_SECONDS: Final = 2.0  # of retries, or of building an index, before they are reported
 STALLED_AFTER_SECONDS: Final = 10.0  # after which a query or a commit counts as stalled
+
+BuildingOf = Callable[[DatasetId, MergeStrategy], Building | None]
 
 
 def of_dataset(trouble: Trouble) -> Refused:
@@ -22,7 +28,7 @@ def of_dataset(trouble: Trouble) -> Refused:
     )
 
 
-def of_source(record: SourceRecord) -> Refused | None:
+def of_source(record: SourceRecord, building_of: BuildingOf) -> Refused | None:
     """Return why a source is stalled; None if it is not."""
     if record.stop is not None:
         return record.stop.why
@@ -38,6 +44,9 @@ def of_source(record: SourceRecord) -> Refused | None:
         return None
     if _long(source.querying_since) is not None:
         return SourceQueries(source=name)
+    building = _building(record, building_of)
+    if building is not None:
+        return SourceBuildsIndex(source=name, done=building.done, total=building.total)
     since = _long(source.committing_since)
     if since is not None:
         why = "the coordinator has not committed its batch"
@@ -45,13 +54,25 @@ def of_source(record: SourceRecord) -> Refused | None:
     return None
 
 
-def since_of(record: SourceRecord) -> float:
+def since_of(record: SourceRecord, building_of: BuildingOf) -> float:
     """Return since when a source is stalled, or else in its phase (seconds since the epoch)."""
     if record.trouble is not None:
         return record.trouble.since
+    building = _building(record, building_of)
+    if building is not None:
+        return building.since
     source = record.source
     begun = None if source is None else _long(source.querying_since) or _long(source.committing_since)
     return begun or record.since
+
+
+def _building(record: SourceRecord, building_of: BuildingOf) -> Building | None:
+    """Return how far the source's index is built, if that has taken long enough to be reported."""
+    source = record.source
+    found = None if source is None else building_of(source.dataset, source.plan.source.merge)
+    if found is None or time.time() - found.since <= REPORT_RETRIES_AFTER_SECONDS:
+        return None
+    return found
 
 
 def _long(since: float | None) -> float | None:

@@ -36,7 +36,7 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_common.ports.store import ObjectKind, block_reader
-from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.watermark import NewWatermark
@@ -559,7 +559,8 @@ def test_the_slice_in_memory_is_not_taken_for_that_of_another_process(
 ) -> None:
     bench = make_bench(strategy(primary_key=("a",)), ReadStepNdJson())
     other = replace(
-        bench, queues=CommitQueues(bench.blobs, bench.states, bench.queues._committer, bench.pool)
+        bench,
+        queues=CommitQueues(bench.blobs, bench.states, bench.queues._committer, Pools.shared(bench.pool)),
     )
     push(bench, a_table(a=[1]))
     before = bench.state.head

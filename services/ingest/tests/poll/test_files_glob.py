@@ -16,7 +16,7 @@ from odf_common.metadata.fetching import (
 )
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv
-from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.slice_writer import Drafter
@@ -187,7 +187,9 @@ def test_a_commit_of_another_poll_in_between_doubles_nothing(
         Drafter(bench.blobs, bench.clock, block_version=3, is_signed=False),
         Proposals(bench.coordinator.replies),
     )
-    other = replace(bench, queues=CommitQueues(bench.blobs, bench.states, committer, bench.pool))
+    other = replace(
+        bench, queues=CommitQueues(bench.blobs, bench.states, committer, Pools.shared(bench.pool))
+    )
     bench.coordinator.before = [lambda: poll(other)]
     poll(bench)
     assert bench.values("id") == [(0,), (1,), (2,)]

@@ -21,6 +21,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import CatalogEntry
+from odf_ingest.commit.commit_queue import Pools
 from odf_ingest.push import assigned_sources as owned
 from odf_ingest.push import reader, source_record
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -230,7 +231,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
         step = ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP"))
         bench = make_bench(None, step, replace(a_push_source("other"), read=step))
         commits, inspections = Deck(), Deck()
-        bench.queues._pool = bench.queues._queries = commits
+        bench.queues._pools = Pools.shared(commits)
         catalog = MemoryCatalog()
         catalog.add(
             CatalogEntry(

@@ -192,7 +192,7 @@ def test_a_full_disk_is_named_until_a_commit_succeeds_and_what_waits_is_counted(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
-    is_full, usual = threading.Event(), bench.queues.commit
+    is_full, usual = threading.Event(), bench.queues.commit_indexed
     is_full.set()
 
     def full(*arguments: Any) -> Any:
@@ -200,7 +200,7 @@ def test_a_full_disk_is_named_until_a_commit_succeeds_and_what_waits_is_counted(
             raise StorageUnavailable(file="datasets/fed01/data/x", why="the disk is full")
         return usual(*arguments)
 
-    bench.queues.commit = full
+    bench.queues.commit_indexed = full
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(1), message(2)]
         node.wait(lambda: "the disk is full" in why(node, "default"))
@@ -256,14 +256,14 @@ def test_a_bug_that_one_dataset_meets_is_named_and_ends_nothing(
 
 def test_a_commit_that_does_not_get_on_is_named(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
-    usual, is_held = bench.queues.commit, threading.Event()
+    usual, is_held = bench.queues.commit_indexed, threading.Event()
 
     def held(*arguments: Any) -> Any:
         if not is_held.is_set():
             raise Unavailable(what="the lock of the dataset", why="held by process 17")
         return usual(*arguments)
 
-    bench.queues.commit = held
+    bench.queues.commit_indexed = held
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(1)]
         node.wait(lambda: "held by process 17" in why(node, "default"))

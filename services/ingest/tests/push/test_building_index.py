@@ -1,0 +1,162 @@
+"""An index for merging is built in the background: no other source waits, and nothing is lost or doubled."""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from odf_testing.builders import a_push_source
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.steps import (
+    MergeStrategyLedger,
+    MergeStrategyUpsertStream,
+    ReadStepNdJson,
+)
+from odf_ingest.history import kept_index
+from odf_ingest.history.run_file import Run, RunDamaged
+from odf_ingest.push import stalls
+
+from .test_reader import TOPIC, Broker, Running, message, running
+
+COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
+STEP = ReadStepNdJson(ddl_schema=COLUMNS)
+OTHER = "odf.push.a.other"
+KEY = ("id",)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "REPORT_RETRIES_AFTER_SECONDS", 0.0)
+
+
+@pytest.fixture
+def broker() -> Broker:
+    broker = Broker()
+    broker.make(TOPIC)
+    broker.make(OTHER)
+    return broker
+
+
+@pytest.fixture(params=[MergeStrategyLedger, MergeStrategyUpsertStream])
+def bench(request: Any, make_bench: Any) -> Any:
+    """A dataset whose source `default` needs an index, and `other` does not."""
+    return make_bench(request.param(primary_key=KEY), STEP, replace(a_push_source("other"), read=STEP))
+
+
+def filled(bench: Any, broker: Broker, batches: int = 3) -> None:
+    """Commit some batches, then lose the index and what is in memory."""
+    with running(bench, broker, other=OTHER) as node:
+        for number in range(batches):
+            broker.logs[TOPIC, 0] += [message(number)]
+            await_ids(node, range(number + 1))
+    lose(bench)
+
+
+def await_ids(node: Running, ids: Iterable[int]) -> None:
+    node.wait(lambda: node.ids == list(ids))
+
+
+def lose(bench: Any) -> None:
+    bench.queues.forget(bench.dataset)
+    shutil.rmtree(bench.blobs.index_folder(bench.dataset))
+
+
+@contextmanager
+def held_slices(bench: Any) -> Iterator[threading.Event]:
+    """Have the first reading of a slice wait; yield the event that is set when it does."""
+    is_waiting, may_go_on = threading.Event(), threading.Event()
+    history = bench.queues.queue(bench.dataset).history
+    path: Callable[[Multihash], Path] = history._slice_path
+
+    def held(name: Multihash) -> Path:
+        is_waiting.set()
+        assert may_go_on.wait(20)
+        return path(name)
+
+    history._slice_path = held
+    try:
+        yield is_waiting
+    finally:
+        may_go_on.set()
+
+
+def why(bench: Any, node: Any, source: str = "default") -> str:
+    return str(node.owned.stuck().get((bench.dataset, source), ""))
+
+
+def test_no_other_source_waits_while_an_index_is_built(bench: Any, broker: Broker) -> None:
+    filled(bench, broker)
+    with held_slices(bench) as is_waiting, running(bench, broker, other=OTHER) as node:
+        broker.logs[TOPIC, 0] += [message(1), message(7)]
+        assert is_waiting.wait(10)
+        for number in range(100, 103):
+            broker.logs[OTHER, 0] += [message(number)]
+            await_ids(node, [0, 1, 2, *range(100, number + 1)])
+        assert why(bench, node) == "push source default is building the index for merging: 0 of 3 slices"
+        assert why(bench, node, "other") == ""
+        assert (node.owned.stuck_since((bench.dataset, "default")) or 0) > 0
+    with running(bench, broker, other=OTHER) as node:
+        await_ids(node, [0, 1, 2, 100, 101, 102, 7])
+        node.wait(lambda: node.owned.stuck() == {})
+
+
+def test_a_damage_found_in_a_commit_is_mended_outside_of_it(
+    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(bench, broker)
+    usual, damaged = Run.find, list[Run]()
+
+    def find(run: Run, keys: Any) -> Any:
+        if not damaged:
+            damaged.append(run)
+            raise RunDamaged(run, "the checksum is wrong")
+        return usual(run, keys)
+
+    with running(bench, broker, other=OTHER) as node:
+        monkeypatch.setattr(Run, "find", find)
+        broker.logs[TOPIC, 0] += [message(number) for number in range(2, 40)]
+        node.wait(lambda: len(node.ids) == 40)
+        assert node.ids == list(range(40))
+        assert damaged
+
+
+def test_an_index_that_fell_far_behind_is_brought_forward_outside_of_the_commit(
+    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_index, "MAX_BLOCKS_IN_COMMIT", 2)
+    with running(bench, broker, other=OTHER) as node:
+        broker.logs[TOPIC, 0] += [message(0)]
+        node.wait(lambda: node.ids == [0])
+        for number in range(1, 6):
+            broker.logs[OTHER, 0] += [message(number)]
+            await_ids(node, range(number + 1))
+        broker.logs[TOPIC, 0] += [message(3), message(6)]
+        await_ids(node, range(7))
+
+
+def test_building_stops_when_it_is_not_wanted_and_continues_from_there(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench(MergeStrategyUpsertStream(primary_key=KEY), STEP)
+    monkeypatch.setattr("odf_ingest.history.history.RUN", 1)
+    filled(bench, broker)
+    bench.queues.bring_forward(bench.dataset, "default", lambda: False)
+    history = bench.queues.queue(bench.dataset).history
+    with pytest.raises(kept_index.IndexBehind):
+        history.current(bench.state, KEY, None)
+    read = list[Multihash]()
+    path: Callable[[Multihash], Path] = history._slice_path
+
+    def counted(name: Multihash) -> Path:
+        read.append(name)
+        return path(name)
+
+    history._slice_path = counted
+    bench.queues.bring_forward(bench.dataset, "default")
+    assert len(read) == 2, "the first was read before"
+    assert history.current(bench.state, KEY, None).column("id").to_pylist() == [0, 1, 2]
