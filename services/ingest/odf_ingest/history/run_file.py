@@ -24,6 +24,7 @@ import pyarrow as pa
 from odf_ingest.history.keys import Keys
 
 CHUNK: Final = 1024  # keys
+CHUNKS: Final = 1024  # that are searched at a time
 BLOCK_BYTES: Final = 1 << 14  # of rows, about
 MAX_BLOCK_ROWS: Final = 8192
 STEP: Final = 1 << 17  # keys of the longest run that are merged at a time
@@ -148,7 +149,7 @@ class Run:
             if directory.schema is None
             else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(directory.schema)))
         )
-        self._is_checked = is_checked  # all keys
+        self._unchecked = 0 if is_checked else len(directory.chunks)  # chunks
         self._chunk_checked = np.full(len(directory.chunks), is_checked)
         self._block_checked = np.full(len(directory.blocks), is_checked)
 
@@ -166,20 +167,26 @@ class Run:
         found = np.full(len(keys), -1, np.int64)
         if len(keys) == 0 or len(self) == 0:
             return found
-        if self._is_checked and self.dtype == keys.dtype:  # numpy would convert all keys to another width
+        if self._unchecked == 0 and self.dtype == keys.dtype:  # numpy would convert all keys to another width
             places = np.searchsorted(self._keys, keys)
             places[places == len(self)] = 0
             return np.where(self._keys[places] == keys, places, found)
         chunks = np.searchsorted(self._first, keys, side="right") - 1
-        for number, start, end in _groups(chunks):
-            if number < 0:
-                continue  # less than all
-            chunk, wanted = self._chunk(number), keys[start:end]
-            places = np.searchsorted(chunk, wanted)
-            places[places == len(chunk)] = 0
-            is_here = chunk[places] == wanted
-            found[start:end][is_here] = number * CHUNK + places[is_here]
+        # Where the keys of each chunk start; those that are less than all have -1.
+        starts = np.flatnonzero(chunks != np.append(-1, chunks[:-1]))
+        for first in range(0, len(starts), CHUNKS):
+            begun = starts[first : first + CHUNKS]
+            end = starts[first + CHUNKS] if first + CHUNKS < len(starts) else len(keys)
+            found[begun[0] : end] = self._find_in(chunks[begun], keys[begun[0] : end])
         return found
+
+    def _find_in(self, numbers: Places, keys: Keys) -> Places:
+        """Return the row of each key, -1 where none of these chunks has it; reads no other chunk."""
+        chunks = np.concatenate([self._chunk(number) for number in numbers.tolist()])
+        places = np.searchsorted(chunks, keys)
+        places[places == len(chunks)] = 0
+        rows: Places = numbers[places // CHUNK] * CHUNK + places % CHUNK
+        return np.where(chunks[places] == keys, rows, -1)
 
     def position(self, key: Keys) -> int:
         """Return how many keys are less than this one, an array of length 1."""
@@ -221,10 +228,10 @@ class Run:
     def _chunk(self, number: int) -> Keys:
         chunk = self._keys[number * CHUNK : (number + 1) * CHUNK]
         if not self._chunk_checked[number]:
-            if zlib.crc32(chunk.tobytes()) != self._directory.chunks[number]:
+            if zlib.crc32(chunk.data) != self._directory.chunks[number]:
                 raise RunDamaged(self, f"keys from {number * CHUNK}: the checksum is wrong")
             self._chunk_checked[number] = True
-            self._is_checked = bool(self._chunk_checked.all())
+            self._unchecked -= 1
         return chunk
 
     def _block(self, number: int) -> pa.RecordBatch:

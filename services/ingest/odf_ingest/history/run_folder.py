@@ -139,14 +139,17 @@ class RunFolder:
         self.remove(path.name for path in self._folder.iterdir() if path.name not in used)
 
     def _open(self, name: object, size: object, *, is_checked: bool = False) -> Run:
-        path = self._folder / Path(str(name)).name
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != size:
+        handle = os.open(self._folder / Path(str(name)).name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            actual = os.fstat(handle).st_size
+            if actual != size:
                 # Checked before it is mapped: reading past the end of a map would kill the process.
                 raise RunDamaged(None, f"{name} is cut off")
             # A map holds a file descriptor, so short runs are read instead.
-            is_short = os.fstat(file.fileno()).st_size < MAPPED
-            content = file.read() if is_short else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            is_short = actual < MAPPED
+            content = os.read(handle, actual) if is_short else mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(handle)
         return Run(pa.py_buffer(content), is_checked=is_checked)
 
 
