@@ -96,6 +96,8 @@ class MemoryTopics:
     def __init__(self) -> None:
         """Start with no topics."""
         self.names: dict[str, int] = {}
+        self._deleted = 0
+        self._ids: dict[str, str] = {}
 
     def ensure_topics(self, names: Iterable[str], partitions: int = PARTITIONS) -> None:
         """Store the names."""
@@ -111,8 +113,9 @@ class MemoryTopics:
         return {name: self._described(name) for name in names}
 
     def topic_id(self, name: str) -> str:
-        """Return an id derived from the name."""
-        return f"id-of-{name}-{self.partitions(name)}"
+        """Return an id derived from the name and the number of topics deleted before."""
+        number = self.partitions(name)
+        return self._ids.setdefault(name, f"id-of-{name}-{number}-{self._deleted}")
 
     def partitions(self, name: str) -> int:
         """Return the number of partitions."""
@@ -134,4 +137,6 @@ class MemoryTopics:
 
     def delete_topic(self, name: str) -> None:
         """Forget the name."""
-        self.names.pop(name, None)
+        if self.names.pop(name, None) is not None:
+            self._deleted += 1
+            self._ids.pop(name, None)

@@ -98,6 +98,8 @@ class KafkaTopics:
 
     def watermarks(self, name: str, partition: int) -> tuple[int, int]:
         """Return the offsets of the first message and of the next one to be written; raises `NotFound`."""
+        if partition not in {one.id for one in self._topic(name).partitions}:
+            raise NotFound(what=f"partition {partition} of topic {name}")
         low = self._offsets(name, (partition,), OffsetSpec.earliest())
         high = self._offsets(name, (partition,), OffsetSpec.latest())
         return low[partition], high[partition]
