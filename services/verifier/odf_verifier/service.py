@@ -1,21 +1,16 @@
-"""Builds the verifier's service: verification over gRPC, and of every commit."""
+"""Wires the verifier: verification over gRPC, and of every commit."""
 
-from collections.abc import Iterator
-
-import grpc
+from functools import partial
 
 from odf_common.codec.bus import Envelope, body_of
-from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed
-from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
-from odf_common.proto.odf.node.v1 import verifier_pb2_grpc
 from odf_common.service.environment import Environment
 from odf_common.service.run import Outgoing, Service, Subscription
-from odf_verifier.report import Problem
-from odf_verifier.targets import Target, of_entry, targets
-from odf_verifier.verification import OnCommit, Scope, Step, Verdict, Verifier
+from odf_verifier.grpc_servicer import register
+from odf_verifier.targets import of_entry
+from odf_verifier.verification import OnCommit, Verifier
 
 
 def build(env: Environment) -> Service:
@@ -30,68 +25,11 @@ def build(env: Environment) -> Service:
                 on_commit.add(of_entry(env, entry))
         return ()
 
-    def register(server: grpc.Server) -> tuple[str, ...]:
-        verifier_pb2_grpc.add_VerifierServicer_to_server(Servicer(env, verifier), server)
-        return (pb.DESCRIPTOR.services_by_name["Verifier"].full_name,)
-
     looks = env.settings.verify_on_commit
     return Service(
         name="verifier",
         subscriptions=(Subscription(topic=NOTIFICATIONS, handler=committed),) if looks else (),
-        grpc=register,
+        grpc=partial(register, env=env, verifier=verifier),
         grpc_address=env.settings.verifier_grpc,
         background=(on_commit.run,) if looks else (),
-    )
-
-
-class Servicer(verifier_pb2_grpc.VerifierServicer):
-    """Serves `Verify`."""
-
-    def __init__(self, env: Environment, verifier: Verifier) -> None:
-        """Serve the datasets of this node."""
-        self._env = env
-        self._verifier = verifier
-
-    def Verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:
-        """Verify one dataset after another; each ends with a verdict."""
-        scope = Scope(replay=not request.integrity_only, incremental=request.incremental)
-        for target in targets(self._env, tuple(request.refs), every=request.all, recursive=request.recursive):
-            yield from self._one(target, scope, context)
-
-    def _one(self, target: Target, scope: Scope, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:
-        try:
-            for item in self._verifier.verify(target, scope):
-                if not context.is_active():
-                    return
-                yield _message(target, item)
-        except OdfError as error:
-            # Not a verdict: something that is needed for one is not available.
-            failed = pb.Verdict(
-                dataset=target.name, verdict="failed", problems=[pb.Problem(kind=error.code, text=str(error))]
-            )
-            yield pb.VerifyItem(verdict=failed)
-
-
-def _message(target: Target, item: Step | Verdict) -> pb.VerifyItem:
-    if isinstance(item, Step):
-        step = pb.VerifyProgress(dataset=target.name, phase=item.phase, done=item.done, total=item.total)
-        return pb.VerifyItem(progress=step)
-    verdict = pb.Verdict(
-        dataset=target.name,
-        verdict=item.word,
-        problems=[_problem(problem) for problem in item.problems],
-        blocks=item.tally.blocks,
-        bytes=item.tally.bytes,
-        transforms_replayed=item.tally.transforms,
-    )
-    return pb.VerifyItem(verdict=verdict)
-
-
-def _problem(problem: Problem) -> pb.Problem:
-    return pb.Problem(
-        kind=problem.kind,
-        block="" if problem.block is None else str(problem.block),
-        sequence_number=problem.sequence_number,
-        object="" if problem.object is None else str(problem.object),
-        text=problem.text,
     )

@@ -15,9 +15,9 @@ from odf_common.dataset.replay import Stored, StoredBlock
 from odf_common.metadata.engine import TransformResponseSuccess
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, OffsetInterval
 from odf_common.ports.engine import EngineNotAvailable
+from odf_verifier.grpc_servicer import _message
 from odf_verifier.replay import Replay
 from odf_verifier.report import Damage, Problem, Tally
-from odf_verifier.service import _message
 from odf_verifier.verification import Verdict
 
 HERE = "here"

@@ -26,8 +26,9 @@ from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
 from odf_common.service.environment import Environment
+from odf_verifier.grpc_servicer import Servicer
 from odf_verifier.report import Damage
-from odf_verifier.service import Servicer, build
+from odf_verifier.service import build
 from odf_verifier.targets import targets
 from odf_verifier.verification import OnCommit, Scope, Verdict, Verifier
 from odf_verifier.verified import Verified
