@@ -24,6 +24,7 @@ from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
+from odf_ingest.push.source_record import Key
 from odf_ingest.source_settings import BadRecords
 
 NAMES: Final = ("a", "a.b", "x", "Y")
@@ -562,7 +563,7 @@ class Node(RuleBasedStateMachine):
         """Return a source that is stopped, and its topic, or any."""
         owned = self.world.ingest.owned
         topics = sorted(self.expected[dataset].topics.items())
-        stuck = [item for item in topics if owned.reason(dataset, item[0]) is not None]
+        stuck = [item for item in topics if owned.reason(Key(dataset, item[0])) is not None]
         return (stuck or topics)[0]
 
     def new_numbers(self, count: int) -> list[int]:

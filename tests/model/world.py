@@ -51,6 +51,8 @@ from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
+from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.source_settings import BadRecords, load_settings
 
 TURN_SECONDS: Final = 0.25
@@ -119,7 +121,7 @@ class Ingest:
             reading=reader,
             queues=self.queues,
             catalog=LocalCatalog(world.home),
-            topics=world.kafka,
+            topics=SourceTopics(world.kafka, blobs),
             limits=Limits(size=1000, delay=0.0),
             partition_of=lambda _: 0,
             pool=Inline(),
@@ -127,7 +129,7 @@ class Ingest:
         self.owned = owned
         self.control = SourceControl(
             queues=self.queues,
-            topics=world.kafka,
+            topics=SourceTopics(world.kafka, blobs),
             owned=owned,
             blobs=blobs,
             request=self.request,
@@ -341,7 +343,7 @@ class World:
             assert settings.bad_records is BadRecords.STOP, "a message is not rejected"
             remedy = "skip"
         stuck = self.ingest.owned.stuck()
-        assert ((dataset, source) in stuck) == bool(remedy), f"{source} is said to be stuck: {stuck}"
+        assert (Key(dataset, source) in stuck) == bool(remedy), f"{source} is said to be stuck: {stuck}"
         return remedy
 
 

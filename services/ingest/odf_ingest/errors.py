@@ -7,6 +7,7 @@ from typing import Final, Self, TypeGuard
 from odf_common.adapters.local import CorruptName, CorruptRef
 from odf_common.adapters.local.durable import LockHeld
 from odf_common.errors import (
+    Conflict,
     Damaged,
     InvalidInput,
     NotFound,
@@ -74,6 +75,8 @@ class SourceStopped(Refused):
 
     source: str
     dataset: str
+    topic: str = ""
+    """The topic at which it is stopped, if it reads topics of others."""
 
     def __str__(self) -> str:
         """Return the source, the error's message and its name."""
@@ -83,8 +86,9 @@ class SourceStopped(Refused):
         """Return the command that makes it continue."""
         which = f"{self.dataset} --source {self.source}"
         if self.reason in OF_TOPIC:
+            where = f"{which} --topic {self.topic}" if self.topic else which
             return (
-                f"Nothing was skipped. Accept the topic as it is: odf source resume {which} --from earliest "
+                f"Nothing was skipped. Accept the topic as it is: odf source resume {where} --from earliest "
                 "(or latest, keep, or an offset)."
             )
         if self.reason == SourceGone.__name__:
@@ -388,6 +392,24 @@ def is_storage_fault(error: Exception) -> TypeGuard[OdfError]:
     if isinstance(error, Refused):
         return error.reason in STORAGE_FAULTS
     return isinstance(error, Damaged | StorageUnavailable)
+
+
+@dataclass(eq=False, kw_only=True)
+class TopicOfOthers(Conflict):
+    """A rejected message cannot be published again: others own its topic, which this node only reads."""
+
+    topic: str
+    place: str
+
+    def __str__(self) -> str:
+        """Return the message."""
+        return f"message {self.place} cannot be retried: topic {self.topic} belongs to others, and is only read here"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return (
+            "Push its record with `odf ingest`, have its owner publish it again, or use `odf rejected drop`."
+        )
 
 
 @dataclass(eq=False, kw_only=True)

@@ -20,7 +20,7 @@ PUSHES: Final = Counter("odf_ingest_pushes_total", "Accepted pushes that were se
 LAG: Final = Gauge(
     "odf_ingest_lag", "Messages in the push topic that are not ingested yet.", ("dataset", "source")
 )
-STOPPED: Final = Gauge("odf_ingest_stopped", "1 while the source is stopped.", ("dataset", "source"))
+STOPPED: Final = Gauge("odf_ingest_stopped", "Topics at which the source is stopped.", ("dataset", "source"))
 SECONDS: Final = Histogram(
     "odf_ingest_seconds",
     "Time from a batch's first message to its commit.",

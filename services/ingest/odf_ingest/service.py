@@ -50,6 +50,8 @@ from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
 from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import SourceTopics
+from odf_ingest.topic_names import ReservedTopics
 
 READERS: Final = 2  # batches parsed in parallel
 COMMITTERS: Final = 8  # datasets committing in parallel, not counting stalled commits
@@ -67,13 +69,14 @@ def build(env: Environment) -> Service:
     preparer = Preparer(Preprocessor(env.engine, env.blobs.scratch))
     queues = _queues(env, replies)
     reader = _reader(env)
-    owned = _owned(env, queues, reader)
+    topics = SourceTopics(env.topics, env.blobs)
+    owned = _owned(env, queues, topics, reader)
     reader.bind(owned, _work(env, queues, preparer, reader))
     poller = _poller(env, queues, preparer)
     schedule = _schedule(env, queues, poller, owned)
     control = SourceControl(
         queues=queues,
-        topics=env.topics,
+        topics=topics,
         owned=owned,
         blobs=env.blobs,
         request=reader.request,
@@ -138,20 +141,21 @@ def _queues(env: Environment, replies: Replies) -> CommitQueues:
 
 
 def _reader(env: Environment) -> PushReader:
-    records = KafkaRecords(
-        env.settings.required("kafka"),
-        prefix=env.settings.kafka_prefix,
-    )
-    return PushReader(records, env.settings.slice_max_bytes)
+    def client() -> KafkaRecords:
+        return KafkaRecords(env.settings.required("kafka"), prefix=env.settings.kafka_prefix)
+
+    return PushReader(client(), env.settings.slice_max_bytes, client)
 
 
-def _owned(env: Environment, queues: CommitQueues, reader: PushReader) -> AssignedSources:
+def _owned(
+    env: Environment, queues: CommitQueues, topics: SourceTopics, reader: PushReader
+) -> AssignedSources:
     settings = env.settings
     return AssignedSources(
         reading=reader,
         queues=queues,
         catalog=env.catalog,
-        topics=env.topics,
+        topics=topics,
         limits=Limits(size=settings.slice_max_bytes, delay=settings.slice_max_delay_ms / 1000),
         partition_of=lambda dataset: partition_of(str(dataset).encode()),
         pool=ElasticPool(INSPECTORS, name="inspect"),
@@ -193,11 +197,17 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
         catalog=env.catalog,
         queues=queues,
         preparer=preparer,
-        drains=Drains(env.topics, queues, owned, reader),
+        drains=Drains(SourceTopics(env.topics, env.blobs), queues, owned, reader),
         poller=poller,
         schedule=schedule,
         owned=owned,
-        rejected=RejectedMessages(queues=queues, blobs=env.blobs, letters=letters, bus=env.bus),
+        rejected=RejectedMessages(
+            queues=queues,
+            blobs=env.blobs,
+            letters=letters,
+            bus=env.bus,
+            is_own=ReservedTopics(env.topics.prefix).is_own,
+        ),
         commands=commands,
         clock=env.clock,
         staging=Staging(env.settings.home),

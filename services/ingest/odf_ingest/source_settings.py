@@ -14,6 +14,7 @@ from typing import Final, Self
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore
+from odf_ingest.topic_names import EARLIEST, TopicNames, TopicStart
 
 NOTE: Final = "sources"
 
@@ -59,6 +60,8 @@ class Duration(int):
         return "".join(parts) or "0"
 
 
+_WRITTEN: Final = (Duration, TopicNames, TopicStart)  # written and parsed as strings
+OWN_TOPIC: Final = TopicNames()
 NO_DELAY: Final = Duration(0)
 UNLIMITED: Final = Duration(-1)
 
@@ -97,6 +100,10 @@ class SourceSettings:
     """A partition that gave no message for this long does not hold the watermark back."""
     poll_interval: Duration = UNLIMITED
     """How often a polling source is polled; none: only on demand."""
+    topics: TopicNames = OWN_TOPIC
+    """Topics that are read in place of the source's own; others own them."""
+    topic_start: TopicStart = EARLIEST
+    """Where the reading of these topics starts."""
 
     def __post_init__(self) -> None:
         for name in ("max_rejected_share", "max_retracted_share"):
@@ -125,7 +132,7 @@ class SourceSettings:
     def plain(self) -> dict[str, object]:
         """Return all settings by key, as `from_plain` takes them."""
         found = {_key(one.name): getattr(self, one.name) for one in fields(self)}
-        return {key: str(value) if isinstance(value, Duration) else value for key, value in found.items()}
+        return {key: str(value) if isinstance(value, _WRITTEN) else value for key, value in found.items()}
 
     def chosen(self) -> dict[str, object]:
         """Return the settings that differ from the defaults, by key."""
@@ -165,8 +172,8 @@ def _read(blobs: BlobStore, dataset: DatasetId) -> dict[str, dict[str, object]]:
 
 def _parsed(key: str, text: str, default: object) -> object:
     try:
-        if isinstance(default, Duration):
-            return Duration.parse(text)
+        if isinstance(default, _WRITTEN):
+            return type(default).parse(text)
         return type(default)(text)  # type: ignore[call-arg]  # a float, an integer or a choice
     except ValueError as error:
         raise InvalidInput(where=key, text=f"expected {_expected(default)}, got {text!r}") from error
@@ -177,6 +184,8 @@ def _expected(default: object) -> str:
         return f"one of {', '.join(type(default))}"
     if isinstance(default, Duration):
         return "a duration such as 90s, 30m, 2h or 1d" + ("" if default.is_limited else ", or none")
+    if isinstance(default, TopicNames | TopicStart):
+        return default.expected
     return "a number"
 
 

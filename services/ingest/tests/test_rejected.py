@@ -57,7 +57,9 @@ def rejected(make_bench: Any) -> Any:
     made = RejectedMessages(queues=bench.queues, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
     for offset, reason in ((1, "first"), (1, "first"), (2, "second"), (5, "third"), (9, "not passed yet")):
         bury(bench, offset, reason)
-    position = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 8})}).with_rejected(3)
+    position = SourcePosition(
+        topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 8})}
+    ).with_rejected(3)
     commit(bench, position)
     return made, letters, bench
 
@@ -73,7 +75,7 @@ def bury(
 ) -> None:
 
     batch = MessageBatch(
-        topic="topic",
+        topic="odf.push.a.default",
         topic_id=topic_id,
         partitions=1,
         parts=(),
@@ -147,7 +149,7 @@ def test_what_is_rejected_after_all_were_handled_counts_again(rejected: Any) -> 
     made, _, bench = rejected
     made.drop(bench.dataset, [])
     topic = TopicPosition(topic_id="one", next={0: 10})
-    commit(bench, SourcePosition(topics={"topic": topic}).with_rejected(4))
+    commit(bench, SourcePosition(topics={"odf.push.a.default": topic}).with_rejected(4))
     assert made.count(bench.dataset) == 1
     assert offsets(made.open(bench.dataset)) == [9]
 
@@ -155,10 +157,12 @@ def test_what_is_rejected_after_all_were_handled_counts_again(rejected: Any) -> 
 def test_a_later_topic_of_the_same_name_has_messages_of_its_own(rejected: Any) -> None:
     made, _, bench = rejected
     made.drop(bench.dataset, [])
-    fresh = SourcePosition(topics={"topic": TopicPosition(topic_id="two", next={0: 0})}).with_rejected(3)
+    fresh = SourcePosition(
+        topics={"odf.push.a.default": TopicPosition(topic_id="two", next={0: 0})}
+    ).with_rejected(3)
     bury(bench, 1, "of another topic", "two", position=fresh)
     topic = TopicPosition(topic_id="two", next={0: 2})
-    commit(bench, SourcePosition(topics={"topic": topic}).with_rejected(4))
+    commit(bench, SourcePosition(topics={"odf.push.a.default": topic}).with_rejected(4))
     assert [letter.reason for letter in made.open(bench.dataset)][-1] == "of another topic"
     assert made.count(bench.dataset) == 1
 
@@ -166,12 +170,14 @@ def test_a_later_topic_of_the_same_name_has_messages_of_its_own(rejected: Any) -
 def test_what_is_rejected_again_after_a_reset_is_open_again(rejected: Any) -> None:
     made, _, bench = rejected
     made.drop(bench.dataset, [])
-    before = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 2})}).with_rejected(1)
+    before = SourcePosition(
+        topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 2})}
+    ).with_rejected(1)
     commit(bench, before)  # as a reset would leave it
     assert made.count(bench.dataset) == 0
     bury(bench, 5, "again", position=before, start=2)
     topic = TopicPosition(topic_id="one", next={0: 8})
-    commit(bench, SourcePosition(topics={"topic": topic}).with_rejected(2))
+    commit(bench, SourcePosition(topics={"odf.push.a.default": topic}).with_rejected(2))
     assert made.count(bench.dataset) == 1
     assert {letter.offset for letter in made.open(bench.dataset)} == {2, 5}
 
@@ -179,12 +185,12 @@ def test_what_is_rejected_again_after_a_reset_is_open_again(rejected: Any) -> No
 def test_a_new_message_is_not_hidden_by_decisions_about_what_a_reset_took_back(rejected: Any) -> None:
     made, _, bench = rejected
     made.drop(bench.dataset, [Wanted(source="", partition=0, offset=at) for at in (1, 5)])
-    start = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 0})})
+    start = SourcePosition(topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 0})})
     commit(bench, start)
-    later = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 20})})
+    later = SourcePosition(topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 20})})
     commit(bench, later)  # read again, this time without a fault
     bury(bench, 20, "new", position=later, start=20)
-    after = SourcePosition(topics={"topic": TopicPosition(topic_id="one", next={0: 21})})
+    after = SourcePosition(topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 21})})
     commit(bench, after.with_rejected(1))
     assert made.count(bench.dataset) == 1
 
@@ -196,7 +202,7 @@ def test_what_is_rejected_again_after_a_reset_to_the_beginning_is_open_again(rej
     for offset in (1, 2, 5):
         bury(bench, offset, "again")
     topic = TopicPosition(topic_id="one", next={0: 8})
-    commit(bench, SourcePosition(topics={"topic": topic}).with_rejected(3))
+    commit(bench, SourcePosition(topics={"odf.push.a.default": topic}).with_rejected(3))
     assert made.count(bench.dataset) == 3
     assert offsets(made.open(bench.dataset)) == [1, 2, 5]
 

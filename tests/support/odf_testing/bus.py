@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.codec.bus import Envelope, encode, stamped
@@ -111,6 +111,14 @@ class MemoryTopics:
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
         """Return the topics, all empty."""
         return {name: self._described(name) for name in names}
+
+    def list_names(self) -> Collection[str]:
+        """Return the names."""
+        return self.names.keys()
+
+    def offsets_at(self, name: str, ms: int) -> Mapping[int, int]:
+        """Return 0 for each partition."""
+        return dict.fromkeys(range(self.partitions(name)), 0)
 
     def topic_id(self, name: str) -> str:
         """Return an id derived from the name and the number of topics deleted before."""

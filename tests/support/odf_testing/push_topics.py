@@ -1,7 +1,7 @@
 """Push topics in memory, and a consumer of their records: for simulations of a node."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from odf_common.adapters.kafka.quiet import Partition
@@ -40,6 +40,14 @@ class PushLogs:
         """Delete a topic with its records."""
         self._written()
         self.logs.pop(name, None)
+
+    def list_names(self) -> Collection[str]:
+        """Return the names of all topics."""
+        return self.logs.keys()
+
+    def offsets_at(self, name: str, ms: int) -> Mapping[int, int]:
+        """Return the beginning for the epoch, else the end: all records have the timestamp 0; raises `NotFound`."""
+        return {0: len(self._log(name).values) if ms else 0}
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
         """Describe topics; missing ones have the error."""

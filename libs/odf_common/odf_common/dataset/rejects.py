@@ -22,6 +22,7 @@ from odf_common.ports.store import BlobStore
 log = structlog.stdlib.get_logger(__name__)
 
 KIND: Final = "odf/kafka"  # of the source states that count rejected messages
+PUSH_TOPICS: Final = "odf.push."  # in the names of sources' own topics
 REASONS: Final = "rejected"
 HANDLED: Final = "rejected-handled"
 REASON_CHARACTERS: Final = 500
@@ -29,7 +30,7 @@ REASON_CHARACTERS: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The position of a rejected message; the topic's id distinguishes it from a later topic of the same name."""
+    """The position of a rejected message; its topic's `reading_id` distinguishes it from a later topic of that name."""
 
     topic_id: str
     partition: int
@@ -108,14 +109,22 @@ class Handled:
         return replace(self, counts=counts, through=through, places=self.places - behind)
 
 
+def reading_id(source: str, topic: str, topic_id: str) -> str:
+    """Return what identifies a source's reading of a topic: other sources may read a topic of others too."""
+    return topic_id if PUSH_TOPICS in topic else f"{source} {topic_id}"
+
+
 def passed_of(state: SourceState | None) -> Passed:
     """Return the progress of a source; empty if its state does not contain it."""
     if state is None or state.kind != KIND:
         return Passed()
     try:
         plain = json.loads(state.value)
-        topics = plain["topics"].values()
-        ends = {(str(one["id"]), int(part)): int(at) for one in topics for part, at in one["next"].items()}
+        ends = {
+            (reading_id(state.source_name, name, str(one["id"])), int(part)): int(at)
+            for name, one in plain["topics"].items()
+            for part, at in one["next"].items()
+        }
         return Passed(rejected=int(plain.get("rejected", 0)), ends=ends)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Passed()

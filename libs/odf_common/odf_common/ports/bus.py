@@ -3,7 +3,7 @@
 The chain is the truth and the bus is the doorbell: a lost, repeated or reordered message must be harmless.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -139,6 +139,15 @@ class Topics(Protocol):
 
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
         """Create a topic that keeps all records by default; nothing happens if it exists."""
+
+    def list_names(self) -> Collection[str]:
+        """Return the names of all topics of the cluster."""
+
+    def offsets_at(self, name: str, ms: int) -> Mapping[int, int]:
+        """Return per partition the offset of the first message with this timestamp (ms) or a later one, else the end.
+
+        Raises `NotFound`.
+        """
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
         """Describe many topics at once; those that cannot be described have the error: `NotFound` or `Unavailable`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewTopic, OffsetSpec
 
 from odf_common.adapters.kafka import admin
 from odf_common.adapters.kafka.admin import KafkaTopics
@@ -95,6 +95,47 @@ abandoned.set()
 assert done.wait(30)
 print("alive")
 """
+
+
+NAMES = """
+import time
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from odf_common.adapters.kafka.admin import KafkaTopics
+
+cluster = AdminClient({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1})
+(broker,) = cluster.list_topics(timeout=30).brokers.values()
+address = f"{broker.host}:{broker.port}"
+producer = Producer({"bootstrap.servers": address})
+for name in ("one", "two"):
+    producer.produce(name, b"", partition=0)
+assert producer.flush(30) == 0
+print(*sorted(KafkaTopics(address).list_names()))
+"""
+
+
+def test_all_topics_are_listed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NAMES], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout.split() == ["one", "two"]
+
+
+class Timed(KafkaTopics):
+    """A topic of two partitions, the second of which has no message at or after the time."""
+
+    def __init__(self) -> None:
+        """Ask no broker."""
+
+    def partitions(self, name: str) -> int:
+        return 2
+
+    def _offsets(self, name: str, partitions: Any, spec: OffsetSpec) -> dict[int, int]:
+        return {0: 9, 1: 5} if spec._value == OffsetSpec.latest()._value else {0: 4, 1: -1}
+
+
+def test_a_partition_without_messages_after_a_time_begins_at_its_end() -> None:
+    assert Timed().offsets_at("one", 1000) == {0: 4, 1: 5}
 
 
 def test_an_answer_that_comes_when_nobody_waits_any_more_ends_no_process() -> None:

@@ -140,13 +140,13 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         """Return the stalled sources, and why."""
         sources = [
             ingest_pb2.StuckReply.Source(
-                dataset_id=str(dataset),
-                source_name=name,
+                dataset_id=str(key.dataset),
+                source_name=key.source,
                 why=str(why),
                 advice=why.advice(),
-                since=self._owned.stuck_since((dataset, name)),
+                since=self._owned.stuck_since(key),
             )
-            for (dataset, name), why in self._owned.stuck().items()
+            for key, why in self._owned.stuck().items()
         ]
         sources += [
             ingest_pb2.StuckReply.Source(
@@ -207,7 +207,9 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self, request: ingest_pb2.ResumeSourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.ResumeSourceReply:
         """Resume a stopped source; returns once a new position is committed."""
-        done = self._commands.resume(self._entry(request.ref), request.source_name, request.start)
+        done = self._commands.resume(
+            self._entry(request.ref), request.source_name, request.start, request.topic
+        )
         return ingest_pb2.ResumeSourceReply(
             source_name=done.source, head=str(done.head or ""), next=done.next
         )
@@ -224,7 +226,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         return ingest_pb2.SkipMessageReply(
             source_name=done.source,
             skipped=True,
-            topic=entry.push_topics[done.source],
+            topic=done.topic,
             partition=partition,
             offset=offset,
         )

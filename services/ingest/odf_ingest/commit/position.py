@@ -87,6 +87,10 @@ class SourcePosition:
         """Return the position with one topic's replaced."""
         return replace(self, topics={**self.topics, name: topic})
 
+    def without_topic(self, name: str) -> Self:
+        """Return the position without one topic's."""
+        return replace(self, topics={other: one for other, one in self.topics.items() if other != name})
+
     def with_rejected(self, count: int) -> Self:
         """Return the position with `count` more rejected messages."""
         return replace(self, rejected=self.rejected + count)

@@ -5,7 +5,7 @@ the batch is committed, so a kill in between duplicates some, and they expire af
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -20,6 +20,7 @@ from odf_common.dataset.rejects import (
     load_handled,
     note_reason,
     open_rejects,
+    reading_id,
     rejected_by_source,
     save_handled,
 )
@@ -32,6 +33,7 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
+from odf_ingest.errors import TopicOfOthers
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -40,7 +42,7 @@ LETTERS_PER_CHUNK: Final = 1000  # letters published again before they are marke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The place of a message; an empty `source` matches any."""
+    """The place of a message; `source` is that of a source or topic, an empty one matches any."""
 
     source: str
     partition: int
@@ -48,7 +50,7 @@ class Wanted:
 
     def is_at(self, letter: StoredLetter) -> bool:
         """Return whether a letter has this place."""
-        is_source = self.source in ("", letter.source)
+        is_source = self.source in {"", letter.source, letter.topic}
         return is_source and (self.partition, self.offset) == (letter.partition, letter.offset)
 
     def __str__(self) -> str:
@@ -68,8 +70,17 @@ class Settled:
 class RejectedMessages:
     """Lists and settles the rejected messages of datasets."""
 
-    def __init__(self, *, queues: CommitQueues, blobs: BlobStore, letters: DeadLetters, bus: Bus) -> None:
-        """Read `letters`; announce changes over `bus`."""
+    def __init__(
+        self,
+        *,
+        queues: CommitQueues,
+        blobs: BlobStore,
+        letters: DeadLetters,
+        bus: Bus,
+        is_own: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """Read `letters`; announce changes over `bus`. `is_own` says which topics belong to this node."""
+        self._is_own = is_own
         self._queues = queues
         self._blobs = blobs
         self._letters = letters
@@ -119,7 +130,8 @@ class RejectedMessages:
     def retry(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
         """Publish messages again and mark them as handled; all of the dataset if `wanted` is empty.
 
-        After a kill between the two, the next retry publishes up to `LETTERS_PER_CHUNK` of them again.
+        After a kill between the two, the next retry publishes up to `LETTERS_PER_CHUNK` of them again. Raises
+        `TopicOfOthers` for a message of a topic that this node only reads.
         """
         state = self._queues.state(dataset)
         before = self.count(dataset)
@@ -127,6 +139,7 @@ class RejectedMessages:
         # A message rejected again is a new message, after all of these.
         letters = self.open(dataset, wanted)
         while chunk := list(islice(letters, LETTERS_PER_CHUNK)):
+            self._require_own(chunk)
             whole = [letter for letter in chunk if letter.is_whole]
             self._letters.send_again(whole)
             self._mark(dataset, whole)
@@ -135,6 +148,12 @@ class RejectedMessages:
         if not wanted and count == before:
             self._mark_all(dataset, state)  # one mark in place of many
         return replace(self._settled(dataset, count), cut=cut)
+
+    def _require_own(self, letters: Sequence[StoredLetter]) -> None:
+        """Raise `TopicOfOthers` unless all messages are of this node's topics."""
+        for letter in letters:
+            if not self._is_own(letter.topic):
+                raise TopicOfOthers(topic=letter.topic, place=f"{letter.partition}/{letter.offset}")
 
     def _mark(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
         """Record durably that these messages were handled."""
@@ -191,7 +210,8 @@ class RejectedMessages:
 
 def place_of(letter: StoredLetter) -> Place:
     """Return the place of a letter's message."""
-    return Place(topic_id=letter.topic_id, partition=letter.partition, offset=letter.offset)
+    topic_id = reading_id(letter.source, letter.topic, letter.topic_id)
+    return Place(topic_id=topic_id, partition=letter.partition, offset=letter.offset)
 
 
 def _with_topic_id(letter: StoredLetter, position: SourcePosition) -> StoredLetter:

@@ -29,6 +29,7 @@ class Continues:
     """A resumed source; `head` is the block with a new position, `skipped` the place of a skipped message."""
 
     source: str
+    topic: str = ""
     head: Multihash | None = None
     next: Mapping[int, int] = field(default_factory=dict)
     skipped: MessagePosition | None = None
@@ -46,9 +47,9 @@ class SourceCommands:
         self._catalog = catalog
         self._replies = replies
 
-    def resume(self, entry: CatalogEntry, name: str, start: str) -> Continues:
-        """Resume a stopped source; see `SourceControl.resume`."""
-        return self._done(entry, bus.SourceCommand(source_name=name, start=start))
+    def resume(self, entry: CatalogEntry, name: str, start: str, topic: str = "") -> Continues:
+        """Resume a stopped source; see `SourceControl.resume`. The result is that of the last topic."""
+        return self._done(entry, bus.SourceCommand(source_name=name, start=start, topic=topic))
 
     def skip(self, entry: CatalogEntry, name: str) -> Continues:
         """Skip the message that blocks a source; see `SourceControl.skip`."""
@@ -87,16 +88,17 @@ class SourceCommands:
 
     def _here(self, entry: CatalogEntry, command: bus.SourceCommand) -> Continues:
         if command.skips:
-            source, place = self.control.skip(entry, command.source_name)
-            return Continues(source=source, skipped=place)
-        source, head, position = self.control.resume(entry, command.source_name, command.start)
-        return Continues(source=source, head=head, next=position)
+            skipped = self.control.skip(entry, command.source_name)
+            return Continues(source=skipped.source, topic=skipped.topic, skipped=skipped.place)
+        done = self.control.resume(entry, command.source_name, command.start, command.topic)[-1]
+        return Continues(source=done.source, topic=done.topic, head=done.head, next=done.next)
 
 
 def _encoded(done: Continues) -> bus.SourceContinues:
     partition, offset = (None, None) if done.skipped is None else done.skipped
     return bus.SourceContinues(
         source_name=done.source,
+        topic=done.topic,
         head=b"" if done.head is None else done.head.raw,
         next=done.next,
         partition=partition,
@@ -107,6 +109,7 @@ def _encoded(done: Continues) -> bus.SourceContinues:
 def _decoded(done: bus.SourceContinues) -> Continues:
     return Continues(
         source=done.source_name,
+        topic=done.topic,
         head=Multihash.from_bytes(done.head) if done.head else None,
         next=dict(done.next),
         skipped=(done.partition, done.offset) if done.HasField("partition") else None,

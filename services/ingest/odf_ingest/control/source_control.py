@@ -1,6 +1,5 @@
 """User operations on sources: show, resume, skip a message, change settings."""
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,16 +10,13 @@ from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.file_commit import chosen_source
-from odf_ingest.commit.position import SourcePosition, TopicPosition
-from odf_ingest.commit.watermark import KEEP_WATERMARK, NONE_LATE, Lateness, NewWatermark
+from odf_ingest.commit.watermark import NONE_LATE, Lateness
+from odf_ingest.control.position_move import PositionMove, require_start
 from odf_ingest.errors import (
-    AlreadyCommitted,
     NoMessageToSkip,
     NoTopic,
     SourceNotRead,
@@ -32,17 +28,15 @@ from odf_ingest.errors import (
 )
 from odf_ingest.poll.schedule import PollSchedule, seconds_of
 from odf_ingest.prepare.batch import MessagePosition, Search
-from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.source_record import Key, SourceRecord
-from odf_ingest.push.start_position import messages_after, require_same
+from odf_ingest.push.source_topics import SourceTopic, SourceTopics
+from odf_ingest.push.start_position import messages_after, require_same, stop_at
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
 
 SEARCH_TIMEOUT_SECONDS: Final = 60.0  # to find the message to skip
 ACTION_TIMEOUT_SECONDS: Final = 5.0  # for the reader's thread to execute an action
-OFFSET: Final = r"[0-9]{1,18}"
-OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
 NO_TOPIC: Final = "no-topic"  # state of a source whose dataset came from another node and was not pulled yet
 ELSEWHERE: Final = "elsewhere"  # state of a source that another instance reads
 
@@ -65,6 +59,25 @@ class SourceView:
     """When it is polled next (RFC 3339), if it has an interval."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A resumed source; `head` is the block with a new position, if any, `next` the position in the topic."""
+
+    source: str
+    topic: str
+    head: Multihash | None
+    next: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """The place of a skipped message; None if no message failed this time."""
+
+    source: str
+    topic: str
+    place: MessagePosition | None
+
+
 class SourceControl:
     """Executes commands; `request` runs an action on the reader's thread."""
 
@@ -72,7 +85,7 @@ class SourceControl:
         self,
         *,
         queues: CommitQueues,
-        topics: Topics,
+        topics: SourceTopics,
         owned: AssignedSources,
         blobs: BlobStore,
         request: Callable[[Callable[[], None]], None],
@@ -93,66 +106,107 @@ class SourceControl:
             yield self._polled(entry.dataset_id)
             return
         names = [chosen_source(state, name).source_name] if name else sorted(state.push_sources)
-        described = self._topics.describe(set(entry.push_topics.values()))
+        topics = self._topics.of(entry, state)
         stuck = self._owned.stuck()
-        for one in names:
-            key = (entry.dataset_id, one)
-            topic = entry.push_topics.get(one, "")
-            view = _view(state, one, topic, described.get(topic), self._owned.record(key))
-            why = stuck.get(key)
-            yield replace(
-                view,
-                why="" if why is None else why.text,
-                advice="" if why is None else why.advice(),
-                settings=load_settings(self._blobs, *key),
-                late=self._queues.late.of(*key),
-            )
+        for source in names:
+            read = [topic for topic in topics if topic.source == source]
+            settings = load_settings(self._blobs, entry.dataset_id, source)
+            if not read:
+                yield _view(state, source, None, settings, None)
+            for topic in read:
+                key = topic.key(entry.dataset_id)
+                why = stuck.get(key)
+                yield replace(
+                    _view(state, source, topic, settings, self._owned.record(key)),
+                    why="" if why is None else why.text,
+                    advice="" if why is None else why.advice(),
+                    late=self._queues.late.of(entry.dataset_id, source),
+                    state=self._state(key),
+                )
 
-    def resume(
-        self, entry: CatalogEntry, name: str, start: str
-    ) -> tuple[str, Multihash | None, Mapping[int, int]]:
-        """Resume a stopped source; return its name, the block with the new position, if any, and the position.
+    def resume(self, entry: CatalogEntry, name: str, start: str, topic: str = "") -> Sequence[Resumed]:
+        """Resume a stopped source, at the topic that is named or at all of them; one result per topic.
 
         Raises `InvalidInput` for a `start` outside of the topic, `Refused` for a source that is not stopped. One whose
         topic was deleted or replaced counts as stopped, even if its reader has not noticed that yet.
         """
-        _require_start(start)
+        require_start(start)
         state = self._queues.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
-        key = (entry.dataset_id, source)
-        topic = entry.push_topics.get(source)
-        if topic is None:
+        topics = [one for one in self._topics.of(entry, state) if one.source == source]
+        chosen = [one for one in topics if one.name == topic] if topic else topics
+        if not topics:
             raise NoTopic(what=f"the topic of push source {source}", dataset=entry.alias)
-        self._require_resumable(key, start, lambda: self._stop_of(entry, state, source, topic))
+        if not chosen:
+            raise NotFound(what=f"topic {topic} among those of push source {source}")
+        if len(chosen) > 1:
+            chosen = [one for one in chosen if self._is_resumable(entry, state, one)] or chosen[:1]
+        if len(chosen) > 1 and start[:1].isdigit():
+            stopped = ", ".join(one.name for one in chosen)
+            raise InvalidInput(
+                where="--from", text=f"the source is stopped at several topics; add --topic: {stopped}"
+            )
+        return [self._resume(entry, state, one, start) for one in chosen]
+
+    def _resume(self, entry: CatalogEntry, state: ChainState, topic: SourceTopic, start: str) -> Resumed:
+        key = topic.key(entry.dataset_id)
+        self._require_resumable(key, start, lambda: _stop_of(entry, state, topic))
         head = None
         if start:
-            move = PositionMove(source=source, topic=topic, now=self._described(topic), start=start)
-            outcome = self._queues.commit(entry.dataset_id, move)
+            outcome = self._queues.commit(entry.dataset_id, self._move(topic, start))
             state, head = outcome.state, outcome.state.head
         self._resumed(key)
-        known = position_of(state, source).topics.get(topic)
-        return source, head, {} if known is None else known.next
+        known = position_of(state, topic.source).topics.get(topic.name)
+        return Resumed(
+            source=topic.source, topic=topic.name, head=head, next={} if known is None else known.next
+        )
 
-    def skip(self, entry: CatalogEntry, name: str) -> tuple[str, MessagePosition | None]:
-        """Skip the message that blocks a source; return the source's name, and the message's place.
+    def _move(self, topic: SourceTopic, start: str) -> PositionMove:
+        now = topic.described
+        if isinstance(now, NotFound) and topic.is_own:
+            # It was deleted; resuming the source means that it is needed again.
+            self._topics.cluster.create_push_topic(topic.name)
+            now = self._topics.cluster.describe([topic.name])[topic.name]
+        if isinstance(now, NotFound):
+            return PositionMove(source=topic.source, topic=topic.name, now=None, start=start)
+        if isinstance(now, OdfError):
+            raise now
+        return PositionMove(source=topic.source, topic=topic.name, now=now, start=start)
+
+    def _is_resumable(self, entry: CatalogEntry, state: ChainState, topic: SourceTopic) -> bool:
+        """Return whether the source is stopped at a topic, or has a reason to stop there."""
+        is_stopped = self._owned.phase(topic.key(entry.dataset_id)) is Phase.STOPPED
+        return is_stopped or _stop_of(entry, state, topic) is not None
+
+    def skip(self, entry: CatalogEntry, name: str) -> Skipped:
+        """Skip the message that blocks a source.
 
         Raises `SourceStopped` if the source stops for another reason, `Refused` if no message blocks it.
         """
-        source = chosen_source(self._queues.state(entry.dataset_id), name).source_name
-        key = (entry.dataset_id, source)
-        record = self._owned.record(key)
-        search = None if record is None else record.skips
-        if search is None:
-            why = self._owned.stuck().get(key)
+        state = self._queues.state(entry.dataset_id)
+        source = chosen_source(state, name).source_name
+        keys = [one.key(entry.dataset_id) for one in self._topics.of(entry, state) if one.source == source]
+        records = [(key, self._owned.record(key)) for key in keys]
+        blocked = [
+            (key, record.skips) for key, record in records if record is not None and record.skips is not None
+        ]
+        if not blocked:
+            stuck = self._owned.stuck()
+            why = next((stuck[key] for key in keys if key in stuck), None)
             held = (
                 f"push source {source} is not stopped on this instance"
                 if why is None
                 else f"{why}. {why.advice()}"
             )
             raise NoMessageToSkip(text=f"no message blocks it: {held}")
+        key, search = blocked[0]
         self._resumed(key, search)
         try:
-            return source, search.found.result(SEARCH_TIMEOUT_SECONDS)
+            return Skipped(
+                source=source,
+                topic=key.topic or entry.push_topics[source],
+                place=search.found.result(SEARCH_TIMEOUT_SECONDS),
+            )
         except TimeoutError:
             text = f"push source {source} is still searching for the message; see `odf source show {entry.alias}`"
             raise StillSearching(text=text) from None
@@ -166,9 +220,22 @@ class SourceControl:
             raise InvalidInput(where="pollInterval", text=text)
         source = DEFAULT_SOURCE if is_polled else chosen_source(state, name).source_name
         settings = load_settings(self._blobs, entry.dataset_id, source).changed(changes)
+        has_topics = bool(changes.keys() & {"topics", "topicStart"})
+        if has_topics:
+            if is_polled:
+                raise InvalidInput(where="topics", text=f"{entry.alias} has no push source")
+            self._topics.choose_start(entry, state, source, settings.topics, settings.topic_start)
         save_settings(self._blobs, entry.dataset_id, source, settings)
         self._schedule.look_again()
+        if has_topics:
+            self._request(lambda: self._owned.look(entry.dataset_id))
         return source
+
+    def _state(self, key: Key) -> str:
+        record = self._owned.record(key)
+        if record is not None:
+            return record.phase.value
+        return Phase.OPENING.value if self._owned.is_owned(key.dataset) else ELSEWHERE
 
     def _polled(self, dataset: DatasetId) -> SourceView:
         settings = load_settings(self._blobs, dataset, DEFAULT_SOURCE)
@@ -203,19 +270,6 @@ class SourceControl:
                 return
             raise why
 
-    def _stop_of(
-        self, entry: CatalogEntry, state: ChainState, source: str, topic: str
-    ) -> SourceStopped | None:
-        """Return why the source cannot continue with its topic as it is now; None if it can, or if that is unknown."""
-        known = position_of(state, source).topics.get(topic)
-        try:
-            require_same(topic, self._topics.describe([topic])[topic], known)
-        except (TopicGone, TopicReplaced) as why:
-            return SourceStopped(dataset=entry.alias, source=source, reason=why.code, text=str(why))
-        except OdfError:
-            return None
-        return None
-
     def _resumed(self, key: Key, search: Search | None = None) -> None:
         """Resume the source and wait until it is being opened, so that the old reason is no longer shown."""
         done = threading.Event()
@@ -232,92 +286,17 @@ class SourceControl:
         self._request(resume)
         done.wait(ACTION_TIMEOUT_SECONDS)
 
-    def _described(self, topic: str) -> TopicInfo:
-        found = self._topics.describe([topic])[topic]
-        if isinstance(found, NotFound):
-            # It was deleted; resuming the source means that it is needed again.
-            self._topics.create_push_topic(topic)
-            found = self._topics.describe([topic])[topic]
-        if isinstance(found, OdfError):
-            raise found
-        return found
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PositionMove:
-    """Port `Batch` for a position chosen by the user in the topic as it is `now`; without records."""
-
-    source: str
-    topic: str
-    now: TopicInfo
-    start: str
-    may_be_empty: bool = True
-
-    def position_in(self, state: ChainState) -> SourcePosition:
-        """Return the source's position in a state of the chain."""
-        return position_of(state, self.source)
-
-    def check(self, position: SourcePosition) -> None:
-        """Raise `AlreadyCommitted` if the source is at that position."""
-        if position.topics.get(self.topic) == self._moved(position):
-            raise AlreadyCommitted
-
-    def prepare(self, state: ChainState) -> Prepared:
-        """Return no records."""
-        declared = chosen_source(state, self.source)
-        return Prepared(source=declared, records=None, moment=Timestamp(0), greatest={})
-
-    def left_of(self, error: InvalidInput) -> Prepared:
-        """Raise the error."""
-        raise error
-
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
-        """Return the chosen position; the watermark stays."""
-        return position.with_topic(self.topic, self._moved(position)), KEEP_WATERMARK
-
-    def before_proposal(self) -> None:
-        """Do nothing: a command cannot be canceled."""
-
-    def _moved(self, position: SourcePosition) -> TopicPosition:
-        known = position.topics.get(self.topic, TopicPosition(topic_id=self.now.topic_id))
-        next_ = self._chosen(known)
-        for number, at in next_.items():
-            low, high = self.now.low[number], self.now.high[number]
-            if not low <= at <= high:
-                text = f"partition {number} has offsets {low} to {high}, not {at}"
-                raise InvalidInput(where=f"topic {self.topic}", text=text)
-        greatest = {number: moment for number, moment in known.greatest.items() if number in self.now.low}
-        return TopicPosition(topic_id=self.now.topic_id, next=next_, greatest=greatest)
-
-    def _chosen(self, known: TopicPosition) -> dict[int, int]:
-        match self.start:
-            case "earliest":
-                return dict(self.now.low)
-            case "latest":
-                return dict(self.now.high)
-            case "keep":
-                return {number: at for number, at in known.next.items() if number in self.now.low}
-            case offset if re.fullmatch(OFFSET, offset) and len(self.now.low) == 1:
-                return dict.fromkeys(self.now.low, int(offset))
-            case offsets if re.fullmatch(OFFSETS, offsets):
-                return self._of_each([one.split(":") for one in offsets.split(",")])
-            case other:
-                text = f"expected earliest, latest, keep or an offset, {self._example()}, got {other!r}"
-                raise InvalidInput(where="--from", text=text)
-
-    def _of_each(self, pairs: Sequence[Sequence[str]]) -> dict[int, int]:
-        chosen = {int(number): int(offset) for number, offset in pairs}
-        if len(chosen) < len(pairs) or chosen.keys() != self.now.low.keys():
-            text = f"give an offset for each partition of topic {self.topic}, {self._example()}"
-            raise InvalidInput(where="--from", text=text)
-        return chosen
-
-    def _example(self) -> str:
-        """Return an example of offsets for this topic."""
-        numbers = sorted(self.now.low)
-        return "such as " + (
-            "1200" if len(numbers) == 1 else ",".join(f"{number}:1200" for number in numbers)
-        )
+def _stop_of(entry: CatalogEntry, state: ChainState, topic: SourceTopic) -> SourceStopped | None:
+    """Return why a source cannot continue with its topic as it is now; None if it can, or if that is unknown."""
+    known = position_of(state, topic.source).topics.get(topic.name)
+    try:
+        require_same(topic.name, topic.described, known)
+    except (TopicGone, TopicReplaced) as why:
+        return stop_at(topic, why, dataset=entry.alias)
+    except OdfError:
+        return None
+    return None
 
 
 def _is_polled(state: ChainState, name: str) -> bool:
@@ -325,30 +304,21 @@ def _is_polled(state: ChainState, name: str) -> bool:
     return state.polling_source is not None and not state.push_sources and name in {"", DEFAULT_SOURCE}
 
 
-def _require_start(start: str) -> None:
-    """Raise `InvalidInput` unless a start position is well-formed, for any topic."""
-    if start and not re.fullmatch(f"earliest|latest|keep|{OFFSET}|{OFFSETS}", start):
-        text = f"expected earliest, latest, keep or an offset, such as 1200 or 0:1200,1:1200, got {start!r}"
-        raise InvalidInput(where="--from", text=text)
-
-
 def _view(
     state: ChainState,
     name: str,
-    topic: str,
-    described: TopicInfo | OdfError | None,
+    topic: SourceTopic | None,
+    settings: SourceSettings,
     record: SourceRecord | None,
 ) -> SourceView:
-    known = position_of(state, name).topics.get(topic)
-    next_ = {} if known is None else dict(known.next)
-    waiting = messages_after(known, described) if isinstance(described, TopicInfo) else None
+    known = None if topic is None else position_of(state, name).topics.get(topic.name)
     since = "" if record is None else datetime.fromtimestamp(record.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return SourceView(
         name=name,
-        topic=topic,
-        state=NO_TOPIC if not topic else ELSEWHERE if record is None else record.phase.value,
+        topic="" if topic is None else topic.name,
+        state=NO_TOPIC,
         since=since,
-        next=next_,
-        waiting=waiting,
-        settings=SourceSettings(),
+        next={} if known is None else dict(known.next),
+        waiting=None if topic is None else messages_after(known, topic),
+        settings=settings,
     )

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.read.input_format import SOURCES_OWN, InputFormat
@@ -73,6 +73,19 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicActivity:
+    """Another topic of a batch's source, when the batch was cut."""
+
+    unread: frozenset[int] | None
+    """Partitions that may have messages that are not committed; None: the topic is not being read."""
+    quiet: Mapping[int, float] = field(default_factory=dict)
+    """Seconds since the last message of each partition."""
+
+
+NOT_READ: Final = TopicActivity(unread=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageBatch:
     """Messages of one topic."""
 
@@ -99,6 +112,8 @@ class MessageBatch:
     """Number of batches from the same position that were too short to be committed."""
     may_grow: bool = True
     """Whether a longer batch may be tried."""
+    others: Mapping[str, TopicActivity] = field(default_factory=dict)
+    """The source's other topics, by name."""
     search: Search | None = None
     """The search for a message to skip that this batch is part of."""
     is_skipped: bool = False
@@ -108,6 +123,11 @@ class MessageBatch:
     def count(self) -> int:
         """Return the number of messages."""
         return sum(len(part.values) for part in self.parts)
+
+    @property
+    def reads_several(self) -> bool:
+        """Return whether its source reads several partitions."""
+        return self.partitions > 1 or bool(self.others)
 
     def before(self, record: int, bad: AbstractSet[tuple[int, int]]) -> "MessageBatch | None":
         """Return the messages before a record's, partition by partition; None if there are none.

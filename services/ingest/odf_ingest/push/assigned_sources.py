@@ -18,19 +18,18 @@ import structlog
 from odf_common.chain.state import ChainState
 from odf_common.errors import NotFound, OdfError, Refused, Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddPushSource
-from odf_common.ports.bus import TopicInfo, Topics
+from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest import metrics
 from odf_ingest.commit.commit_queue import CommitQueues
-from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceStopped
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push import stalls
 from odf_ingest.push.inspector import Inspection, Inspector
 from odf_ingest.push.source import Limits, PushSource
 from odf_ingest.push.source_record import RETRY, Key, SourceRecord, Span, Stop, Trouble, Wait, as_of
-from odf_ingest.push.start_position import open_source
+from odf_ingest.push.source_topics import SourceTopic, SourceTopics, existing
+from odf_ingest.push.start_position import has_moved, is_elsewhere, open_source
 from odf_ingest.push.state_machine import Event, Phase
 from odf_ingest.push.waiting_reports import ReportWaiting, WaitingReports
 
@@ -65,7 +64,7 @@ class _Dataset:
     """An assigned dataset: its entry, the sources with a record, and why it cannot be read, if so."""
 
     entry: CatalogEntry | None = None
-    sources: frozenset[str] = frozenset()
+    sources: frozenset[Key] = frozenset()
     trouble: Trouble | None = None
 
 
@@ -78,7 +77,7 @@ class AssignedSources:
         reading: SourceReader,
         queues: CommitQueues,
         catalog: Catalog,
-        topics: Topics,
+        topics: SourceTopics,
         limits: Limits,
         partition_of: PartitionOf,
         pool: Executor,
@@ -171,8 +170,7 @@ class AssignedSources:
             self.reopen(record.source, search=search)
         if record is not None and record.phase is Phase.STOPPED:
             log.info("source resumed", dataset=record.alias, source=key[1])
-            metrics.STOPPED.labels(record.alias, key[1]).set(0)
-            self._records[key] = record.moved(Event.RESUME, search=search)
+            self._set(record.moved(Event.RESUME, search=search))
             self._inspector.ask((key[0],))
 
     def failed(self, source: PushSource, error: OdfError, search: Search | None = None) -> None:
@@ -225,9 +223,9 @@ class AssignedSources:
         """Return the record of a source; None if it is not assigned here."""
         return self._records.get(key)
 
-    def reason(self, dataset: DatasetId, source: str) -> SourceStopped | None:
+    def reason(self, key: Key) -> SourceStopped | None:
         """Return why a source is stopped; None if it is not."""
-        record = self._records.get((dataset, source))
+        record = self._records.get(key)
         return None if record is None or record.stop is None else record.stop.why
 
     def stuck(self) -> Mapping[Key, Refused]:
@@ -235,7 +233,7 @@ class AssignedSources:
         found: dict[Key, Refused] = {}
         for dataset, known in list(self._datasets.items()):
             if known.trouble is not None:
-                found[dataset, ""] = stalls.of_dataset(known.trouble)
+                found[Key(dataset, "")] = stalls.of_dataset(known.trouble)
         for key, record in list(self._records.items()):
             why = stalls.of_source(record, self._queues.building)
             if why is not None:
@@ -332,15 +330,18 @@ class AssignedSources:
                 self._look_later(dataset, RETRY.first)
             self._unchecked.discard(dataset)
             return
-        heard = one.state.push_sources.keys() & one.entry.push_topics.keys()
-        for name in known.sources - heard:
-            self._close((dataset, name))
-        self._datasets[dataset] = _Dataset(entry=one.entry, sources=frozenset(heard))
+        topics = {topic.key(dataset): topic for topic in one.topics}
+        for key in known.sources - topics.keys():
+            self._close(key)
+        self._datasets[dataset] = _Dataset(entry=one.entry, sources=frozenset(topics))
         was_unchecked = dataset in self._unchecked
         self._unchecked.discard(dataset)
-        for name in sorted(heard):
-            declared = one.state.push_sources[name]
-            source = self._mended(one.entry, one.state, declared, one.topics[name], is_changed=was_unchecked)
+        read = {topic.key(dataset) for topic in existing(one.topics)}
+        for key, topic in sorted(topics.items()):
+            source = self._mended(one.entry, one.state, topic, is_changed=was_unchecked)
+            source_now = source or self._records[key].source
+            if source_now is not None:
+                source_now.siblings = frozenset(other for other in read - {key} if other.source == key.source)
             if source is not None:
                 yield source
 
@@ -348,79 +349,61 @@ class AssignedSources:
         self,
         entry: CatalogEntry,
         state: ChainState,
-        declared: AddPushSource,
-        described: TopicInfo | OdfError,
+        topic: SourceTopic,
         *,
         is_changed: bool,
     ) -> PushSource | None:
         """Return a source to open at the chain's position; None if nothing has to be done."""
-        key = (entry.dataset_id, declared.source_name)
+        key, described = topic.key(entry.dataset_id), topic.described
         record = self._records.get(key) or SourceRecord(key=key, alias=entry.alias)
         self._records[key] = record = self._renamed(record, entry.alias)
         source = record.source
         if source is not None:
-            is_mended = source.querying_since is not None and source.plan.source != declared
+            is_mended = (
+                source.querying_since is not None and source.plan.source != state.push_sources[key.source]
+            )
             if not (source.is_idle or source.is_waiting or is_mended):
                 # Batches in flight check the chain themselves; inspect again later for changes that they do not notice.
                 if is_changed:
                     self._unchecked.add(key[0])
                     self._look_later(key[0], BUSY_RECHECK_SECONDS)
                 return None
-            if not self._has_moved(record, source, entry, state, described):
+            if not self._has_moved(record, source, state, topic):
                 if isinstance(described, TopicInfo) and source.silence(described.high) > SILENT_SECONDS:
                     self._renew(source)
                 return None
             self._reading.close(source)
             record = record.moved(Event.REOPEN)
         elif record.phase is Phase.STOPPED:
-            if record.stop is not None and record.stop.chain == as_of(state, declared.source_name):
-                self._waiting.stopped(key, entry, state, described)
+            if record.stop is not None and record.stop.chain == as_of(state, key):
+                self._waiting.stopped(key, state, topic)
                 return None
-            metrics.STOPPED.labels(record.alias, key[1]).set(0)
             record = record.moved(Event.RESUME)
         elif record.phase is Phase.RETRYING:
             record = record.moved(Event.RETRY)
-        self._records[key] = record
-        return self._opened(record, entry, state, declared, described)
+        self._set(record)
+        return self._opened(record, entry, state, topic)
 
     def _opened(
-        self,
-        record: SourceRecord,
-        entry: CatalogEntry,
-        state: ChainState,
-        declared: AddPushSource,
-        described: TopicInfo | OdfError,
+        self, record: SourceRecord, entry: CatalogEntry, state: ChainState, topic: SourceTopic
     ) -> PushSource | None:
         try:
-            source = open_source(entry, state, declared, described, limits=self._limits, record=record)
-            self._waiting.opened(record.key, entry, state, described)
+            source = open_source(entry, state, topic, limits=self._limits, record=record)
+            self._waiting.opened(record.key, state, topic)
             return source
         except (NotFound, Unavailable) as error:
             self._fail(record, error)
         except OdfError as error:
-            self._stop(record, error, as_of(state, declared.source_name))
+            self._stop(record, error, as_of(state, record.key))
         return None
 
     def _has_moved(
-        self,
-        record: SourceRecord,
-        source: PushSource,
-        entry: CatalogEntry,
-        state: ChainState,
-        described: TopicInfo | OdfError,
+        self, record: SourceRecord, source: PushSource, state: ChainState, topic: SourceTopic
     ) -> bool:
         """Return whether the chain's position, the source or its topic differs from what is being read."""
-        if (
-            source.plan.source != state.push_sources[source.name]
-            or entry.push_topics.get(source.name) != source.topic
-        ):
+        if has_moved(source, state, topic):
             return True
-        if isinstance(described, TopicInfo):
-            if described.topic_id != source.topic_id or described.low.keys() != source.next.keys():
-                return True
-        elif isinstance(described, NotFound):
-            return True
-        if not _is_elsewhere(source, state):
+        if not is_elsewhere(source, state):
             return False
         if record.suspect == source.position:
             return True
@@ -464,20 +447,29 @@ class AssignedSources:
     def _stop(self, record: SourceRecord, error: Exception, chain: object, batch: Span | None = None) -> None:
         name = record.key[1]
         reason = getattr(error, "code", type(error).__name__)
-        why = SourceStopped(dataset=record.alias, source=name, reason=reason, text=str(error))
+        topic = record.key.topic
+        why = SourceStopped(dataset=record.alias, source=name, reason=reason, text=str(error), topic=topic)
         search = record.search or (record.source.search if record.source else None)
         if search is not None:
             search.ended(why)
-        self._records[record.key] = record.moved(Event.STOP, stop=Stop(why=why, chain=chain, batch=batch))
-        metrics.STOPPED.labels(record.alias, name).set(1)
+        self._set(record.moved(Event.STOP, stop=Stop(why=why, chain=chain, batch=batch)))
         log.error("source stopped", dataset=record.alias, source=name, reason=reason, why=why.text)
+
+    def _set(self, record: SourceRecord) -> None:
+        """Store a record, and count the topics at which its source is stopped."""
+        self._records[record.key] = record
+        dataset, source, _ = record.key
+        phases = (
+            self.phase(key) for key in self._datasets.get(dataset, _Dataset()).sources if key.source == source
+        )
+        metrics.STOPPED.labels(record.alias, source).set(sum(phase is Phase.STOPPED for phase in phases))
 
     def _drop(self, dataset: DatasetId) -> None:
         known = self._datasets.pop(dataset, _Dataset())
         self._planned.pop(dataset, None)
         self._unchecked.discard(dataset)
-        for name in known.sources:
-            self._close((dataset, name))
+        for key in known.sources:
+            self._close(key)
 
     def _close(self, key: Key) -> None:
         self._waiting.forget(key)
@@ -488,10 +480,3 @@ class AssignedSources:
             self._reading.close(record.source)
         record.moved(Event.CLOSE)
         metrics.forget(record.alias, key[1])
-
-
-def _is_elsewhere(source: PushSource, state: ChainState) -> bool:
-    """Return whether an idle or waiting source differs from the chain's position: a reset, or another writer."""
-    known = position_of(state, source.name).topics.get(source.topic)
-    at = {} if known is None else known.next
-    return any(at.get(number, source.beginning[number]) != next_ for number, next_ in source.position.items())

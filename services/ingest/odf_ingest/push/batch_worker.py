@@ -115,7 +115,7 @@ class BatchWorker:
     def chain_of(self, source: PushSource) -> object:
         """Return the chain's current definition and state of a source; None if it cannot be read."""
         try:
-            return as_of(self._queues.state(source.dataset), source.name)
+            return as_of(self._queues.state(source.dataset), source.key)
         except OdfError:
             return None
 
@@ -249,7 +249,8 @@ class BatchWorker:
     def _tell(self, source: PushSource, work: KafkaBatch, outcome: Outcome) -> None:
         batch = work.batch
         elapsed = time.monotonic() - batch.begun
-        lag = source.lag(batch.end)
+        source.last_lag = source.lag(batch.end)
+        lag = source.last_lag + source.lag_of_siblings()
         metrics.RECORDS.labels(source.alias, source.name).inc(outcome.count)
         metrics.SECONDS.observe(elapsed)
         if outcome.late.count:

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -12,14 +12,13 @@ import structlog
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError, Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import Catalog, CatalogEntry
+from odf_ingest.push.source_topics import SourceTopic, SourceTopics
 
 log = structlog.stdlib.get_logger(__name__)
 
 DATASETS_PER_INSPECTION: Final = 250  # datasets per inspection, whose topics are described together
 GATHER_SECONDS: Final = 0.2  # after which a batch is delivered, instead of waiting for slow datasets
-Described = Mapping[str, TopicInfo | OdfError]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +29,7 @@ class Inspection:
     entry: CatalogEntry | None = None
     state: ChainState | None = None
     error: OdfError | None = None
-    topics: Described = field(default_factory=dict)
-    """By push source."""
+    topics: Sequence[SourceTopic] = ()
 
 
 class Inspector:
@@ -42,7 +40,7 @@ class Inspector:
         *,
         catalog: Catalog,
         current: Callable[[DatasetId], ChainState | None],
-        topics: Topics,
+        topics: SourceTopics,
         pool: Executor,
         deliver: Callable[[Sequence[Inspection]], None],
     ) -> None:
@@ -114,31 +112,16 @@ class Inspector:
         return Inspection(dataset=dataset, entry=entry, state=state)
 
     def _with_topics(self, found: Sequence[Inspection]) -> Sequence[Inspection]:
-        described = self._described({topic for one in found for topic in _topics_of(one).values()})
-        return [
-            Inspection(
-                dataset=one.dataset,
-                entry=one.entry,
-                state=one.state,
-                error=one.error,
-                topics={source: described[topic] for source, topic in _topics_of(one).items()},
-            )
+        readable = {
+            one.dataset: (one.entry, one.state)
             for one in found
-        ]
-
-    def _described(self, names: set[str]) -> Described:
-        if not names:
-            return {}
-        try:
-            return self._topics.describe(names)
-        except OdfError as error:
-            return dict.fromkeys(names, error)
+            if one.entry is not None and one.state is not None
+        }
+        topics = dict(zip(readable, self._topics.of_many(list(readable.values())), strict=True))
+        return [_with(one, topics.get(one.dataset, ())) for one in found]
 
 
-def _topics_of(one: Inspection) -> Mapping[str, str]:
-    """Return the topics of a dataset's push sources, by source."""
-    if one.entry is None or one.state is None:
-        return {}
-    return {
-        source: topic for source, topic in one.entry.push_topics.items() if source in one.state.push_sources
-    }
+def _with(one: Inspection, topics: Sequence[SourceTopic] | OdfError) -> Inspection:
+    if isinstance(topics, OdfError):
+        return Inspection(dataset=one.dataset, error=topics)
+    return replace(one, topics=topics)

@@ -19,7 +19,7 @@ from odf_ingest.errors import (
     SourceGone,
     TopicReplaced,
 )
-from odf_ingest.prepare.batch import BadRecord, MessageBatch
+from odf_ingest.prepare.batch import BadRecord, MessageBatch, TopicActivity
 from odf_ingest.prepare.preparer import Plan, Prepared, plan_of
 from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.source_settings import SourceSettings
@@ -155,21 +155,34 @@ class KafkaBatch:
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
         """Return the position after the batch, and, for several partitions, the minimum of their greatest event times.
 
-        A partition with unread messages holds the watermark back, since they may be older than all others. Bad records
-        are durable dead letters on return.
+        Bad records are durable dead letters on return.
         """
         batch = self.batch
         self._bury(prepared.bad, position)
         known = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
         greatest = dict(known.greatest)
-        if batch.partitions > 1:
+        if batch.reads_several:
             for number, moment in self._counted(prepared).items():
                 greatest[number] = max(moment, greatest.get(number, moment))
         topic = TopicPosition(topic_id=batch.topic_id, next={**known.next, **batch.end}, greatest=greatest)
-        is_held = batch.partitions > 1 and not batch.unread <= greatest.keys()
-        active = {number: moment for number, moment in greatest.items() if not self._is_quiet(number)}
-        reached: NewWatermark = KEEP_WATERMARK if is_held else min(active.values(), default=None)
-        return position.with_topic(batch.topic, topic).with_rejected(len(prepared.bad)), reached
+        after = position.with_topic(batch.topic, topic).with_rejected(len(prepared.bad))
+        return after, self._reached(after) if batch.reads_several else None
+
+    def _reached(self, position: SourcePosition) -> NewWatermark:
+        """Return the minimum of the greatest event times of all partitions that are not quiet.
+
+        A partition with unread messages holds the watermark back, since they may be older than all others.
+        """
+        batch = self.batch
+        own = TopicActivity(unread=batch.unread, quiet=batch.quiet)
+        active: list[int] = []
+        for name, activity in {**batch.others, batch.topic: own}.items():
+            topic = position.topics.get(name)
+            greatest = {} if topic is None else topic.greatest
+            if not (bool(greatest) if activity.unread is None else activity.unread <= greatest.keys()):
+                return KEEP_WATERMARK
+            active += [moment for number, moment in greatest.items() if not self._is_quiet(number, activity)]
+        return min(active, default=None)
 
     def _counted(self, prepared: Prepared) -> Mapping[int, int]:
         """Return the greatest event time by partition that may raise the watermark."""
@@ -181,9 +194,9 @@ class KafkaBatch:
         assert self._dataset is not None
         return self._rejecting.settings(self._dataset, self.source)
 
-    def _is_quiet(self, partition: int) -> bool:
+    def _is_quiet(self, partition: int, activity: TopicActivity) -> bool:
         timeout = self._settings().idle_timeout
-        return timeout.is_limited and self.batch.quiet.get(partition, 0) * 1000 >= timeout
+        return timeout.is_limited and activity.quiet.get(partition, 0) * 1000 >= timeout
 
     def before_proposal(self) -> None:
         """Do nothing: a batch of messages cannot be canceled."""

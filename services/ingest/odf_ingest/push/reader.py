@@ -11,7 +11,6 @@ from typing import Final
 
 import structlog
 
-from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Taken
 from odf_common.errors import Unavailable
 from odf_common.service.retry import keep_trying
@@ -20,6 +19,7 @@ from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.kafka_records import Records
+from odf_ingest.push.lanes import Lane, Lanes, NewClient
 from odf_ingest.push.source import MAX_BATCHES_IN_FLIGHT, PushSource
 from odf_ingest.push.source_record import Key, Span, Wait
 from odf_ingest.push.state_machine import Event, Phase
@@ -37,12 +37,14 @@ Request = Callable[[], None]
 class PushReader:
     """Reads the sources of this instance; executes requests of other threads between polls."""
 
-    def __init__(self, records: Records, slice_max_bytes: int) -> None:
-        """Poll messages from `records`; `bind` must be called before use."""
-        self._records = records
+    def __init__(self, records: Records, slice_max_bytes: int, another: NewClient | None = None) -> None:
+        """Poll messages from `records`; `bind` must be called before use.
+
+        `another` returns one more client, for a topic that several sources read; by default there is only one.
+        """
+        self._lanes = Lanes(records, another or _only_one)
         self._slice_max_bytes = slice_max_bytes
         self._requests: SimpleQueue[Request] = SimpleQueue()
-        self._by_partition: dict[Partition, PushSource] = {}
         self._mean_size = 1024.0  # bytes of a message
         self._active: dict[Key, PushSource] = {}  # sources with uncommitted messages
         self.sources: dict[Key, PushSource] = {}
@@ -63,22 +65,22 @@ class PushReader:
                 self.step(stop)
         finally:
             self._work.end()
-            self._records.close()
+            self._lanes.close_all()
 
     def step(self, stop: threading.Event) -> None:
         """Execute requests, poll messages, and start full batches."""
         self._meet_requests()
         taken = keep_trying(self._take, stop)
-        if taken is not None:
-            self._sort(taken)
+        for lane, some in taken or ():
+            self._sort(lane, some)
         keep_trying(self._advance, stop)
 
     def open(self, sources: Sequence[PushSource]) -> None:
         """Start reading sources; raises `Unavailable`, and then none of them is read."""
-        self._records.assign({(one.topic, number): at for one in sources for number, at in one.next.items()})
+        self._lanes.open(sources)
         for source in sources:
             self.sources[source.key] = source
-            self._by_partition |= dict.fromkeys(source.partitions, source)
+            source.readers = self.sources
             log.info(
                 "source opened",
                 dataset=source.alias,
@@ -90,14 +92,11 @@ class PushReader:
     def close(self, source: PushSource) -> None:
         """Stop reading a source, and drop its buffered messages."""
         source.is_stale = True
-        for partition in source.partitions:
-            if self._by_partition.get(partition) is source:
-                del self._by_partition[partition]
         if self.sources.get(source.key) is source:
             del self.sources[source.key]
             self._active.pop(source.key, None)
         try:
-            self._records.unassign(source.partitions)
+            self._lanes.close(source)
         except Unavailable as error:
             # Its messages are ignored until it is assigned again.
             log.warning(
@@ -106,7 +105,7 @@ class PushReader:
 
     def renew(self) -> None:
         """Continue with a new client of the broker at the same positions."""
-        self._records.renew()
+        self._lanes.renew()
 
     def failed(self, source: PushSource, error: Exception, batch: MessageBatch) -> None:
         """Handle a failed batch of a source; called from any thread."""
@@ -137,7 +136,7 @@ class PushReader:
             action()
         self._owned.look_again()
 
-    def _take(self) -> Taken | None:
+    def _take(self) -> Sequence[tuple[Lane, Taken]] | None:
         if (
             self._active
             and len(self._active) == len(self.sources)
@@ -150,31 +149,31 @@ class PushReader:
         waiting = [source for source in self._active.values() if source.due is not None]
         due = min((source.due or 0.0 for source in waiting), default=None)
         if due is None:
-            return self._records.take(1, POLL_SECONDS)
+            return self._lanes.take(1, POLL_SECONDS)
         wait = min(max(due - time.monotonic(), 0.0), POLL_SECONDS)
         if wait == 0.0 or any(source.is_hurried for source in waiting):
             wait = DUE_POLL_SECONDS
         count = max(1, min(MESSAGES_PER_POLL, int(self._slice_max_bytes / self._mean_size)))
-        return self._records.take(count, wait)
+        return self._lanes.take(count, wait)
 
-    def _sort(self, taken: Taken) -> None:
+    def _sort(self, lane: Lane, taken: Taken) -> None:
         for partition, reason in taken.faults.items():
-            source = self._by_partition.get(partition)
+            source = lane.sources.get(partition)
             if source is not None:
                 self._owned.failed(source, Unavailable(what=f"topic {source.topic}", why=reason))
         for chunk in taken.chunks:
-            source = self._by_partition.get(chunk.partition)
+            source = lane.sources.get(chunk.partition)
             if source is None:
                 continue
             source.add(chunk)
-            source.high[chunk.partition[1]] = self._records.high(chunk.partition) or 0
+            source.high[chunk.partition[1]] = lane.records.high(chunk.partition) or 0
             self._mean_size = 0.5 * self._mean_size + 0.5 * max(source.last_mean, 1.0)
             self._active[source.key] = source
             self._owned.readable(source.key)
             if self._owned.phase(source.key) is Phase.WAITING and not source.lacks_more:
                 self._owned.note(source, Event.MORE)
         for partition, offset in taken.ends.items():
-            source = self._by_partition.get(partition)
+            source = lane.sources.get(partition)
             if source is not None:
                 source.ends[partition[1]] = offset
                 self._owned.readable(source.key)
@@ -202,8 +201,12 @@ class PushReader:
         phase = self._owned.phase(source.key)
         is_ahead = len(source.ready) > 0
         if is_ahead and phase is Phase.READING and len(self.sources) > 1:
-            self._records.pause(source.partitions)
+            self._lanes.pause(source)
             self._owned.note(source, Event.AHEAD)
         elif phase is Phase.PAUSED and not is_ahead:
-            self._records.resume(source.partitions)
+            self._lanes.resume(source)
             self._owned.note(source, Event.CAUGHT_UP)
+
+
+def _only_one() -> Records:
+    raise Unavailable(what="Kafka", why="another source reads the topic")

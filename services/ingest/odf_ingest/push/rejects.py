@@ -11,6 +11,7 @@ from odf_common.dataset.rejects import (
     load_handled,
     load_reasons,
     note_reason,
+    reading_id,
     save_handled,
 )
 from odf_common.identity.did import DatasetId
@@ -110,10 +111,12 @@ class RejectPolicy:
         self, dataset: DatasetId, source: str, batch: MessageBatch, position: SourcePosition
     ) -> None:
         """Keep only decisions valid at a position: a message rejected again after a reset is open again."""
-        topics = position.topics.values()
         # Before the first batch the position has no offsets: use the batch's start.
-        ends = {(batch.topic_id, number): at for number, at in batch.start.items()}
-        ends |= {(one.topic_id, number): at for one in topics for number, at in one.next.items()}
+        reading = reading_id(source, batch.topic, batch.topic_id)
+        ends = {(reading, number): at for number, at in batch.start.items()}
+        for name, topic in position.topics.items():
+            reading = reading_id(source, name, topic.topic_id)
+            ends |= {(reading, number): at for number, at in topic.next.items()}
         with self._blobs.noting(dataset):
             handled = load_handled(self._blobs, dataset)
             if source not in handled.counts:

@@ -11,9 +11,10 @@ import numpy as np
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Chunk
 from odf_common.identity.did import DatasetId
-from odf_ingest.prepare.batch import MessageBatch, Part, Search
+from odf_ingest.prepare.batch import NOT_READ, MessageBatch, Part, Search, TopicActivity
 from odf_ingest.prepare.preparer import Plan
 from odf_ingest.push.source_record import Key, Trouble, Wait
+from odf_ingest.push.source_topics import TopicOffsets
 from odf_ingest.read.message_buffer import MessageBuffer
 
 MAX_BATCHES_IN_FLIGHT = 2  # batches in flight: one is committed while the next is read
@@ -71,6 +72,8 @@ class PushSource:
         limits: Limits,
         wait: Wait | None = None,
         search: Search | None = None,
+        is_own: bool = True,
+        start: TopicOffsets | None = None,
     ) -> None:
         """Start at `positions`."""
         self.dataset = dataset
@@ -79,6 +82,10 @@ class PushSource:
         self.name = plan.source.source_name
         self.topic = topic
         self.topic_id = topic_id
+        self.key = Key(dataset, self.name, "" if is_own else topic)
+        self.start = start  # where the topic is read from, if that was chosen
+        self.siblings: frozenset[Key] = frozenset()  # the same source's other topics
+        self.readers: Mapping[Key, PushSource] = {}  # all that are being read
         self.next = dict(positions)  # position of each partition
         self.ends: dict[int, int] = {}  # observed end of each partition
         self.high: dict[int, int] = {}  # its end at the last poll with messages
@@ -88,6 +95,7 @@ class PushSource:
         self.settled = 0  # batches
         self.is_stale = False  # batches in flight are to be dropped
         self.is_hurried = False  # cut a batch as soon as no more messages are waiting
+        self.last_lag = 0  # messages after its last committed batch
         self.last_mean = 0.0  # mean size in bytes of the last messages
         self.beginning = dict(beginning)
         self.wait = wait  # if set, the first batch is not cut before a new message has arrived
@@ -96,16 +104,12 @@ class PushSource:
         self.trouble: Trouble | None = None  # why the commit is stalled
         self.committing_since: float | None = None
         self.querying_since: float | None = None  # when the source's query was started or queued
+        self._opened_at = dict(positions)
         self._usual = limits
         self._limits = limits.after(wait.tries if wait else 0)
         self._buffer = _Buffer(start=dict(positions))
         self._unread: tuple[Mapping[int, int], float] | None = None
         self._heard = dict.fromkeys(positions, time.monotonic())  # when each partition gave its last message
-
-    @property
-    def key(self) -> Key:
-        """Return dataset and source name."""
-        return self.dataset, self.name
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -175,6 +179,25 @@ class PushSource:
     def _has_new(self, wait: Wait) -> bool:
         return any(at > wait.seen.get(number, 0) for number, at in self.next.items())
 
+    @property
+    def activity(self) -> TopicActivity:
+        """Return what a batch of another topic of the same source has to know."""
+        unread = {number for number, at in self.next.items() if self.ends.get(number) != at}
+        if not self.is_idle:
+            unread |= {number for number, at in self.next.items() if at != self._opened_at[number]}
+        now = time.monotonic()
+        quiet = {number: now - at for number, at in self._heard.items()}
+        return TopicActivity(unread=frozenset(unread), quiet=quiet)
+
+    def lag_of_siblings(self) -> int:
+        """Return the number of messages that wait in the same source's other topics, as of their last batches."""
+        others = (self.readers.get(key) for key in self.siblings)
+        return sum(one.last_lag for one in others if one is not None)
+
+    def _activities(self) -> Mapping[str, TopicActivity]:
+        readers = {key.topic: self.readers.get(key) for key in self.siblings}
+        return {name: NOT_READ if one is None else one.activity for name, one in readers.items()}
+
     def lag(self, committed: Mapping[int, int]) -> int:
         """Return the number of known messages after the committed positions."""
         return sum(max(self.high.get(number, 0) - at, 0) for number, at in committed.items())
@@ -235,6 +258,7 @@ class PushSource:
                 tries=self.wait.tries if self.wait else 0,
                 may_grow=buffer.size < self._usual.top,
                 search=self.search,
+                others=self._activities(),
             )
         )
         self.wait = None

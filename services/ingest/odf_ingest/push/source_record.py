@@ -3,12 +3,13 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
+from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import IncompleteCorrection, SourceStopped, is_storage_fault
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push.state_machine import LIVE, Event, Phase, after
@@ -16,7 +17,16 @@ from odf_ingest.push.state_machine import LIVE, Event, Phase, after
 if TYPE_CHECKING:
     from odf_ingest.push.source import PushSource
 
-Key = tuple[DatasetId, str]
+
+class Key(NamedTuple):
+    """What is read: a source's own topic, or one of other owners."""
+
+    dataset: DatasetId
+    source: str
+    topic: str = ""
+    """The name of a topic of others; empty for the source's own."""
+
+
 RETRY: Final = Backoff(first=0.2, most=10.0)
 SAME_TROUBLE_SECONDS: Final = 30.0  # without failure after which the next one counts as a new trouble
 
@@ -157,6 +167,13 @@ class SourceRecord:
         )
 
 
-def as_of(state: ChainState, source: str) -> object:
-    """Return the chain's definition and state of a source: while they are unchanged, so is the reason for a stop."""
-    return state.push_sources.get(source), state.source_states.get(source)
+def as_of(state: ChainState, key: Key) -> object:
+    """Return the chain's definition and state of a source: while they are unchanged, so is the reason for a stop.
+
+    Of a topic of others only its own position counts: the source continues to read the rest.
+    """
+    source = state.push_sources.get(key.source)
+    if not key.topic:
+        return source, state.source_states.get(key.source)
+    position = position_of(state, key.source)
+    return source, position.topics.get(key.topic), position.receipts

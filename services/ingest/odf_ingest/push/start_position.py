@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import NotFound, OdfError
-from odf_common.metadata.events import AddPushSource
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import TopicPosition
-from odf_ingest.errors import PositionBeyondEnd, RecordsExpired, TopicGone, TopicReplaced
+from odf_ingest.errors import PositionBeyondEnd, RecordsExpired, SourceStopped, TopicGone, TopicReplaced
 from odf_ingest.prepare.preparer import plan_of
 from odf_ingest.push.source import Limits, PushSource
 from odf_ingest.push.source_record import SourceRecord
+from odf_ingest.push.source_topics import SourceTopic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,7 @@ class _Place:
 def open_source(
     entry: CatalogEntry,
     state: ChainState,
-    source: AddPushSource,
-    described: TopicInfo | OdfError,
+    topic: SourceTopic,
     *,
     limits: Limits,
     record: SourceRecord,
@@ -37,14 +36,15 @@ def open_source(
     Raises `NotFound` if the topic does not exist yet, `Unavailable` if it cannot be described, and `TopicGone`,
     `TopicReplaced`, `RecordsExpired` or `PositionBeyondEnd` if continuing would skip or repeat records.
     """
-    topic = entry.push_topics[source.source_name]
-    known = position_of(state, source.source_name).topics.get(topic)
-    place = _place(require_same(topic, described, known), topic, known)
+    known = position_of(state, topic.source).topics.get(topic.name)
+    place = _place(require_same(topic.name, topic.described, known), topic, known)
     return PushSource(
         dataset=state.dataset_id,
         alias=entry.alias,
-        plan=plan_of(state, source),
-        topic=topic,
+        plan=plan_of(state, state.push_sources[topic.source]),
+        topic=topic.name,
+        is_own=topic.is_own,
+        start=topic.start,
         topic_id=place.topic_id,
         positions=place.positions,
         beginning=place.beginning,
@@ -68,22 +68,55 @@ def require_same(topic: str, described: TopicInfo | OdfError, known: TopicPositi
     return described
 
 
-def messages_after(known: TopicPosition | None, described: TopicInfo) -> int:
-    """Return the number of messages of a topic after a position, or all of them without one."""
-    next_ = {} if known is None else known.next
-    return sum(
-        max(high - next_.get(number, described.low[number]), 0) for number, high in described.high.items()
+def stop_at(topic: SourceTopic, why: TopicGone | TopicReplaced, *, dataset: str) -> SourceStopped:
+    """Return the stop of a dataset's source at a topic that is not the one read before."""
+    of_others = "" if topic.is_own else topic.name
+    return SourceStopped(
+        dataset=dataset, source=topic.source, reason=why.code, text=str(why), topic=of_others
     )
 
 
-def _place(described: TopicInfo, topic: str, known: TopicPosition | None) -> _Place:
+def messages_after(known: TopicPosition | None, topic: SourceTopic) -> int | None:
+    """Return the number of messages of a topic after a position, or all of them without one; None if unknown."""
+    described = topic.described
+    if isinstance(described, OdfError):
+        return None
+    next_ = {} if known is None else known.next
+    starts = topic.starts(described)
+    return sum(max(high - next_.get(number, starts[number]), 0) for number, high in described.high.items())
+
+
+def has_moved(source: PushSource, state: ChainState, topic: SourceTopic) -> bool:
+    """Return whether the source, its topic or the start that was chosen differs from what is being read."""
+    described = topic.described
+    known = position_of(state, source.name).topics.get(topic.name)
+    if source.plan.source != state.push_sources[source.name] or topic.name != source.topic:
+        return True
+    if isinstance(described, OdfError):
+        return isinstance(described, NotFound)
+    return (
+        (known is None and topic.start != source.start)
+        or described.topic_id != source.topic_id
+        or described.low.keys() != source.next.keys()
+    )
+
+
+def is_elsewhere(source: PushSource, state: ChainState) -> bool:
+    """Return whether an idle or waiting source differs from the chain's position: a reset, or another writer."""
+    known = position_of(state, source.name).topics.get(source.topic)
+    at = {} if known is None else known.next
+    return any(at.get(number, source.beginning[number]) != next_ for number, next_ in source.position.items())
+
+
+def _place(described: TopicInfo, topic: SourceTopic, known: TopicPosition | None) -> _Place:
+    beginning = topic.starts(described)
     positions = {}
     for number, low in described.low.items():
         high = described.high[number]
-        at = low if known is None else known.next.get(number, low)
+        at = beginning[number] if known is None else known.next.get(number, beginning[number])
         if at < low:
-            raise RecordsExpired(topic=topic, partition=number, next=at, low=low)
+            raise RecordsExpired(topic=topic.name, partition=number, next=at, low=low)
         if at > high:
-            raise PositionBeyondEnd(topic=topic, partition=number, next=at, high=high)
+            raise PositionBeyondEnd(topic=topic.name, partition=number, next=at, high=high)
         positions[number] = at
-    return _Place(topic_id=described.topic_id, positions=positions, beginning=dict(described.low))
+    return _Place(topic_id=described.topic_id, positions=positions, beginning=beginning)

@@ -20,6 +20,7 @@ from odf_common.metadata.steps import (
 from odf_ingest.history import kept_index
 from odf_ingest.history.run_file import Run, RunDamaged
 from odf_ingest.push import stalls
+from odf_ingest.push.source_record import Key
 
 from .test_reader import TOPIC, Broker, Running, message, running
 
@@ -86,7 +87,7 @@ def held_slices(bench: Any) -> Iterator[threading.Event]:
 
 
 def why(bench: Any, node: Any, source: str = "default") -> str:
-    return str(node.owned.stuck().get((bench.dataset, source), ""))
+    return str(node.owned.stuck().get(Key(bench.dataset, source), ""))
 
 
 def test_no_other_source_waits_while_an_index_is_built(bench: Any, broker: Broker) -> None:
@@ -99,7 +100,7 @@ def test_no_other_source_waits_while_an_index_is_built(bench: Any, broker: Broke
             await_ids(node, [0, 1, 2, *range(100, number + 1)])
         assert why(bench, node) == "push source default is building the index for merging: 0 of 3 slices"
         assert why(bench, node, "other") == ""
-        assert (node.owned.stuck_since((bench.dataset, "default")) or 0) > 0
+        assert (node.owned.stuck_since(Key(bench.dataset, "default")) or 0) > 0
     with running(bench, broker, other=OTHER) as node:
         await_ids(node, [0, 1, 2, 100, 101, 102, 7])
         node.wait(lambda: node.owned.stuck() == {})

@@ -19,6 +19,8 @@ from odf_ingest.control.source_control import SourceControl
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.source import Limits
+from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
@@ -35,7 +37,7 @@ def broker() -> Broker:
 def control(node: Running) -> SourceControl:
     return SourceControl(
         queues=node.bench.queues,
-        topics=node.broker,  # type: ignore[arg-type]
+        topics=SourceTopics(node.broker, node.bench.blobs),  # type: ignore[arg-type]
         owned=node.owned,
         blobs=node.bench.blobs,
         request=node.reader.request,
@@ -44,9 +46,9 @@ def control(node: Running) -> SourceControl:
 
 
 def stop(node: Running) -> SourceStopped:
-    key = node.bench.dataset, "default"
-    node.wait(lambda: node.owned.reason(*key) is not None)
-    found = node.owned.reason(*key)
+    key = Key(node.bench.dataset, "default")
+    node.wait(lambda: node.owned.reason(key) is not None)
+    found = node.owned.reason(key)
     assert found is not None
     return found
 
@@ -60,7 +62,8 @@ def resume(node: Running, start: str = "") -> Any:
 def skip(node: Running) -> Any:
     entry = node.catalog.by_alias("a")
     assert entry is not None
-    return control(node).skip(entry, "")
+    done = control(node).skip(entry, "")
+    return done.source, done.place
 
 
 @pytest.mark.parametrize(
@@ -185,7 +188,7 @@ def test_a_topic_is_accepted_before_its_reader_has_noticed_that_it_changed(
         broker.drop(TOPIC) if is_gone else broker.make(TOPIC)
         with pytest.raises(SourceStopped, match="TopicGone" if is_gone else "TopicReplaced"):
             node.drain()
-        assert node.owned.phase((bench.dataset, "default")) is Phase.READING
+        assert node.owned.phase(Key(bench.dataset, "default")) is Phase.READING
         with pytest.raises(SourceStopped, match="TopicGone" if is_gone else "TopicReplaced"):
             resume(node)
         with pytest.raises(InvalidInput, match="got 'nonsense'"):
@@ -206,7 +209,7 @@ def test_a_start_that_is_none_is_refused(make_bench: Any, broker: Broker, start:
         stop(node)
         with pytest.raises(InvalidInput, match="earliest, latest, keep or an offset"):
             resume(node, start)
-        assert node.owned.phase((bench.dataset, "default")) is Phase.STOPPED
+        assert node.owned.phase(Key(bench.dataset, "default")) is Phase.STOPPED
 
 
 def test_a_source_that_is_not_stopped_is_neither_resumed_nor_skipped(make_bench: Any, broker: Broker) -> None:
@@ -300,9 +303,10 @@ def test_a_message_that_cannot_be_left_out_either_is_reported_at_once(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
-    bench.blobs.set_note(bench.dataset, "sources", "junk")
-    broker.logs[TOPIC, 0] += [message(1)]
     with running(bench, broker) as node:
+        node.wait(lambda: bool(node.reader.sources))
+        bench.blobs.set_note(bench.dataset, "sources", "junk")
+        broker.logs[TOPIC, 0] += [message(1)]
         assert stop(node).reason == "InvalidInput"
         with pytest.raises(SourceStopped, match="settings of the sources"):
             skip(node)
@@ -399,7 +403,7 @@ def instances(node: Running) -> tuple[SourceCommands, Wire]:
         reading=node.reader,
         queues=bench.queues,
         catalog=node.catalog,
-        topics=node.broker,  # type: ignore[arg-type]
+        topics=SourceTopics(node.broker, bench.blobs),  # type: ignore[arg-type]
         limits=Limits(size=1, delay=0),
         partition_of=lambda _: 3,
         pool=bench.pool,

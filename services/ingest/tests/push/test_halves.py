@@ -14,6 +14,7 @@ from odf_common.ports.engine import IsWanted
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceStopped, SourceWaiting
 from odf_ingest.prepare.preparer import Preparer
+from odf_ingest.push.source_record import Key
 
 from .test_reader import TOPIC, Broker, Running, running
 
@@ -31,17 +32,17 @@ def message(op: int, key: int, value: str = "a") -> bytes:
 
 
 def waits(node: Running) -> bool:
-    source = node.reader.sources.get((node.bench.dataset, "default"))
+    source = node.reader.sources.get(Key(node.bench.dataset, "default"))
     return source is not None and source.is_waiting
 
 
 def next_of(node: Running) -> dict[int, int] | None:
-    source = node.reader.sources.get((node.bench.dataset, "default"))
+    source = node.reader.sources.get(Key(node.bench.dataset, "default"))
     return None if source is None else source.next
 
 
 def reason(node: Running) -> SourceStopped | None:
-    return node.owned.reason(node.bench.dataset, "default")
+    return node.owned.reason(Key(node.bench.dataset, "default"))
 
 
 @pytest.fixture
@@ -173,7 +174,7 @@ def test_a_second_half_that_stands_alone_stops_the_source_behind_what_is_whole(
     with running(bench, broker) as node:
         with pytest.raises(SourceStopped, match=r"record 1: a \+C without a -C before it"):
             node.drain()
-        assert node.owned.stuck() == {(bench.dataset, "default"): reason(node)}
+        assert node.owned.stuck() == {Key(bench.dataset, "default"): reason(node)}
         assert bench.values("op", "id") == [(FROM, 1), (TO, 1)]
 
 

@@ -29,6 +29,8 @@ from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
+from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.push.state_machine import LIVE, Phase
 
 from .test_reader import Broker, message
@@ -152,7 +154,7 @@ class World:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def act(self, act: str, name: str) -> None:  # noqa: C901 - one case an act
-        place, key = (f"t.{name}", 0), (self.bench.dataset, name)
+        place, key = (f"t.{name}", 0), Key(self.bench.dataset, name)
         match act:
             case "produce":
                 first = self.produced[name]
@@ -188,7 +190,7 @@ class World:
 
     def check(self) -> None:
         for name in NAMES:
-            place, phase = (f"t.{name}", 0), self.owned.phase((self.bench.dataset, name))
+            place, phase = (f"t.{name}", 0), self.owned.phase(Key(self.bench.dataset, name))
             assert (place in self.client.at) == (phase in LIVE)
             assert (place in self.client.paused) == (phase is Phase.PAUSED)
 
@@ -251,7 +253,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
             reading=made,
             queues=bench.queues,
             catalog=catalog,
-            topics=broker,  # type: ignore[arg-type]
+            topics=SourceTopics(broker, bench.blobs),  # type: ignore[arg-type]
             limits=Limits(size=200, delay=0.0),
             partition_of=lambda _: 3,
             pool=inspections,
@@ -280,7 +282,7 @@ def test_a_source_that_gets_ahead_of_its_commits_is_paused(world: Callable[[], W
     made = world()
     for act, name in [*OPEN, *BEHIND]:
         made.act(act, name)
-    assert made.owned.phase((made.bench.dataset, "default")) is Phase.PAUSED
+    assert made.owned.phase(Key(made.bench.dataset, "default")) is Phase.PAUSED
 
 
 @settings(
@@ -296,12 +298,12 @@ def test_what_is_read_is_assigned_and_not_paused_and_all_is_committed_once(
     world: Callable[[], World], steps: list[tuple[str, str]]
 ) -> None:
     made = world()
-    assert made.owned.phase((made.bench.dataset, "default")) is Phase.CLOSED
+    assert made.owned.phase(Key(made.bench.dataset, "default")) is Phase.CLOSED
     for act, name in [*OPEN, *steps]:
         made.act(act, name)
         made.check()
     made.settle()
     for name in NAMES:
         assert made.ids(name) == list(range(made.produced[name]))
-        assert made.owned.phase((made.bench.dataset, name)) in LIVE
+        assert made.owned.phase(Key(made.bench.dataset, name)) in LIVE
     assert made.bench.coordinator.letters == []

@@ -37,6 +37,8 @@ from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import MAX_BATCH_BYTES, Limits
+from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 TOPIC = "odf.push.a.default"
@@ -68,6 +70,11 @@ class Broker:
 
     def drop(self, topic: str) -> None:
         del self.ids[topic]
+
+    prefix = ""
+
+    def list_names(self) -> list[str]:
+        return list(self.ids)
 
     def create_push_topic(self, name: str) -> None:
         self.make(name)
@@ -194,7 +201,7 @@ def running(
         reading=reader,
         queues=bench.queues,
         catalog=catalog,
-        topics=broker,  # type: ignore[arg-type]
+        topics=SourceTopics(broker, bench.blobs),  # type: ignore[arg-type]
         limits=Limits(size=size, delay=0.01, most=most),
         partition_of=lambda _: 3,
         pool=bench.pool,
@@ -215,7 +222,14 @@ def running(
     stop = threading.Event()
     thread = threading.Thread(target=reader.run, args=(stop,))
     thread.start()
-    made = Running(bench, broker, reader, owned, Drains(broker, bench.queues, owned, reader), catalog)  # type: ignore[arg-type]
+    made = Running(
+        bench,
+        broker,
+        reader,
+        owned,
+        Drains(SourceTopics(broker, bench.blobs), bench.queues, owned, reader),  # type: ignore[arg-type]
+        catalog,
+    )
     try:
         with patch.object(assigned_sources, "PATROL_SECONDS", 0.05):
             made.ask(lambda: owned.own(frozenset({3})))
@@ -297,7 +311,7 @@ def test_a_topic_made_anew_stops_the_source_and_nothing_of_it_is_taken(
         node.drain()
         broker.make(TOPIC)
         broker.logs[TOPIC, 0] += [message(number) for number in (7, 8, 9)]
-        node.wait(lambda: node.owned.reason(bench.dataset, "default") is not None)
+        node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
         with pytest.raises(SourceStopped, match="TopicReplaced"):
             node.drain()
         assert node.ids == [1, 2]

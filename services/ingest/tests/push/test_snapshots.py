@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepJson
+from odf_ingest.push.source_record import Key
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings, save_settings
 
 from .test_control import resume, stop
@@ -88,8 +89,8 @@ def test_a_snapshot_that_retracts_too_much_stops_the_source_until_its_limit_is_r
     bench = a_bench(make_bench)
     broker.logs[TOPIC, 0] += [snapshot(200), b'{"id": 0, "event_time": "2020-01-01T00:00:00Z"}', snapshot(5)]
     with running(bench, broker) as node:
-        node.wait(lambda: node.owned.reason(bench.dataset, "default") is not None)
-        why = node.owned.reason(bench.dataset, "default")
+        node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
+        why = node.owned.reason(Key(bench.dataset, "default"))
     assert why is not None
     assert why.reason == "SnapshotRetractsTooMuch"
     assert "retract 199 of 200 rows" in why.text

@@ -13,7 +13,8 @@ from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.errors import PositionBeyondEnd, RecordsExpired, TopicGone, TopicReplaced
 from odf_ingest.push.source import Limits, PushSource
-from odf_ingest.push.source_record import SourceRecord
+from odf_ingest.push.source_record import Key, SourceRecord
+from odf_ingest.push.source_topics import SourceTopic
 from odf_ingest.push.start_position import open_source
 
 TOPIC = "topic"
@@ -38,10 +39,9 @@ def opened(state: ChainState, described: TopicInfo | OdfError) -> PushSource:
     return open_source(
         entry,
         state,
-        state.push_sources[DEFAULT_SOURCE],
-        described,
+        SourceTopic(source=DEFAULT_SOURCE, name=TOPIC, described=described),
         limits=Limits(size=1, delay=0.0),
-        record=SourceRecord(key=(a_dataset(), DEFAULT_SOURCE), alias="a"),
+        record=SourceRecord(key=Key(a_dataset(), DEFAULT_SOURCE), alias="a"),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from odf_testing.builders import a_dataset, a_push_source, a_query, a_source_state, some_data
 from structlog.testing import capture_logs
 
-from odf_common.adapters.memory import MemoryCatalog
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog
 from odf_common.chain.state import ChainState
 from odf_common.codec.bus import body_of
 from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable, VerificationFailed
@@ -27,6 +27,8 @@ from odf_ingest.push import assigned_sources, stalls
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.inspector import Inspection, Inspector
 from odf_ingest.push.source import PushSource
+from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import SourceTopic, SourceTopics
 from odf_ingest.push.state_machine import Phase
 
 from .test_reader import TOPIC, Broker, Running, message, running
@@ -56,11 +58,11 @@ def two_sources(make_bench: Any, **changes: Any) -> Any:
 
 
 def why(node: Running, source: str) -> str:
-    return str(node.owned.stuck().get((node.bench.dataset, source), ""))
+    return str(node.owned.stuck().get(Key(node.bench.dataset, source), ""))
 
 
 def has_tried(node: Running, times: int) -> bool:
-    record = node.owned.record((node.bench.dataset, "other"))
+    record = node.owned.record(Key(node.bench.dataset, "other"))
     return record is not None and record.trouble is not None and record.trouble.tries == times
 
 
@@ -72,7 +74,7 @@ def test_a_topic_that_cannot_be_described_holds_up_no_other(make_bench: Any, bro
         broker.logs[TOPIC, 0] += [message(1)]
         node.wait(lambda: node.ids == [1])
         node.wait(lambda: "Topic authorization failed" in why(node, "other"))
-        assert node.owned.phase((bench.dataset, "other")) in {Phase.RETRYING, Phase.OPENING}
+        assert node.owned.phase(Key(bench.dataset, "other")) in {Phase.RETRYING, Phase.OPENING}
         broker.denied = set()
         node.wait(lambda: node.ids == [1, 2])
         node.wait(lambda: node.owned.stuck() == {})
@@ -84,7 +86,7 @@ def test_a_topic_that_may_be_described_and_not_read_is_tried_less_and_less_often
     bench = two_sources(make_bench)
     with running(bench, broker, other=OTHER) as node:
         for tries in range(1, 4):
-            node.wait(lambda: (bench.dataset, "other") in node.reader.sources)
+            node.wait(lambda: Key(bench.dataset, "other") in node.reader.sources)
             broker.mute = {(OTHER, 0)}
             broker.faults = {(OTHER, 0): "not authorized"}
             node.wait(partial(has_tried, node, tries))
@@ -182,7 +184,7 @@ def test_a_source_whose_query_takes_too_long_stops_until_it_has_another(
     broker.logs[OTHER, 0] += [message(1)]
     with running(bench, broker, other=OTHER) as node:
         node.wait(lambda: "did not finish within 300 s" in why(node, "other"))
-        assert "`odf commit`" in node.owned.stuck()[bench.dataset, "other"].advice()
+        assert "`odf commit`" in node.owned.stuck()[Key(bench.dataset, "other")].advice()
         bench.propose(source)
         node.ask(lambda: node.owned.look(bench.dataset, "a"))
         node.wait(lambda: node.ids == [1])
@@ -231,7 +233,7 @@ def test_a_dataset_whose_topics_are_gone_from_its_entry_is_left_and_ends_nothing
         for topics in ({"default": TOPIC}, {}, {"default": TOPIC, "other": OTHER}):
             node.catalog.replace(CatalogEntry(alias="a", dataset_id=bench.dataset, push_topics=topics))
             node.ask(lambda: node.owned.look(bench.dataset))
-            node.wait(lambda: {name for _, name in node.reader.sources} == topics.keys())  # noqa: B023 - waited for
+            node.wait(lambda: {key.source for key in node.reader.sources} == topics.keys())  # noqa: B023 - waited for
         assert node.owned.stuck() == {}
 
 
@@ -292,7 +294,7 @@ def test_a_dataset_that_cannot_be_read_hides_no_other() -> None:
         inspector = Inspector(
             catalog=catalog,
             current=current,
-            topics=Broker(),  # type: ignore[arg-type]
+            topics=SourceTopics(Broker(), MemoryBlobStore()),  # type: ignore[arg-type]
             pool=pool,
             deliver=found.extend,
         )
@@ -316,7 +318,7 @@ def test_a_bug_in_the_inspection_of_some_keeps_others_from_nothing() -> None:
         inspector = Inspector(
             catalog=MemoryCatalog(),
             current=lambda _: None,
-            topics=Broker(),  # type: ignore[arg-type]
+            topics=SourceTopics(Broker(), MemoryBlobStore()),  # type: ignore[arg-type]
             pool=pool,
             deliver=deliver,
         )
@@ -364,7 +366,7 @@ def test_a_slow_dataset_holds_up_only_itself() -> None:
         inspector = Inspector(
             catalog=catalog,
             current=current,
-            topics=Broker(),  # type: ignore[arg-type]
+            topics=SourceTopics(Broker(), MemoryBlobStore()),  # type: ignore[arg-type]
             pool=pool,
             deliver=lambda found: done.update(one.dataset for one in found),
         )
@@ -380,18 +382,21 @@ def test_a_source_state_that_cannot_be_read_stops_only_its_dataset(make_bench: A
     bench, other = make_bench(), a_dataset("other")
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(1)]
-        node.wait(lambda: node.ids == [1] and node.reader.sources[bench.dataset, "default"].is_idle)
+        node.wait(lambda: node.ids == [1] and node.reader.sources[Key(bench.dataset, "default")].is_idle)
         before = bench.state.head
         odd = replace(some_data(bench.state), new_data=None, new_source_state=a_source_state("garbage"))
         bench.propose(odd)
-        entry, topics = node.catalog.by_alias("a"), {"default": broker.described(TOPIC)}
+        entry, topics = (
+            node.catalog.by_alias("a"),
+            [SourceTopic(source="default", name=TOPIC, described=broker.described(TOPIC))],
+        )
         found = [
             Inspection(dataset=bench.dataset, entry=entry, state=bench.state, topics=topics),
             Inspection(dataset=other, error=Unavailable(what="its folder", why="Permission denied")),
         ]
         node.ask(lambda: node.owned.found(found))
         assert "source state: cannot be read: 'garbage'" in why(node, "")
-        assert (other, "") in node.owned.stuck()
+        assert Key(other, "") in node.owned.stuck()
         bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
         broker.logs[TOPIC, 0] += [message(2)]
         node.wait(lambda: node.ids == [1, 2])
@@ -412,11 +417,11 @@ def test_a_dataset_that_cannot_be_read_is_looked_at_again_once_however_often_it_
 
 
 def resumed(node: Running, search: Search | None = None) -> None:
-    node.ask(lambda: node.owned.resume((node.bench.dataset, "default"), search))
+    node.ask(lambda: node.owned.resume(Key(node.bench.dataset, "default"), search))
 
 
 def is_stopped(node: Running) -> Callable[[], bool]:
-    return lambda: node.owned.reason(node.bench.dataset, "default") is not None
+    return lambda: node.owned.reason(Key(node.bench.dataset, "default")) is not None
 
 
 def bad(number: int) -> Callable[[Any, Any], None]:
@@ -449,7 +454,7 @@ def test_a_source_whose_cause_was_mended_goes_on_when_it_is_resumed(make_bench: 
     broker.logs[TOPIC, 0] += [message(number) for number in range(10)]
     with running(bench, broker) as node:
         node.wait(is_stopped(node))
-        reason = node.owned.reason(bench.dataset, "default")
+        reason = node.owned.reason(Key(bench.dataset, "default"))
         assert reason is not None
         assert "odf source resume a --source default" in reason.advice()
         assert "odf source skip a --source default" in reason.advice()
@@ -470,7 +475,7 @@ def test_the_message_beyond_help_is_found_and_left_out_and_no_other(make_bench: 
     with capture_logs(), running(bench, broker, size=100_000) as node:
         for _ in range(2):
             node.wait(is_stopped(node))
-            record = node.owned.record((bench.dataset, "default"))
+            record = node.owned.record(Key(bench.dataset, "default"))
             assert record is not None
             assert record.stop is not None
             search = record.stop.search

@@ -87,6 +87,17 @@ class KafkaTopics:
             found |= self._described_at_once(wanted[start : start + TOPICS_PER_REQUEST])
         return found
 
+    def list_names(self) -> Collection[str]:
+        """Return the names of all topics of the cluster."""
+        return self._described()
+
+    def offsets_at(self, name: str, ms: int) -> Mapping[int, int]:
+        """Return per partition where messages with this timestamp or a later one begin; raises `NotFound`."""
+        partitions = range(self.partitions(name))
+        ends = self._offsets(name, partitions, OffsetSpec.latest())
+        found = self._offsets(name, partitions, OffsetSpec.for_timestamp(ms))
+        return {number: ends[number] if at < 0 else at for number, at in found.items()}
+
     def topic_id(self, name: str) -> str:
         """Return the id that distinguishes a topic from a later one of the same name; raises `NotFound`."""
         found: Uuid = self._topic(name).topic_id

@@ -31,7 +31,7 @@ def command() -> None:
 
     They are kept in the topic odf.dead-letters.v1 for 30 days, and counted by `odf list`, `odf status` and `odf pull`
     until they are retried or dropped. PLACE is a partition and an offset as printed by `odf rejected list`, with the
-    source first if the dataset has several: 0/1234, orders/0/1234.
+    source or the topic first if the dataset reads several: 0/1234, orders/0/1234.
 
     \b
     Example:
@@ -64,7 +64,9 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
         else:
             rows.append(_row(part.message))
     has_sources = len({row["source"] for row in rows}) > 1
-    columns = ("place", *(("source",) if has_sources else ()), "time", "reason", "value")
+    has_topics = len({row["topic"] for row in rows}) > 1 and not has_sources
+    more = (*(("source",) if has_sources else ()), *(("topic",) if has_topics else ()))
+    columns = ("place", *more, "time", "reason", "value")
     if rows or output != "table":
         print_rows(
             shortened(rows, "value") if output == "table" and not is_wide() else rows, output, columns=columns

@@ -71,12 +71,13 @@ def show(*, dataset: str, source: str, output: str) -> None:
     default="",
     help="Accept the topic as it is now and continue from there; keep: from the same offsets as before.",
 )
+@click.option("--topic", metavar="NAME", default="", help="Only this topic, if the source reads several.")
 @output_option
-def resume(*, dataset: str, source: str, start: str, output: str) -> None:
+def resume(*, dataset: str, source: str, start: str, topic: str, output: str) -> None:
     """Resume a stopped source after fixing the cause.
 
     If the topic was replaced, deleted or lost messages, --from sets where to continue; only this choice is recorded in
-    the chain. A missing topic is created.
+    the chain. The source's own topic is created if it is missing; one that others own is forgotten instead.
 
     \b
     Example:
@@ -85,7 +86,7 @@ def resume(*, dataset: str, source: str, start: str, output: str) -> None:
       odf source resume orders --from 1200
       odf source resume orders --from 0:1200,1:950
     """  # noqa: D301
-    request = ResumeSourceRequest(ref=dataset, source_name=source, start=start)
+    request = ResumeSourceRequest(ref=dataset, source_name=source, start=start, topic=topic)
     with clients.ingest() as ingest:
         reply = ingest.ResumeSource(request, timeout=clients.CALL_TIMEOUT_SECONDS)
         if reply.head:
@@ -127,7 +128,8 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
 
     badRecords (dead-letter, stop), maxRejectedShare (0 to 1), emptySnapshot (retract, refuse), maxRetractedShare
     (0 to 1), retractionGuardRows; watermarkDelay, maxFuture, idleTimeout, and pollInterval of a polling source, are
-    durations such as 90s, 2h or 1d.
+    durations such as 90s, 2h or 1d. topics names topics that others own, to be read in place of the source's own: names
+    separated by commas, with * for any characters; topicStart (earliest, latest or a time) is where they are read from.
 
     \b
     Example:
@@ -135,6 +137,7 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
       odf source set orders watermarkDelay=2h
       odf source set orders maxRetractedShare=1 --source till
       odf source set cities pollInterval=1h
+      odf source set orders topics=shop.orders,shop.returns.* topicStart=2026-03-04T00:00:00Z
     """  # noqa: D301
     pairs = [one.partition("=") for one in settings]
     if not all(key and mark for key, mark, _ in pairs):

@@ -1,0 +1,109 @@
+"""A batch without records that moves a source's position in a topic, as a user chose."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.bus import TopicInfo
+from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.file_commit import chosen_source
+from odf_ingest.commit.position import SourcePosition, TopicPosition
+from odf_ingest.commit.watermark import KEEP_WATERMARK, NewWatermark
+from odf_ingest.errors import AlreadyCommitted
+from odf_ingest.prepare.preparer import Prepared
+
+OFFSET: Final = r"[0-9]{1,18}"
+OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionMove:
+    """Port `Batch` for a position chosen by the user in the topic as it is `now`; without records."""
+
+    source: str
+    topic: str
+    now: TopicInfo | None
+    """None if the topic is gone: its position is forgotten, and a later topic of this name is read as a new one."""
+    start: str
+    may_be_empty: bool = True
+
+    def position_in(self, state: ChainState) -> SourcePosition:
+        """Return the source's position in a state of the chain."""
+        return position_of(state, self.source)
+
+    def check(self, position: SourcePosition) -> None:
+        """Raise `AlreadyCommitted` if the source is at that position."""
+        if self._moved(position) == position:
+            raise AlreadyCommitted
+
+    def prepare(self, state: ChainState) -> Prepared:
+        """Return no records."""
+        declared = chosen_source(state, self.source)
+        return Prepared(source=declared, records=None, moment=Timestamp(0), greatest={})
+
+    def left_of(self, error: InvalidInput) -> Prepared:
+        """Raise the error."""
+        raise error
+
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
+        """Return the chosen position; the watermark stays."""
+        return self._moved(position), KEEP_WATERMARK
+
+    def before_proposal(self) -> None:
+        """Do nothing: a command cannot be canceled."""
+
+    def _moved(self, position: SourcePosition) -> SourcePosition:
+        if self.now is None:
+            return position.without_topic(self.topic)
+        now = self.now
+        known = position.topics.get(self.topic, TopicPosition(topic_id=now.topic_id))
+        next_ = self._chosen(known, now)
+        for number, at in next_.items():
+            low, high = now.low[number], now.high[number]
+            if not low <= at <= high:
+                text = f"partition {number} has offsets {low} to {high}, not {at}"
+                raise InvalidInput(where=f"topic {self.topic}", text=text)
+        greatest = {number: moment for number, moment in known.greatest.items() if number in now.low}
+        return position.with_topic(
+            self.topic, TopicPosition(topic_id=now.topic_id, next=next_, greatest=greatest)
+        )
+
+    def _chosen(self, known: TopicPosition, now: TopicInfo) -> dict[int, int]:
+        match self.start:
+            case "earliest":
+                return dict(now.low)
+            case "latest":
+                return dict(now.high)
+            case "keep":
+                return {number: at for number, at in known.next.items() if number in now.low}
+            case offset if re.fullmatch(OFFSET, offset) and len(now.low) == 1:
+                return dict.fromkeys(now.low, int(offset))
+            case offsets if re.fullmatch(OFFSETS, offsets):
+                return self._of_each([one.split(":") for one in offsets.split(",")], now)
+            case other:
+                text = f"expected earliest, latest, keep or an offset, {_example(now)}, got {other!r}"
+                raise InvalidInput(where="--from", text=text)
+
+    def _of_each(self, pairs: Sequence[Sequence[str]], now: TopicInfo) -> dict[int, int]:
+        chosen = {int(number): int(offset) for number, offset in pairs}
+        if len(chosen) < len(pairs) or chosen.keys() != now.low.keys():
+            text = f"give an offset for each partition of topic {self.topic}, {_example(now)}"
+            raise InvalidInput(where="--from", text=text)
+        return chosen
+
+
+def require_start(start: str) -> None:
+    """Raise `InvalidInput` unless a start position is well-formed, for any topic."""
+    if start and not re.fullmatch(f"earliest|latest|keep|{OFFSET}|{OFFSETS}", start):
+        text = f"expected earliest, latest, keep or an offset, such as 1200 or 0:1200,1:1200, got {start!r}"
+        raise InvalidInput(where="--from", text=text)
+
+
+def _example(now: TopicInfo) -> str:
+    """Return an example of offsets for a topic."""
+    numbers = sorted(now.low)
+    return "such as " + ("1200" if len(numbers) == 1 else ",".join(f"{number}:1200" for number in numbers))

@@ -1,0 +1,110 @@
+"""Clients of the broker for all sources: a client has one position per partition, so each reader of it has its own.
+
+Sources of different topics share the first client. Each further source of a topic takes the next client that does not
+read the topic yet; there are as many as sources of the topic with the most of them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.records import Taken
+from odf_common.errors import Unavailable
+from odf_ingest.push.kafka_records import Records
+from odf_ingest.push.source import PushSource
+
+NewClient = Callable[[], Records]
+
+
+@dataclass(slots=True)
+class Lane:
+    """One client, and the source of each partition that it reads."""
+
+    records: Records
+    sources: dict[Partition, PushSource] = field(default_factory=dict)
+
+
+class Lanes:
+    """All clients; used by one thread."""
+
+    def __init__(self, first: Records, another: NewClient) -> None:
+        """Begin with one client; `another` makes more."""
+        self._lanes = [Lane(first)]
+        self._another = another
+        self._is_busy = False  # the last round brought messages
+        self._turn = 0
+
+    def open(self, sources: Sequence[PushSource]) -> None:
+        """Read sources; raises `Unavailable`, and then none of them is read."""
+        chosen: dict[int, list[PushSource]] = {}
+        taken = [set(lane.sources) for lane in self._lanes]
+        for source in sources:
+            number = next(
+                (at for at, partitions in enumerate(taken) if partitions.isdisjoint(source.partitions)),
+                len(taken),
+            )
+            if number == len(taken):
+                taken.append(set())
+            taken[number].update(source.partitions)
+            chosen.setdefault(number, []).append(source)
+        while len(self._lanes) < len(taken):
+            self._lanes.append(Lane(self._another()))
+        for number, some in chosen.items():
+            positions = {(one.topic, number_): at for one in some for number_, at in one.next.items()}
+            self._lanes[number].records.assign(positions)
+        for number, some in chosen.items():
+            for source in some:
+                self._lanes[number].sources.update(dict.fromkeys(source.partitions, source))
+
+    def close(self, source: PushSource) -> None:
+        """Stop reading a source; raises `Unavailable`, and then its messages are ignored."""
+        lane = self._of(source)
+        if lane is None:
+            return
+        for partition in source.partitions:
+            del lane.sources[partition]
+        lane.records.unassign(source.partitions)
+
+    def pause(self, source: PushSource) -> None:
+        """Return no more messages of a source."""
+        lane = self._of(source)
+        if lane is not None:
+            lane.records.pause(source.partitions)
+
+    def resume(self, source: PushSource) -> None:
+        """Continue a paused source."""
+        lane = self._of(source)
+        if lane is not None:
+            lane.records.resume(source.partitions)
+
+    def take(self, count: int, timeout: float) -> Sequence[tuple[Lane, Taken]]:
+        """Return up to `count` messages of each client, waiting at most `timeout` seconds in all."""
+        lanes = self._lanes[self._turn :] + self._lanes[: self._turn]
+        self._turn = (self._turn + 1) % len(lanes)
+        wait = 0.0 if self._is_busy and len(lanes) > 1 else timeout / len(lanes)
+        found: list[tuple[Lane, Taken]] = []
+        for lane in lanes:
+            try:
+                found.append((lane, lane.records.take(count, wait)))
+            except Unavailable:
+                # What other clients returned must not be lost; the next round begins with another one.
+                if not any(taken.chunks for _, taken in found):
+                    raise
+        self._is_busy = any(taken.chunks for _, taken in found)
+        return found
+
+    def renew(self) -> None:
+        """Continue with new clients of the broker at the same positions."""
+        for lane in self._lanes:
+            lane.records.renew()
+
+    def close_all(self) -> None:
+        """Close the clients."""
+        for lane in self._lanes:
+            lane.records.close()
+
+    def _of(self, source: PushSource) -> Lane | None:
+        first = source.partitions[:1]
+        return next(
+            (lane for lane in self._lanes if any(lane.sources.get(one) is source for one in first)), None
+        )

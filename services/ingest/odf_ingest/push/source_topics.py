@@ -1,0 +1,215 @@
+"""The topics that a push source reads: its own, or those of others that its settings name.
+
+Topics of others are only read: nothing here creates, changes or deletes them. Where their reading starts is a note of
+this node until the chain has a position. An offset is noted when it is chosen, so a restart does not choose again.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import InvalidInput, NotFound, OdfError
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import TopicInfo, Topics
+from odf_common.ports.store import BlobStore, CatalogEntry
+from odf_ingest.commit.committer import position_of
+from odf_ingest.push.source_record import Key
+from odf_ingest.source_settings import load_settings
+from odf_ingest.topic_names import EARLIEST, LATEST, ReservedTopics, TopicNames, TopicStart
+
+STARTS: Final = "topic-starts"  # the note
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOffsets:
+    """Offsets of a topic by partition; the id distinguishes it from a later topic of the same name."""
+
+    topic_id: str
+    next: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTopic:
+    """A topic that a source reads."""
+
+    source: str
+    name: str
+    described: TopicInfo | OdfError
+    is_own: bool = True
+    """Whether it is the source's own topic; others are only read."""
+    start: TopicOffsets | None = None
+    """Where reading starts, if that was chosen."""
+
+    def key(self, dataset: DatasetId) -> Key:
+        """Return the key of the source's reader for this topic."""
+        return Key(dataset, self.source, "" if self.is_own else self.name)
+
+    def starts(self, described: TopicInfo) -> Mapping[int, int]:
+        """Return for each partition the first offset to read: the start that was chosen, else the first one."""
+        start = self.start
+        chosen = start.next if start is not None and start.topic_id == described.topic_id else {}
+        return {number: chosen.get(number, low) for number, low in described.low.items()}
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """The topics of one dataset, to be described: by source, with whether they are its own; `faults` by source."""
+
+    topics: list[tuple[str, str, bool]] = field(default_factory=list)
+    faults: dict[str, OdfError] = field(default_factory=dict)
+    starts: Mapping[str, Mapping[str, TopicOffsets]] = field(default_factory=dict)
+
+
+class SourceTopics:
+    """Finds and describes the topics of sources."""
+
+    def __init__(self, topics: Topics, blobs: BlobStore) -> None:
+        """Use the settings and starts among the notes in `blobs`."""
+        self.cluster = topics
+        self._blobs = blobs
+
+    def of(self, entry: CatalogEntry, state: ChainState) -> Sequence[SourceTopic]:
+        """Return the topics of a dataset's sources; raises `InvalidInput` for damaged settings, `Unavailable`."""
+        (found,) = self.of_many([(entry, state)])
+        if isinstance(found, OdfError):
+            raise found
+        return found
+
+    def of_many(
+        self, datasets: Sequence[tuple[CatalogEntry, ChainState]]
+    ) -> Sequence[Sequence[SourceTopic] | OdfError]:
+        """Return the topics of the sources of each dataset, or why they are unknown; described together."""
+        listing = _Listing(self.cluster)
+        wanted = [self._wanted_or_error(entry, state, listing) for entry, state in datasets]
+        names = {name for one in wanted if isinstance(one, _Wanted) for _, name, _ in one.topics}
+        described = self._described(names)
+        return [one if isinstance(one, OdfError) else list(_topics(one, described)) for one in wanted]
+
+    def choose_start(
+        self, entry: CatalogEntry, state: ChainState, source: str, names: TopicNames, start: TopicStart
+    ) -> None:
+        """Note where the reading of a source's topics starts, durably; raises `InvalidInput` for topics it cannot read.
+
+        Topics that the chain has a position of continue there. Topics that appear later are read from their beginning.
+        """
+        listed = self.cluster.list_names() if names else ()
+        reserved = ReservedTopics(self.cluster.prefix, listed)
+        for name in names.exact:
+            why = reserved.why(name) or (None if name in listed else "does not exist")
+            if why is not None:
+                raise InvalidInput(where="topics", text=f"topic {name} {why}")
+        known = position_of(state, source).topics
+        fresh = [name for name in names.among(listed, reserved) if name not in known]
+        starts = {} if start == EARLIEST else {name: self._offsets(name, start) for name in fresh}
+        with self._blobs.noting(entry.dataset_id):
+            self._save_starts(entry.dataset_id, source, starts)
+
+    def _wanted_or_error(
+        self, entry: CatalogEntry, state: ChainState, listing: "_Listing"
+    ) -> "_Wanted | OdfError":
+        try:
+            return self._wanted(entry, state, listing)
+        except OdfError as error:
+            return error
+
+    def _wanted(self, entry: CatalogEntry, state: ChainState, listing: "_Listing") -> _Wanted:
+        found = _Wanted()
+        for source, own in entry.push_topics.items():
+            if source not in state.push_sources:
+                continue
+            names = self._names(entry.dataset_id, source, found.faults)
+            if not names:
+                found.topics.append((source, own, True))
+                continue
+            known = position_of(state, source).topics.keys() - {own}
+            listed = listing.names() if names.patterns else ()
+            # Topics that were read before are missed if they are gone.
+            reserved = ReservedTopics(self.cluster.prefix, listed)
+            found.topics += [(source, name, False) for name in names.among({*listed, *known}, reserved)]
+            found.starts = found.starts or load_starts(self._blobs, entry.dataset_id)
+        return found
+
+    def _names(self, dataset: DatasetId, source: str, faults: dict[str, OdfError]) -> TopicNames:
+        try:
+            return load_settings(self._blobs, dataset, source).topics
+        except InvalidInput as error:
+            faults[source] = error  # it stops this source only
+            return TopicNames()
+
+    def _described(self, names: Collection[str]) -> Mapping[str, TopicInfo | OdfError]:
+        if not names:
+            return {}
+        try:
+            return self.cluster.describe(names)
+        except OdfError as error:
+            return dict.fromkeys(names, error)
+
+    def _offsets(self, name: str, start: TopicStart) -> TopicOffsets:
+        topic = self.cluster.describe([name])[name]
+        if isinstance(topic, OdfError):
+            raise topic
+        ms = start.ms
+        at = topic.high if start == LATEST or ms is None else self.cluster.offsets_at(name, ms)
+        return TopicOffsets(topic_id=topic.topic_id, next=dict(at))
+
+    def _save_starts(self, dataset: DatasetId, source: str, starts: Mapping[str, TopicOffsets]) -> None:
+        kept = {name: one for name, one in load_starts(self._blobs, dataset).items() if name != source}
+        sources = {**kept, source: starts} if starts else kept
+        plain = {
+            name: {topic: {"id": one.topic_id, "next": _numbered(one.next)} for topic, one in topics.items()}
+            for name, topics in sources.items()
+        }
+        text = json.dumps(plain, indent=1, sort_keys=True) if plain else None
+        self._blobs.set_note(dataset, STARTS, text)
+
+
+class _Listing:
+    """The names of all topics, listed once if they are needed."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._names: Collection[str] | None = None
+
+    def names(self) -> Collection[str]:
+        """Return the names; raises `Unavailable`."""
+        if self._names is None:
+            self._names = self._topics.list_names()
+        return self._names
+
+
+def load_starts(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, Mapping[str, TopicOffsets]]:
+    """Return the chosen starts by source and topic; raises `InvalidInput` if they are damaged."""
+    text = blobs.note(dataset, STARTS)
+    try:
+        plain = {} if text is None else json.loads(text)
+        return {
+            str(source): {str(topic): _parsed(one) for topic, one in topics.items()}
+            for source, topics in plain.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        where = f"starts of the topics of {dataset}"
+        raise InvalidInput(where=where, text=f"cannot be read: {error}") from error
+
+
+def existing(topics: Iterable[SourceTopic]) -> Sequence[SourceTopic]:
+    """Return the topics that exist, or may exist."""
+    return [one for one in topics if not isinstance(one.described, NotFound)]
+
+
+def _topics(wanted: _Wanted, described: Mapping[str, TopicInfo | OdfError]) -> Iterable[SourceTopic]:
+    for source, name, is_own in wanted.topics:
+        start = None if is_own else wanted.starts.get(source, {}).get(name)
+        found = wanted.faults.get(source) or described[name]
+        yield SourceTopic(source=source, name=name, described=found, is_own=is_own, start=start)
+
+
+def _parsed(plain: Mapping[str, Mapping[str, int]]) -> TopicOffsets:
+    return TopicOffsets(
+        topic_id=str(plain["id"]), next={int(number): int(at) for number, at in plain["next"].items()}
+    )
+
+
+def _numbered(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(number): at for number, at in sorted(offsets.items())}
