@@ -430,6 +430,11 @@ def polled(node: Coordinator, root: str) -> str:
     [
         ('{kind: Url, url: "gopher://example.org"}', "fetch.url", "not from 'gopher'"),
         ("{kind: FilesGlob, path: data/*.csv}", "fetch.path", "expected an absolute path"),
+        (
+            "{kind: Mqtt, host: h, port: 1, topics: [{path: a}]}\n      prepare: [{kind: Pipe, command: [cat]}]",
+            "prepare",
+            "messages have no prepare steps",
+        ),
         ("{kind: EthereumLogs, chainId: 1}", "fetch", "does not fetch from EthereumLogs"),
     ],
 )

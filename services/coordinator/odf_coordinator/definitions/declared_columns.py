@@ -17,7 +17,7 @@ from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput, nearest
 from odf_common.hashing.logical import UnhashableType, check_hashable
 from odf_common.metadata.events import AddPushSource, KnownEvent, SetDataSchema, SetPollingSource, SetVocab
-from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepUrl
+from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepMqtt, FetchStepUrl
 from odf_common.metadata.steps import (
     MergeStrategy,
     MergeStrategyAppend,
@@ -36,7 +36,7 @@ from odf_coordinator.definitions.declared_schemas import Source, without_operati
 PRIMARY: Final = "merge.primaryKey"
 COMPARED: Final = "merge.compareColumns"
 FINER_THAN_MS: Final = ("us", "ns")
-FETCHED: Final = ("http://", "https://", "file://")
+FETCHED: Final = ("http://", "https://", "ftp://", "file://")
 TEMPLATE: Final = "${{"  # begins what is known only when it is fetched
 
 
@@ -79,6 +79,9 @@ def require_fetchable(event: KnownEvent) -> None:
             if not path.startswith(("/", TEMPLATE)):
                 text = f"expected an absolute path, such as /data/orders-*.csv, got {path!r}"
                 raise InvalidInput(text=text, where="fetch.path")
+        case SetPollingSource(fetch=FetchStepMqtt(), prepare=prepare):
+            if prepare:
+                raise InvalidInput(where="prepare", text="messages have no prepare steps; remove them")
         case SetPollingSource(fetch=fetch):
             kind = type(fetch).__name__.removeprefix("FetchStep")
             text = f"this node does not fetch from {kind}; fetch the data yourself, and append it with `odf ingest`"

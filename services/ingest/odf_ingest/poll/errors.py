@@ -100,6 +100,11 @@ class SourceRedefined(Conflict):
 
 
 @dataclass(eq=False, kw_only=True)
+class PolledElsewhere(Conflict):
+    """Another poll of the dataset committed in the meantime; pull again."""
+
+
+@dataclass(eq=False, kw_only=True)
 class FileForbidden(Refused):
     """A source names a file that no source may read."""
 

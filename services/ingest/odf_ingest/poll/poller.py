@@ -4,7 +4,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,12 +14,14 @@ import structlog
 
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.state import ChainState
-from odf_common.errors import OdfError
+from odf_common.errors import InvalidInput, OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetPollingSource
 from odf_common.metadata.fetching import (
     EventTimeSource,
+    FetchStep,
     FetchStepFilesGlob,
+    FetchStepMqtt,
     FetchStepUrl,
     PrepStepPipe,
 )
@@ -30,16 +32,17 @@ from odf_common.ports.store import BlobStore, block_reader, scratch_folder
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.poll.errors import ForeignSource, NotPolled, PollCancelled
 from odf_ingest.poll.event_time import event_time, usual_event_time
-from odf_ingest.poll.fetch import Context, Fetched, Limits, fetch
-from odf_ingest.poll.polled_file import PolledFile, position_of
+from odf_ingest.poll.fetch import Context, Fetched, FetchedMessages, Limits, Note, fetch
+from odf_ingest.poll.polled_batch import PolledBatch, as_push_source, position_of
 from odf_ingest.poll.position import ReadFiles, last_content
 from odf_ingest.poll.templates import Secrets, filled_in, has_template
 from odf_ingest.poll.unpack import naming, prepared
-from odf_ingest.prepare.preparer import Preparer
+from odf_ingest.prepare.preparer import Preparer, plan_of
 
 log = structlog.stdlib.get_logger(__name__)
 
 WAIT_SECONDS: Final = 0.2  # between checks whether a caller still waits for another poll
+NOTE: Final = "poll"
 Report = Callable[[str], None]
 IsWanted = Callable[[], bool]
 
@@ -155,6 +158,8 @@ class Poller:
         state = self._queues.state(dataset)
         defined = _defined(state)
         self._require_trusted(dataset, defined)
+        if isinstance(defined.fetch, FetchStepMqtt) and defined.prepare:
+            raise InvalidInput(where="prepare", text="messages have no prepare steps; remove them")
         step, secrets = filled_in(defined.fetch, self._environ)
 
         def masked(stage: str) -> None:
@@ -163,15 +168,16 @@ class Poller:
 
         with _masked(secrets), scratch_folder(self._blobs) as folder:
             context = self._context(state, kept, folder, _Caller(masked, caller.is_wanted))
-            return self._commit(state, kept, context, fetch(step, context))
+            with closing(fetch(step, context)) as found:
+                return self._commit(state, kept, context, found)
 
     def _commit(
-        self, state: ChainState, kept: _Dataset, context: Context, found: Iterator[Fetched]
+        self, state: ChainState, kept: _Dataset, context: Context, found: Iterator[Fetched | FetchedMessages]
     ) -> Polled:
         dataset, defined, done = state.dataset_id, _defined(state), Polled()
         for fetched in found:
             context.require_wanted()
-            batch = PolledFile(
+            batch = PolledBatch(
                 defined,
                 prepared(defined.prepare or (), fetched, context),
                 read_files=kept.read_files,
@@ -194,8 +200,15 @@ class Poller:
         else:
             kept.read_files = None
         can_compare = not isinstance(defined.merge, MergeStrategyAppend)
+        dataset = state.dataset_id
         return Context(
+            dataset=dataset,
             folder=folder,
+            note=Note(
+                read=lambda: self._blobs.note(dataset, NOTE),
+                write=lambda text: self._blobs.set_note(dataset, NOTE, text),
+            ),
+            takes_whole_batches=plan_of(state, as_push_source(defined)).takes_whole_batches,
             position=position_of(state, kept.read_files),
             last=last_content(state, read, step.url) if isinstance(step, FetchStepUrl) else None,
             is_reread=can_compare and getattr(step, "cache", None) is None,
@@ -209,11 +222,7 @@ class Poller:
         """Raise `ForeignSource` if a source of another node wants to use this one's commands, files or variables."""
         wants = [type(one).__name__ for one in defined.prepare or () if isinstance(one, PrepStepPipe)]
         step = defined.fetch
-        if not isinstance(step, FetchStepUrl) or urlsplit(step.url).scheme.lower() not in (
-            "http",
-            "https",
-            "ftp",
-        ):
+        if not _is_remote(step):
             wants.append(type(step).__name__)
         if has_template(step):
             wants.append("env")
@@ -230,6 +239,13 @@ def _defined(state: ChainState) -> SetPollingSource:
     if state.polling_source is None:
         raise NotPolled(text="the dataset has no polling source")
     return state.polling_source
+
+
+def _is_remote(step: FetchStep) -> bool:
+    """Return whether a step only uses the network, whose addresses are checked."""
+    if isinstance(step, FetchStepUrl):
+        return urlsplit(step.url).scheme.lower() in ("http", "https", "ftp")
+    return isinstance(step, FetchStepMqtt)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """How far a polling source has been read, as its source states in the chain say.
 
 A URL has one state: the validator of the content that was read last. A glob has the set of files that were read; each
-block names one, and their union is the set, so a block's state stays small however many files there are.
+block names one, and their union is the set, so a block's state stays small however many files there are. The
+state of a broker's messages is defined in `fetch.mqtt`.
 """
 
 import json
@@ -20,6 +21,7 @@ ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
 DIGEST: Final = "odf/sha3-256"  # of content that came without a validator
 FILE: Final = "odf/file"
+MQTT: Final = "odf/mqtt"
 OF_CONTENT: Final = frozenset({ETAG, LAST_MODIFIED, DIGEST})
 VERSION: Final = 1
 

@@ -8,7 +8,7 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,7 +39,7 @@ class _Match:
 
 
 @fetch.register
-def files_glob(step: FetchStepFilesGlob, context: Context) -> Iterator[Fetched]:
+def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[Fetched]:
     """Iterate over the new files that match now."""
     new = [one for one in _matches(step, context) if _may_be_new(one, context)]
     for number, match in enumerate(_ordered(new, step), 1):

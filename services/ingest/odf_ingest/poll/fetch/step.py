@@ -1,18 +1,22 @@
 """The interface of a fetch step: one function, a variant per module (spec: FetchStep)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import singledispatch
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import EventTimeSource, FetchStep
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.errors import FetchUnsupported, PollCancelled
+from odf_ingest.poll.errors import FetchUnsupported, PollCancelled, PolledElsewhere
 from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.position import PollPosition
+from odf_ingest.prepare.batch import MessageBatch, Part
+from odf_ingest.read.message_buffer import MessageBuffer
 
 GIB: Final = 1 << 30
 CHUNK_BYTES: Final = 1 << 20
@@ -33,9 +37,21 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What this node keeps of a dataset's source, durably, next to the chain."""
+
+    read: Callable[[], str | None]
+    write: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What a fetch step works with; `folder` is for its files, and is removed after the poll."""
 
+    dataset: DatasetId
+    note: Note
+    takes_whole_batches: bool
+    """Whether each message is a whole batch."""
     folder: Path
     position: PollPosition
     """What was read before."""
@@ -69,10 +85,51 @@ class Fetched:
     """Returns whether this content, or newer, is in the chain by now."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedMessages:
+    """Messages that are new, each one record, and the state of the block that will have them."""
+
+    label: str
+    """Their place for people, without secrets."""
+    values: tuple[bytes, ...]
+    places: tuple[str, ...]
+    """Each message's place in errors."""
+    event_time: Timestamp
+    before: SourceState | None
+    state: SourceState
+
+    def is_read(self, position: PollPosition) -> bool:
+        """Return whether these messages are in the chain; raises `PolledElsewhere` if others are since."""
+        if position.last not in (self.before, self.state):
+            raise PolledElsewhere
+        return position.last == self.state
+
+    def batch(self) -> MessageBatch:
+        """Return the messages as a batch of one partition, with their indices as offsets."""
+        count = len(self.values)
+        part = Part(
+            partition=0,
+            values=MessageBuffer.of(self.values),
+            offsets=range(count),
+            timestamps=np.full(count, self.event_time.ms),
+        )
+        return MessageBatch(
+            topic=self.label,
+            topic_id="",
+            partitions=1,
+            parts=(part,),
+            start={0: 0},
+            end={0: count},
+            beginning={0: 0},
+            begun=0.0,
+            size=sum(map(len, self.values)),
+        )
+
+
 @singledispatch
-def fetch(step: FetchStep, context: Context) -> Iterator[Fetched]:
+def fetch(step: FetchStep, context: Context) -> Generator[Fetched | FetchedMessages]:
     """Iterate over what is new, in the order in which it is to be committed.
 
-    Each file is committed before the next is asked for. Raises what is wrong with the source: `Unavailable` may pass.
+    Each is committed before the next is asked for. Raises what is wrong with the source: `Unavailable` may pass.
     """
     raise FetchUnsupported(step=type(step).__name__.removeprefix("FetchStep"))

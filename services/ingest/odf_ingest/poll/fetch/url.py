@@ -1,6 +1,6 @@
 """Url: one place, whose content is a block each time it has changed (spec: FetchStep::Url)."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ SCHEMES: Final = ("http", "https", "ftp", "file")
 
 
 @fetch.register
-def url(step: FetchStepUrl, context: Context) -> Iterator[Fetched]:
+def url(step: FetchStepUrl, context: Context) -> Generator[Fetched]:
     """Yield the content, unless it is that of the last block; nothing is requested again with `cache: Forever`."""
     if step.cache is not None and context.last is not None:
         return

@@ -6,12 +6,19 @@ from dataclasses import replace
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import PrepStep
-from odf_ingest.poll.fetch import Context, Fetched
+from odf_ingest.poll.fetch import Context, Fetched, FetchedMessages
 from odf_ingest.poll.unpack.step import unpack
 
 
-def prepared(steps: Sequence[PrepStep], fetched: Fetched, context: Context) -> Fetched:
-    """Return what was fetched with its file after the steps; raises `InvalidInput` with its place."""
+def prepared(
+    steps: Sequence[PrepStep], fetched: Fetched | FetchedMessages, context: Context
+) -> Fetched | FetchedMessages:
+    """Return what was fetched with its file after the steps; messages have none.
+
+    Raises `InvalidInput` with its place.
+    """
+    if isinstance(fetched, FetchedMessages):
+        return fetched
     file = fetched.file
     for number, step in enumerate(steps):
         context.report(f"{fetched.label}: {type(step).__name__.removeprefix('PrepStep')}")
@@ -24,7 +31,7 @@ def prepared(steps: Sequence[PrepStep], fetched: Fetched, context: Context) -> F
 
 
 @contextmanager
-def naming(fetched: Fetched) -> Iterator[None]:
+def naming(fetched: Fetched | FetchedMessages) -> Iterator[None]:
     """Prefix errors of a file's content with its place."""
     try:
         yield

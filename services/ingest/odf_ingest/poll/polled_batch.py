@@ -1,4 +1,4 @@
-"""A fetched file to commit: its records, and its place in the source's position."""
+"""What was fetched, to commit: its records, and its place in the source's position."""
 
 from dataclasses import replace
 
@@ -9,14 +9,14 @@ from odf_common.ports.engine import IsWanted, QueryNotWanted
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.poll.errors import PollCancelled, SourceRedefined
-from odf_ingest.poll.fetch import Fetched
+from odf_ingest.poll.fetch import Fetched, FetchedMessages
 from odf_ingest.poll.position import PollPosition, ReadFiles
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Plan, Prepared, Preparer, plan_of
 
 
-class PolledFile:
-    """Port `Batch` for a fetched file, committed even if it appends nothing: its state says that it was read."""
+class PolledBatch:
+    """Port `Batch` for what was fetched, committed even if it appends nothing: its state says that it was read."""
 
     source = DEFAULT_SOURCE
     may_be_empty = True
@@ -24,7 +24,7 @@ class PolledFile:
     def __init__(
         self,
         defined: SetPollingSource,
-        fetched: Fetched,
+        fetched: Fetched | FetchedMessages,
         *,
         read_files: ReadFiles | None,
         preparer: Preparer,
@@ -43,31 +43,40 @@ class PolledFile:
         return position_of(state, self._read_files)
 
     def check(self, position: PollPosition) -> None:
-        """Raise `AlreadyCommitted` if the content, or what another poll fetched since, is in the chain."""
+        """Raise `AlreadyCommitted` if the content, or newer, is in the chain; see `is_read` of what was fetched."""
         if self._fetched.is_read(position):
             raise AlreadyCommitted
         self._require_wanted()
 
     def prepare(self, state: ChainState) -> Prepared:
-        """Return the records; raises `InvalidInput` with the file, `SourceRedefined`."""
+        """Return the records; raises `InvalidInput` with the place, `SourceRedefined`."""
         if state.polling_source != self._defined:
             raise SourceRedefined
         plan = plan_of(state, as_push_source(self._defined))
         if self._read is None or self._read[0] != plan:
-            batch = FileBatch(file=self._fetched.file, event_time=self._fetched.event_time, key="")
             try:
-                self._read = plan, self._preparer.file(replace(plan, is_wanted=self._is_wanted), batch)
+                self._read = plan, self._records(replace(plan, is_wanted=self._is_wanted))
             except QueryNotWanted as error:
                 raise PollCancelled from error
         self._require_wanted()
         return self._read[1]
 
+    def _records(self, plan: Plan) -> Prepared:
+        match self._fetched:
+            case Fetched(file=file, event_time=event_time):
+                return self._preparer.file(plan, FileBatch(file=file, event_time=event_time, key=""))
+            case FetchedMessages() as fetched:
+                prepared = self._preparer.messages(plan, fetched.batch())
+                for one in prepared.bad:
+                    raise InvalidInput(where=fetched.places[one.offset], text=one.reason)
+                return prepared
+
     def left_of(self, error: InvalidInput) -> Prepared:
-        """Raise the error: a file is committed as a whole or not at all."""
+        """Raise the error: what was fetched is committed as a whole or not at all."""
         raise error
 
     def advance(self, position: PollPosition, prepared: Prepared) -> tuple[PollPosition, NewWatermark]:
-        """Return the position with this file; the watermark is the greatest event time of its records."""
+        """Return the position with what was fetched; the watermark is the greatest event time of its records."""
         del prepared
         return replace(position, last=self._fetched.state), None
 

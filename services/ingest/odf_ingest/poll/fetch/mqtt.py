@@ -1,0 +1,264 @@
+"""Mqtt: messages of a broker, a block for each batch of them (spec 0.35: FetchStep::Mqtt).
+
+The session outlives the connection: between polls the broker keeps what is published, except with `AtMostOnce`. A
+message is confirmed only after its block is committed.
+
+* `AtLeastOnce`: PUBACK follows the block. A process that is killed in between gets the message again.
+* `ExactlyOnce`: PUBREC follows the block. Its state has the packet identifiers, by which a repeated message is
+  recognised. PUBCOMP, after which the broker may use an identifier again, follows a durable note that they are free.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import SourceState
+from odf_common.metadata.fetching import FetchStepMqtt, MqttQos
+from odf_ingest.poll.fetch.mqtt_packets import Message, NotMqtt, Packet, PacketType, message_of, number_of
+from odf_ingest.poll.fetch.mqtt_session import Broker, Session, connected
+from odf_ingest.poll.fetch.step import Context, FetchedMessages, fetch
+from odf_ingest.poll.position import MQTT, state_of
+
+QUIET_SECONDS: Final = 1.0  # without a message, after which a poll ends
+GAP_SECONDS: Final = 0.1  # without a message, after which a batch ends: brokers wait for confirmations
+POLL_SECONDS: Final = 30.0  # after which a poll ends, although more may come
+MAX_MESSAGES: Final = 10_000  # of a batch
+MAX_BYTES: Final = 16 << 20  # of a batch
+MAX_WAITING: Final = 256 << 20  # bytes
+RELEASE_SECONDS: Final = 10.0  # in which a broker answers a PUBREC, or repeats what it has open
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """The state of a block: batches so far, and packet identifiers of its messages that the broker may repeat."""
+
+    client: str = ""
+    number: int = 0
+    ids: tuple[int, ...] = ()
+    digest: str = ""
+    """SHA3-256 of the batch's topics and payloads."""
+
+    @classmethod
+    def parse(cls, state: SourceState | None) -> Self:
+        """Read a source state; raises `InvalidInput` if this version cannot read it."""
+        if state is None or state.kind != MQTT:
+            return cls()
+        try:
+            plain = json.loads(state.value)
+            if plain["v"] != VERSION:
+                raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
+            ids = tuple(int(one) for one in plain.get("ids", ()))
+            return cls(
+                client=str(plain["client"]), number=int(plain["number"]), ids=ids, digest=str(plain["digest"])
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(where="source state", text=f"cannot be read: {state.value!r}") from error
+
+    def state(self) -> SourceState:
+        """Return the state of the block: JSON, keys sorted, no spaces."""
+        plain: dict[str, object] = {
+            "v": VERSION,
+            "client": self.client,
+            "number": self.number,
+            "digest": self.digest,
+        }
+        if self.ids:
+            plain["ids"] = list(self.ids)
+        return state_of(MQTT, json.dumps(plain, sort_keys=True, separators=(",", ":")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """This node's note."""
+
+    client: str = ""
+    """The client that has subscribed."""
+    released: int = 0
+    """The last batch whose packet identifiers the broker may use again."""
+
+    @classmethod
+    def parse(cls, text: str | None) -> Self:
+        """Read a note; a damaged one counts as none, so that the node subscribes again."""
+        try:
+            plain = json.loads(text or "{}")
+            return cls(client=str(plain.get("client", "")), released=int(plain.get("released", 0)))
+        except (ValueError, TypeError, AttributeError):
+            return cls()
+
+    def text(self) -> str:
+        return json.dumps({"client": self.client, "released": self.released})
+
+
+@fetch.register
+def mqtt(step: FetchStepMqtt, context: Context) -> Generator[FetchedMessages]:
+    """Yield batches of messages until none comes for a second, or for half a minute."""
+    topics = _topics(step)
+    broker = Broker.parse(step)
+    context.report(str(broker))
+    with connected(broker, context.limits.networks) as session:
+        client = _client(context.dataset, topics)
+        has_session = session.open(client, step.username, step.password)
+        yield from _Subscriber(broker, session, context, client).batches(topics, has_session=has_session)
+
+
+class _Subscriber:
+    """Collects and confirms messages of one connection."""
+
+    def __init__(self, broker: Broker, session: Session, context: Context, client: str) -> None:
+        self._broker = broker
+        self._session = session
+        self._context = context
+        self._note = _Kept.parse(context.note.read())
+        self._before = context.position.last
+        self._received = Received.parse(self._before)
+        self._client = client
+        self._waiting: list[Message] = []
+        self._size = 0  # bytes of what waits
+
+    def batches(
+        self, topics: Sequence[tuple[str, MqttQos]], *, has_session: bool
+    ) -> Iterator[FetchedMessages]:
+        """Yield batches; each is confirmed when the next is asked for."""
+        known = self._received
+        if has_session and known.client == self._client and known.number > self._note.released:
+            # What the broker does not repeat now, it has forgotten.
+            self._await_releases(set(known.ids))
+            self._release(known)
+        if not has_session or self._note.client != self._client:
+            # Not repeated in later polls: the broker would send retained messages again.
+            for message in self._session.subscribe(tuple(topics)):
+                self._take(message)
+            self._keep(replace(self._note, client=self._client))
+        until = time.monotonic() + POLL_SECONDS
+        while time.monotonic() < until and (messages := self._collected()):
+            yield self._fetched(messages)
+            self._confirm(messages)
+
+    def _collected(self) -> list[Message]:
+        """Return the next messages; none after a quiet second."""
+        most = 1 if self._context.takes_whole_batches else MAX_MESSAGES
+        until = time.monotonic() + QUIET_SECONDS
+        while len(self._waiting) < most and self._size < MAX_BYTES:
+            self._context.require_wanted()
+            packet = self._session.receive(GAP_SECONDS)
+            if packet is not None:
+                self._handle(packet)
+            elif self._waiting or time.monotonic() > until:
+                break
+        found, self._waiting = self._waiting[:most], self._waiting[most:]
+        self._size = sum(len(one.payload) for one in self._waiting)
+        return found
+
+    def _handle(self, packet: Packet) -> None:
+        match packet.kind:
+            case PacketType.PUBLISH:
+                self._take(message_of(packet))
+            case PacketType.PUBREL:  # released before this connection, and not answered
+                self._session.confirm(PacketType.PUBCOMP, number_of(packet))
+            case PacketType.PINGRESP:
+                pass
+            case _:
+                raise NotMqtt(text=f"unexpected {packet.kind.name}")
+
+    def _take(self, message: Message) -> None:
+        self._waiting.append(message)
+        self._size += len(message.payload)
+        if self._size > MAX_WAITING:
+            raise NotMqtt(text=f"more than {MAX_WAITING} bytes arrived before they could be committed")
+
+    def _fetched(self, messages: Sequence[Message]) -> FetchedMessages:
+        number = max(self._received.number, self._note.released) + 1
+        exact = tuple(one.number for one in messages if one.qos is MqttQos.ExactlyOnce)
+        self._received = Received(
+            client=self._client, number=number, ids=exact, digest=str(_digest(messages))
+        )
+        before, self._before = self._before, self._received.state()
+        return FetchedMessages(
+            label=str(self._broker),
+            values=tuple(one.payload for one in messages),
+            places=tuple(f"message {place} ({one.topic})" for place, one in enumerate(messages, 1)),
+            event_time=self._context.event_time(None, "", None),
+            before=before,
+            state=self._before,
+        )
+
+    def _confirm(self, messages: Sequence[Message]) -> None:
+        """Confirm messages whose block is committed."""
+        for one in messages:
+            match one.qos:
+                case MqttQos.AtLeastOnce:
+                    self._session.confirm(PacketType.PUBACK, one.number)
+                case MqttQos.ExactlyOnce:
+                    self._session.confirm(PacketType.PUBREC, one.number)
+                case MqttQos.AtMostOnce:
+                    pass
+        if self._received.ids:
+            if self._await_releases(set(self._received.ids)):
+                raise TimeoutError
+            self._release(self._received)
+
+    def _await_releases(self, open_ids: set[int]) -> set[int]:
+        """Return the committed messages that the broker did not release in time; answer those that it repeats."""
+        until = time.monotonic() + RELEASE_SECONDS
+        committed = frozenset(open_ids)
+        while open_ids:
+            self._context.require_wanted()
+            packet = self._session.receive(GAP_SECONDS)
+            if packet is None:
+                if time.monotonic() > until:
+                    break
+            elif packet.kind is PacketType.PUBREL and number_of(packet) in committed:
+                open_ids.discard(number_of(packet))
+            elif packet.kind is PacketType.PUBLISH and _is_among(message_of(packet), committed):
+                self._session.confirm(PacketType.PUBREC, message_of(packet).number)
+            else:
+                self._handle(packet)
+        return open_ids
+
+    def _release(self, batch: Received) -> None:
+        """Let the broker use a batch's packet identifiers again."""
+        self._keep(replace(self._note, released=batch.number))
+        for number in batch.ids:
+            self._session.confirm(PacketType.PUBCOMP, number)
+
+    def _keep(self, note: _Kept) -> None:
+        self._note = note
+        self._context.note.write(note.text())
+
+
+def _is_among(message: Message, committed: frozenset[int]) -> bool:
+    return message.qos is MqttQos.ExactlyOnce and message.number in committed
+
+
+def _digest(messages: Sequence[Message]) -> Multihash:
+    digest = hashlib.sha3_256()
+    for one in messages:
+        for part in (one.topic.encode(), one.payload):
+            digest.update(len(part).to_bytes(8) + part)
+    return Multihash.sha3(digest.digest())
+
+
+def _topics(step: FetchStepMqtt) -> tuple[tuple[str, MqttQos], ...]:
+    """Return the topic filters with their guarantees; `AtMostOnce` by default, as specified."""
+    topics = tuple((one.path, one.qos or MqttQos.AtMostOnce) for one in step.topics)
+    if not topics:
+        raise InvalidInput(where="fetch.topics", text="is empty")
+    for number, (path, _) in enumerate(topics):
+        levels = path.split("/")
+        is_wrong = any(("#" in one and one != "#") or ("+" in one and one != "+") for one in levels)
+        if not path or is_wrong or "#" in levels[:-1]:
+            raise InvalidInput(where=f"fetch.topics[{number}].path", text=f"not a topic filter: {path!r}")
+    return topics
+
+
+def _client(dataset: DatasetId, topics: Sequence[tuple[str, MqttQos]]) -> str:
+    """Return the client identifier: other topics are another session. Every broker takes 23 letters and digits."""
+    text = json.dumps([str(dataset), sorted(topics)])
+    return "odf" + hashlib.sha3_256(text.encode()).hexdigest()[:20]

@@ -1,0 +1,388 @@
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from odf_testing.mqttbroker import MqttBroker, serving_mqtt
+
+from odf_common.errors import InvalidInput, OdfError, Unavailable
+from odf_common.metadata.events import AddData, SetPollingSource
+from odf_common.metadata.fetching import (
+    CompressionFormat,
+    FetchStepMqtt,
+    MqttQos,
+    MqttTopicSubscription,
+    PrepStepDecompress,
+)
+from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategySnapshot, ReadStepNdJson
+from odf_ingest.poll.errors import AddressForbidden, SourceRefusedRequest, SourceUnreachable
+from odf_ingest.poll.fetch import mqtt, mqtt_session
+from odf_ingest.poll.fetch.mqtt_packets import NotMqtt, Packet, PacketType, message_of, split
+from odf_ingest.poll.fetch.networks import Networks
+from odf_ingest.poll.poller import Polled
+
+NOTHING = Polled()
+EXACT, LEAST, MOST = MqttQos.ExactlyOnce, MqttQos.AtLeastOnce, MqttQos.AtMostOnce
+
+
+class Killed(BaseException):
+    """As by kill -9: nothing in the process handles it."""
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.15)
+    monkeypatch.setattr(mqtt, "GAP_SECONDS", 0.05)
+    monkeypatch.setattr(mqtt, "RELEASE_SECONDS", 1.0)
+    monkeypatch.setattr(mqtt_session, "SILENCE_SECONDS", 3.0)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MqttBroker]:
+    with serving_mqtt(tmp_path_factory.mktemp("mosquitto")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(running: MqttBroker, monkeypatch: pytest.MonkeyPatch) -> MqttBroker:
+    """Return the broker; clients of each test have names of their own, as all benches have one dataset."""
+    client, salt = mqtt._client, object()
+    monkeypatch.setattr(mqtt, "_client", lambda dataset, topics: client(f"{dataset}{id(salt)}", topics))  # type: ignore[arg-type]
+    return running
+
+
+def step(broker: MqttBroker, qos: MqttQos | None = EXACT, path: str = "home/#", **more: Any) -> FetchStepMqtt:
+    topics = (MqttTopicSubscription(path=path, qos=qos),)
+    given: dict[str, Any] = {"host": "127.0.0.1", "port": broker.port, "topics": topics}
+    return FetchStepMqtt(**given | more)
+
+
+@pytest.fixture
+def make_polled(make_polled: Any) -> Any:
+    """Return what makes a dataset whose records have the event time of their message."""
+    return partial(make_polled, read=ReadStepNdJson(ddl_schema=("id BIGINT", "v STRING")))
+
+
+def line(number: int) -> tuple[str, bytes]:
+    return f"home/{number % 3}", f'{{"id":{number},"v":"a"}}'.encode()
+
+
+def ids(bench: Any) -> list[int]:
+    return [one for (one,) in bench.values("id")]
+
+
+def test_messages_are_kept_by_the_broker_between_polls_and_become_one_block_each_time(
+    make_polled: Any, poll: Any, broker: MqttBroker
+) -> None:
+    bench = make_polled(step(broker))
+    assert poll(bench) == NOTHING
+    broker.send(*map(line, range(5)), qos=2)
+    assert poll(bench) == Polled(blocks=1, records=5)
+    assert poll(bench) == NOTHING
+    broker.send(line(5), qos=1)
+    assert poll(bench) == Polled(blocks=1, records=1)
+    assert ids(bench) == [0, 1, 2, 3, 4, 5]
+    states = [one.new_source_state for one in bench.events() if isinstance(one, AddData)]
+    assert {one.kind for one in states if one is not None} == {"odf/mqtt"}
+
+
+def test_a_backlog_larger_than_the_window_of_the_broker_arrives(
+    make_polled: Any, poll: Any, broker: MqttBroker
+) -> None:
+    """Mosquitto sends 20 messages before it waits for confirmations, and queues 1,000."""
+    bench = make_polled(step(broker))
+    poll(bench)
+    broker.send(*map(line, range(130)), qos=2)
+    assert poll(bench).records == 130
+    assert ids(bench) == list(range(130))
+
+
+def killed_when(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: Callable[..., bool]) -> Any:
+    """Replace a method, so that the process ends before it runs."""
+    original = getattr(owner, name)
+
+    def run(*args: Any) -> Any:
+        if when(*args[1:]):
+            raise Killed
+        return original(*args)
+
+    return monkeypatch.setattr(owner, name, run)
+
+
+STAGES: dict[str, tuple[type, str, Callable[..., bool]]] = {
+    "before the block": (mqtt._Subscriber, "_fetched", lambda *_: True),
+    "before the first confirmation": (mqtt._Subscriber, "_confirm", lambda *_: True),
+    "before a later confirmation": (
+        mqtt_session.Session,
+        "confirm",
+        lambda kind, number: kind in (PacketType.PUBREC, PacketType.PUBACK) and number == 3,
+    ),
+    "before the release": (mqtt._Subscriber, "_release", lambda *_: True),
+    "before the first identifier is free": (
+        mqtt_session.Session,
+        "confirm",
+        lambda kind, _: kind is PacketType.PUBCOMP,
+    ),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_exactly_once_holds_under_kills(
+    make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    bench = make_polled(step(broker))
+    poll(bench)
+    broker.send(*map(line, range(5)), qos=2)
+    with monkeypatch.context() as patch:
+        killed_when(patch, *STAGES[stage])
+        with pytest.raises(Killed):
+            poll(bench)
+    broker.send(*map(line, range(5, 8)), qos=2)
+    poll(bench)
+    poll(bench)
+    assert ids(bench) == list(range(8))
+
+
+@pytest.mark.parametrize("stage", list(STAGES)[:3])
+def test_at_least_once_loses_nothing_under_kills_and_keys_drop_what_is_doubled(
+    make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    bench = make_polled(step(broker, LEAST), MergeStrategyLedger(primary_key=("id",)))
+    poll(bench)
+    broker.send(*map(line, range(5)))
+    with monkeypatch.context() as patch:
+        killed_when(patch, *STAGES[stage])
+        with pytest.raises(Killed):
+            poll(bench)
+    poll(bench)
+    assert ids(bench) == list(range(5))
+
+
+def test_a_message_with_an_identifier_that_was_released_is_new(
+    make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain still names the identifier, and a broker that uses it again repeats the message."""
+    bench = make_polled(step(broker))
+    poll(bench)
+    broker.send(line(1), qos=2)
+    poll(bench)
+    (taken,) = mqtt.Received.parse(bench.state.source_states["default"]).ids
+    body = b"\x00\x04home" + taken.to_bytes(2) + b'{"id":2}'
+    given = [Packet(kind=PacketType.PUBLISH, flags=0x0C, body=body)]
+    original = mqtt_session.Session.receive
+
+    def receive(session: mqtt_session.Session, seconds: float) -> Packet | None:
+        return given.pop() if given and seconds == mqtt.GAP_SECONDS else original(session, seconds)
+
+    monkeypatch.setattr(mqtt_session.Session, "receive", receive)
+    monkeypatch.setattr(mqtt._Subscriber, "_confirm", lambda *_: None)
+    assert poll(bench).records == 1
+    assert ids(bench) == [1, 2]
+
+
+def test_at_most_once_is_the_default_and_takes_what_is_published_meanwhile(
+    make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 1.0)
+    bench = make_polled(step(broker, None))
+    sent: list[str] = []
+
+    def report(stage: str) -> None:
+        del stage
+        if not sent:
+            sent.append("")
+            threading.Timer(0.3, lambda: broker.send(line(1), qos=0)).start()
+
+    assert poll(bench, report=report) == Polled(blocks=1, records=1)
+
+
+def test_a_retained_message_is_read_once(make_polled: Any, poll: Any, broker: MqttBroker) -> None:
+    broker.send(("kept/1", b'{"id":1}'), retain=True)
+    bench = make_polled(step(broker, LEAST, "kept/#"))
+    assert poll(bench).records == 1
+    assert poll(bench) == NOTHING
+    old = bench.state.polling_source
+    bench.propose(SetPollingSource(fetch=step(broker, LEAST, "home/#"), read=old.read, merge=old.merge))
+    assert poll(bench) == NOTHING  # other topics are another session
+
+
+def test_a_bad_message_is_named_and_the_batch_stays_at_the_broker(
+    make_polled: Any, poll: Any, broker: MqttBroker
+) -> None:
+    bench = make_polled(step(broker))
+    poll(bench)
+    broker.send(line(1), ("home/2", b'{"id":"x"}'), qos=2)
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match=r"mqtt://127.0.0.1:\d+, message 2 \(home/2\): .*id.*x"):
+            poll(bench)
+    assert bench.rows() == []
+
+
+def test_each_message_is_a_whole_snapshot_under_that_strategy(
+    make_polled: Any, poll: Any, broker: MqttBroker
+) -> None:
+    bench = make_polled(step(broker), MergeStrategySnapshot(primary_key=("id",)))
+    poll(bench)
+    broker.send(("home/1", b'{"id":1}\n{"id":2}\n'), ("home/1", b'{"id":2}\n'), qos=2)
+    assert poll(bench).blocks == 2
+    assert bench.values("op", "id") == [(0, 1), (0, 2), (1, 1)]
+
+
+def test_a_broker_that_restarts_keeps_what_it_has(make_polled: Any, poll: Any, tmp_path: Path) -> None:
+    with serving_mqtt(tmp_path) as broker:
+        bench = make_polled(step(broker))
+        poll(bench)
+        broker.send(line(1), qos=2)
+        broker.stop()
+        with pytest.raises(Unavailable, match="Connection refused"):
+            poll(bench)
+        broker.start()
+        assert poll(bench).records == 1
+        (tmp_path / "mosquitto.db").unlink(missing_ok=True)
+        assert broker.process is not None
+        broker.process.kill()
+        broker.stop()
+        broker.start()  # the session is lost: it is subscribed again
+        poll(bench)
+        broker.send(line(2), qos=2)
+        assert poll(bench).records == 1
+    assert ids(bench) == [1, 2]
+
+
+def test_user_and_password_come_from_templates_and_are_masked(
+    make_polled: Any, poll: Any, tmp_path: Path
+) -> None:
+    users = tmp_path / "users"
+    subprocess.run(
+        ["mosquitto_passwd", "-b", "-c", users, "reader", "hushhush"], check=True, capture_output=True
+    )
+    settings = ("allow_anonymous false", f"password_file {users}")
+    with serving_mqtt(tmp_path, *settings) as broker:
+        bench = make_polled(step(broker, username="reader", password="${{ env.SECRET }}"))
+        assert poll(bench, environ={"SECRET": "hushhush"}) == NOTHING
+        auth = {"username": "reader", "password": "hushhush"}
+        broker.send(line(1), auth=auth)
+        assert poll(bench, environ={"SECRET": "hushhush"}).records == 1
+        for given in ({"SECRET": "guessed"}, {"SECRET": "hushhush2"}):
+            with pytest.raises(SourceRefusedRequest, match=r"not authorized|wrong user") as caught:
+                poll(bench, environ=given)
+            assert given["SECRET"] not in str(caught.value)
+
+
+def test_tls_checks_the_certificate(
+    make_polled: Any, poll: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1")
+    files = ("-keyout", tmp_path / "key", "-out", tmp_path / "certificate")
+    make = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    subprocess.run([*make, *files, *names], check=True, capture_output=True)
+    settings = (f"certfile {tmp_path}/certificate", f"keyfile {tmp_path}/key", "allow_anonymous true")
+    with serving_mqtt(tmp_path, *settings) as broker:
+        bench = make_polled(step(broker, host="mqtts://127.0.0.1"))
+        with pytest.raises(SourceUnreachable, match="TLS: CERTIFICATE_VERIFY_FAILED"):
+            poll(bench)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate"))
+        poll(bench)
+        broker.send(line(1), qos=2, tls={"ca_certs": str(tmp_path / "certificate")})
+        assert poll(bench).records == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"host": "http://example.org"}, "expected mqtt or mqtts"),
+        ({"host": "a b"}, "expected a host name"),
+        ({"host": ""}, "expected a host name"),
+        ({"port": 70_000}, "expected 1 to 65535"),
+        ({"topics": ()}, "topics: is empty"),
+        ({"topics": (MqttTopicSubscription(path="a/#/b"),)}, "not a topic filter"),
+        ({"topics": (MqttTopicSubscription(path="a+"),)}, "not a topic filter"),
+        ({"username": "\0"}, "cannot be sent"),
+        ({"password": "x" * 70_000}, "cannot be sent"),
+    ],
+)
+def test_a_wrong_step_is_refused(
+    make_polled: Any, poll: Any, broker: MqttBroker, changes: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(InvalidInput, match=text):
+        poll(make_polled(step(broker, **changes)))
+
+
+def test_prepare_steps_and_private_addresses_are_refused(
+    make_polled: Any, poll: Any, broker: MqttBroker
+) -> None:
+    steps = (PrepStepDecompress(format=CompressionFormat.Gzip),)
+    bench = make_polled(step(broker, LEAST, "prepared/#"), prepare=steps)
+    with pytest.raises(InvalidInput, match="messages have no prepare steps"):
+        poll(bench)
+    with pytest.raises(AddressForbidden):
+        poll(make_polled(step(broker)), networks=Networks())
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\nServer: x" + bytes(100), SourceRefusedRequest, "does not speak MQTT"),
+        (b"\x20\xff\xff\xff\xff\x01", SourceRefusedRequest, "more than four bytes"),
+        (b"\x20\xff\xff\xff\x7f", SourceRefusedRequest, "more than 16777216"),
+        (b"\x20\x01\x00", SourceRefusedRequest, "CONNACK is malformed"),
+        (b"\x20\x02\x00\x01", SourceRefusedRequest, "does not speak MQTT 3.1.1"),
+        (b"\x20\x02\x00\x03", SourceUnreachable, "says that it is unavailable"),
+        (
+            b"\x20\x02\x00\x00\x90\x03\x00\x01\x80",
+            SourceRefusedRequest,
+            "refuses the subscription to 'home/#'",
+        ),
+        (b"\x20\x02\x00\x00\x90\x02\x00\x01", SourceRefusedRequest, "SUBACK is malformed"),
+        (b"\x20\x02\x00\x00\x30\x01\x00", SourceRefusedRequest, "PUBLISH is malformed"),
+        (b"\x20\x02\x00\x00\x36\x02\x00\x00", SourceRefusedRequest, "PUBLISH is malformed"),
+        (b"\x20\x02\x00\x00\x30\x04\x00\x02\xff\xfe", SourceRefusedRequest, "a topic is not UTF-8"),
+        (b"\x20\x02\x00\x00\x90\x03\x00\x01\x00\x40\x02\x00\x01", SourceRefusedRequest, "unexpected PUBACK"),
+        (b"\x20\x02\x00\x00", SourceUnreachable, "the connection broke off"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_hostile_brokers_are_errors(
+    make_polled: Any, poll: Any, answer: bytes, error: type[OdfError], text: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connected, _ = listening.accept()
+            with connected:
+                connected.sendall(answer)
+                connected.shutdown(socket.SHUT_WR)
+                while connected.recv(1000):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        topics = (MqttTopicSubscription(path="home/#"),)
+        fetch = FetchStepMqtt(host="127.0.0.1", port=listening.getsockname()[1], topics=topics)
+        with pytest.raises(error, match=text):
+            poll(make_polled(fetch))
+        thread.join()
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_152])
+def test_packets_are_split_wherever_they_are_cut(size: int) -> None:
+    payload = bytes(size)
+    length, rest = bytearray(), size + 3
+    while True:
+        rest, digit = rest >> 7, rest & 0x7F
+        length.append(digit | (0x80 if rest else 0))
+        if not rest:
+            break
+    raw = b"\x30" + bytes(length) + b"\x00\x01t" + payload
+    for cut in {0, 1, 2, 3, len(raw) // 2, len(raw) - 1} - {len(raw)}:
+        assert split(raw[:cut], len(raw)) is None
+    found = split(raw + b"\x30", len(raw))
+    assert found is not None
+    packet, end = found
+    assert (message_of(packet).payload, end) == (payload, len(raw))
+    with pytest.raises(NotMqtt, match="more than"):
+        split(raw, size)
