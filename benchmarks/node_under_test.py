@@ -136,7 +136,7 @@ class BenchedNode:
 @contextmanager
 def running_node(home: Path) -> Iterator[BenchedNode]:
     """Start a node, and always stop it."""
-    embedded = EmbeddedNode(home)
+    embedded = EmbeddedNode(home, {"ODF_FETCH_NETWORKS": "127.0.0.0/8"})
     embedded.run("up --detach", timeout=STARTING)
     try:
         node = BenchedNode(embedded)

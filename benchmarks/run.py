@@ -42,7 +42,14 @@ ALONE: Final[tuple[str, ...]] = (
     "transactions",
     "nexmark",
 )
-WITH_NODE: Final[tuple[str, ...]] = ("ingest_topic", "ingest_file", "small_commits", "integrity", "appends")
+WITH_NODE: Final[tuple[str, ...]] = (
+    "ingest_topic",
+    "ingest_file",
+    "small_commits",
+    "integrity",
+    "appends",
+    "poll_unchanged",
+)
 USUAL: Final = (*ALONE, *WITH_NODE)
 LONG: Final = (
     "node_of_many",
