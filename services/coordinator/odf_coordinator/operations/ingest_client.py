@@ -55,5 +55,5 @@ class IngestClient:
             raise
         except RemoteRefused as error:
             # A pull's result has only one text field, so the advice is appended.
-            text = f"{error}. {error.advice()}" if error.advice() else str(error)
+            text = f"{error}; {error.advice()}" if error.advice() else str(error)
             raise Refused(reason=error.reason, text=text) from error
