@@ -53,6 +53,7 @@ from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics
+from odf_ingest.registry import Registries
 from odf_ingest.source_settings import BadRecords, load_settings
 
 TURN_SECONDS: Final = 0.25
@@ -141,6 +142,7 @@ class Ingest:
             topics=world.kafka,
             bus=self,  # type: ignore[arg-type]
             rejecting=RejectPolicy(self, blobs),  # type: ignore[arg-type]
+            registries=Registries(),
             readers=Inline(),
             failed=reader.failed,
         )

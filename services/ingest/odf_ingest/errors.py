@@ -241,6 +241,23 @@ class SourceBuildsIndex(Refused):
 
 
 @dataclass(eq=False, kw_only=True)
+class RegistryUnavailable(Unavailable):
+    """The schema registry of a source gives no schemas now; the source is paused, and no message is lost."""
+
+    def __str__(self) -> str:
+        """Return which registry it is, and why."""
+        return f"{self.what} gives no schema: {self.why}"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return (
+            "Nothing was skipped or rejected; it continues automatically once the registry answers. Set another "
+            "address or credentials with `odf source set` (schemaRegistry, schemaRegistryUser, schemaRegistryPassword, "
+            "schemaRegistryCa)."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class TopicReplaced(OdfError):
     """The push topic is not the one that was read before."""
 
@@ -392,6 +409,11 @@ def is_storage_fault(error: Exception) -> TypeGuard[OdfError]:
     if isinstance(error, Refused):
         return error.reason in STORAGE_FAULTS
     return isinstance(error, Damaged | StorageUnavailable)
+
+
+def pauses_source(error: Exception) -> TypeGuard[OdfError]:
+    """Return whether an error is no fault of a batch, so that its source is read again later."""
+    return is_storage_fault(error) or isinstance(error, RegistryUnavailable)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -51,6 +51,7 @@ from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics
+from odf_ingest.registry import Registries
 from odf_ingest.topic_names import ReservedTopics
 
 READERS: Final = 2  # batches parsed in parallel
@@ -177,6 +178,7 @@ def _work(env: Environment, queues: CommitQueues, preparer: Preparer, reader: Pu
         topics=env.topics,
         bus=env.bus,
         rejecting=RejectPolicy(env.bus, env.blobs),
+        registries=Registries(),
         readers=ElasticPool(READERS, name="read"),
         failed=reader.failed,
     )

@@ -7,9 +7,13 @@ are stored in one note of the dataset, `sources`: a JSON object of settings by s
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from pathlib import PurePath
 from typing import Final, Self
+
+from urllib3.exceptions import LocationParseError
+from urllib3.util import Url, parse_url
 
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
@@ -28,6 +32,8 @@ _UNITS: Final = {"d": DAY, "h": HOUR, "m": MINUTE, "s": 1000, "ms": 1}
 _PARTS: Final = re.compile(r"(?:\d{1,9}(?:d|h|ms|m|s))+", re.ASCII)
 _PART: Final = re.compile(r"(\d+)(d|h|ms|m|s)", re.ASCII)
 _NONE: Final = "none"
+MASK: Final = "***"
+MAX_ADDRESS: Final = 2048  # characters
 
 
 class Duration(int):
@@ -62,6 +68,19 @@ class Duration(int):
 
 _WRITTEN: Final = (Duration, TopicNames, TopicStart)  # written and parsed as strings
 OWN_TOPIC: Final = TopicNames()
+
+
+class Secret(str):
+    """A value that is stored, and masked wherever it is shown."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return no part of the value."""
+        return repr(MASK)
+
+
+NO_SECRET: Final = Secret()
 NO_DELAY: Final = Duration(0)
 UNLIMITED: Final = Duration(-1)
 
@@ -104,6 +123,12 @@ class SourceSettings:
     """Topics that are read in place of the source's own; others own them."""
     topic_start: TopicStart = EARLIEST
     """Where the reading of these topics starts."""
+    schema_registry: str = ""
+    """Address of the registry that has the schemas of a topic's messages; empty: messages name no schema."""
+    schema_registry_user: str = ""
+    schema_registry_password: Secret = NO_SECRET
+    schema_registry_ca: str = ""
+    """File of certificates (PEM) to trust instead of the system's."""
 
     def __post_init__(self) -> None:
         for name in ("max_rejected_share", "max_retracted_share"):
@@ -116,6 +141,7 @@ class SourceSettings:
             raise InvalidInput(where=_key("retraction_guard_rows"), text="expected 0 or more")
         if not self.watermark_delay.is_limited:
             raise InvalidInput(where=_key("watermark_delay"), text="expected a duration, such as 0 or 2h")
+        _require_registry(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, object]) -> Self:
@@ -139,11 +165,16 @@ class SourceSettings:
         usual = type(self)().plain()
         return {key: value for key, value in self.plain().items() if value != usual[key]}
 
+    def shown(self) -> dict[str, str]:
+        """Return all settings by key, with secrets masked."""
+        return {
+            key: MASK if isinstance(value, Secret) and value else str(value)
+            for key, value in self.plain().items()
+        }
+
     def changed(self, changes: Mapping[str, object]) -> Self:
         """Return the settings with some of them changed; raises `InvalidInput`."""
-        chosen = type(self).from_plain(changes)
-        named = {one.name for one in fields(self) if _key(one.name) in changes}
-        return replace(self, **{name: getattr(chosen, name) for name in named})
+        return type(self).from_plain({**self.plain(), **changes})
 
 
 def load_settings(blobs: BlobStore, dataset: DatasetId, source: str) -> SourceSettings:
@@ -168,6 +199,33 @@ def _read(blobs: BlobStore, dataset: DatasetId) -> dict[str, dict[str, object]]:
     except (ValueError, TypeError, AttributeError) as error:
         where = f"settings of the sources of {dataset}"
         raise InvalidInput(where=where, text=f"cannot be read: {error}") from error
+
+
+def _require_registry(settings: SourceSettings) -> None:
+    """Raise `InvalidInput` unless the settings of the schema registry fit together."""
+    where = _key("schema_registry")
+    try:
+        url = parse_url(settings.schema_registry)
+    except LocationParseError:
+        url = Url()
+    if settings.schema_registry:
+        is_address = url.scheme in {"http", "https"} and url.host and not (url.query or url.fragment)
+        if not is_address or len(settings.schema_registry) > MAX_ADDRESS:
+            raise InvalidInput(
+                where=where, text="expected an address such as https://registry.example.com:8081"
+            )
+        if url.auth:
+            text = "has credentials; set schemaRegistryUser and schemaRegistryPassword instead"
+            raise InvalidInput(where=where, text=text)
+    if settings.schema_registry_password and not settings.schema_registry_user:
+        raise InvalidInput(where=_key("schema_registry_user"), text="is missing for the password")
+    if ":" in settings.schema_registry_user:
+        raise InvalidInput(
+            where=_key("schema_registry_user"), text="must not have a colon (basic authentication)"
+        )
+    ca = settings.schema_registry_ca
+    if ca and not PurePath(ca).is_absolute():
+        raise InvalidInput(where=_key("schema_registry_ca"), text="expected the absolute path of a file")
 
 
 def _parsed(key: str, text: str, default: object) -> object:

@@ -53,12 +53,22 @@ def test_only_what_is_named_changes() -> None:
             "soon",
             "maxFuture: expected a duration such as 90s, 30m, 2h or 1d, or none, got 'soon'",
         ),
+        ("schemaRegistry", "registry:8081", "schemaRegistry: expected an address such as https://"),
+        ("schemaRegistry", "ftp://registry", "schemaRegistry: expected an address such as https://"),
+        ("schemaRegistry", "http://[::", "schemaRegistry: expected an address such as https://"),
+        ("schemaRegistry", "http://a?b=c", "schemaRegistry: expected an address such as https://"),
+        ("schemaRegistry", "http://" + "a" * 3000, "schemaRegistry: expected an address such as https://"),
+        ("schemaRegistry", "http://me:hush@a", "schemaRegistry: has credentials; set schemaRegistryUser and"),
+        ("schemaRegistryPassword", "hush", "schemaRegistryUser: is missing for the password"),
+        ("schemaRegistryUser", "a:b", "schemaRegistryUser: must not have a colon"),
+        ("schemaRegistryCa", "ca.pem", "schemaRegistryCa: expected the absolute path of a file"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(key: str, value: str, said: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         SourceSettings().changed({key: value})
     assert str(refused.value).startswith(said)
+    assert "hush" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}'])
@@ -73,3 +83,19 @@ def test_only_what_differs_from_the_defaults_was_chosen() -> None:
     assert SourceSettings().chosen() == {}
     chosen = SourceSettings().changed({"watermarkDelay": "90m", "badRecords": "dead-letter"}).chosen()
     assert chosen == {"watermarkDelay": "1h30m"}
+
+
+def test_a_password_is_kept_for_the_nodes_user_only_and_shown_to_none(tmp_path: Path) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    login = {"schemaRegistry": "https://r", "schemaRegistryUser": "me", "schemaRegistryPassword": "hush"}
+    save_settings(blobs, DATASET, "a", SourceSettings().changed(login))
+    loaded = load_settings(blobs, DATASET, "a")
+    assert loaded.schema_registry_password == "hush"
+    assert loaded.shown()["schemaRegistryPassword"] == "***"
+    assert "hush" not in f"{loaded} {loaded!r} {loaded.shown()}"
+    (note,) = [one for one in tmp_path.rglob("*") if one.is_file() and "hush" in one.read_text()]
+    assert note.stat().st_mode & 0o077 == 0
+    assert loaded.changed({"schemaRegistryPassword": "hush2"}).schema_registry_password == "hush2"
+    gone = loaded.changed(dict.fromkeys(login, ""))
+    save_settings(blobs, DATASET, "a", gone)
+    assert blobs.note(DATASET, "sources") is None

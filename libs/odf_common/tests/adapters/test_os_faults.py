@@ -385,8 +385,8 @@ def test_a_writer_whose_pending_file_was_swept_fails_and_changes_nothing(
     blobs = LocalBlobStore(tmp_path)
     write = durable.write_pending
 
-    def slow(target: Path, content: bytes) -> Path:
-        pending = write(target, content)
+    def slow(target: Path, content: bytes, *, mode: int) -> Path:
+        pending = write(target, content, mode=mode)
         os.utime(pending, (1000, 1000))
         blobs.sweep(2000.0)
         return pending

@@ -250,7 +250,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 next=one.next,
                 next_poll=one.next_poll,
                 waiting=one.waiting,
-                settings={key: str(value) for key, value in one.settings.plain().items()},
+                settings=one.settings.shown(),
                 late=_late(one.late),
                 changed=one.settings.chosen(),
             )

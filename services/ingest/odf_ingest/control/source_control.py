@@ -33,6 +33,7 @@ from odf_ingest.push.source_record import Key, SourceRecord
 from odf_ingest.push.source_topics import SourceTopic, SourceTopics
 from odf_ingest.push.start_position import messages_after, require_same, stop_at
 from odf_ingest.push.state_machine import Phase
+from odf_ingest.registry import REGISTRY_SETTING, json_step
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
 
 SEARCH_TIMEOUT_SECONDS: Final = 60.0  # to find the message to skip
@@ -220,6 +221,10 @@ class SourceControl:
             raise InvalidInput(where="pollInterval", text=text)
         source = DEFAULT_SOURCE if is_polled else chosen_source(state, name).source_name
         settings = load_settings(self._blobs, entry.dataset_id, source).changed(changes)
+        if changes.get(REGISTRY_SETTING):
+            if is_polled:
+                raise InvalidInput(where=REGISTRY_SETTING, text=f"{entry.alias} has no push source")
+            json_step(state.push_sources[source].read)
         has_topics = bool(changes.keys() & {"topics", "topicStart"})
         if has_topics:
             if is_polled:
@@ -227,7 +232,8 @@ class SourceControl:
             self._topics.choose_start(entry, state, source, settings.topics, settings.topic_start)
         save_settings(self._blobs, entry.dataset_id, source, settings)
         self._schedule.look_again()
-        if has_topics:
+        if not is_polled:
+            # At once: a setting may have been why the source is retried.
             self._request(lambda: self._owned.look(entry.dataset_id))
         return source
 

@@ -210,7 +210,7 @@ class AssignedSources:
     def readable(self, key: Key) -> None:
         """Record that a source's topic can be read."""
         record = self._records.get(key)
-        if record is not None and record.trouble is not None and not record.trouble.is_of_storage:
+        if record is not None and record.trouble is not None and not record.trouble.lasts_until_commit:
             self._records[key] = replace(record, trouble=None)
 
     def committed(self, key: Key) -> None:

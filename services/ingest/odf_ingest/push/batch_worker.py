@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -24,11 +25,12 @@ from odf_ingest.errors import (
     AwaitingCorrection,
     PositionChanged,
     RecordRejected,
+    RegistryUnavailable,
     SourceGone,
     TooManyRejected,
     TopicGone,
     TopicReplaced,
-    is_storage_fault,
+    pauses_source,
 )
 from odf_ingest.history.kept_index import IndexBehind
 from odf_ingest.merge import key_columns
@@ -38,9 +40,11 @@ from odf_ingest.push.kafka_batch import KafkaBatch, Read
 from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import PushSource
 from odf_ingest.push.source_record import Trouble, as_of
+from odf_ingest.registry import Registries, decoded
 
 log = structlog.stdlib.get_logger(__name__)
 
+PAUSING: Final = (StorageUnavailable, RegistryUnavailable)
 Indexed = Future[None]  # done when the index is ready, or cannot be brought forward
 Failed = Callable[[PushSource, Exception, MessageBatch], None]
 
@@ -56,6 +60,7 @@ class BatchWorker:
         topics: Topics,
         bus: Bus,
         rejecting: RejectPolicy,
+        registries: Registries,
         readers: Executor,
         failed: Failed,
     ) -> None:
@@ -65,6 +70,7 @@ class BatchWorker:
         self._topics = topics
         self._bus = bus
         self._rejecting = rejecting
+        self._registries = registries
         self._readers = readers
         self._failed = failed
         self._stop = threading.Event()
@@ -137,7 +143,11 @@ class BatchWorker:
         if actual != batch.topic_id:
             # It was re-created while being read, which its offsets do not show.
             raise TopicReplaced(topic=batch.topic, expected=batch.topic_id, actual=actual)
-        return self._preparer.messages(replace(plan, is_wanted=lambda: not source.is_stale), batch)
+        plan = replace(plan, is_wanted=lambda: not source.is_stale)
+        decoder = self._registries.decoder(self._rejecting.settings(source.dataset, source.name))
+        if decoder is None:
+            return self._preparer.messages(plan, batch)
+        return decoded(decoder, plan, batch, self._preparer.messages)
 
     def _settle(
         self, source: PushSource, batch: MessageBatch, reading: "Future[Prepared]", indexed: Indexed
@@ -174,8 +184,8 @@ class BatchWorker:
         )
         try:
             indexed.result()
-            # A storage error must not block this thread: the source is reopened later.
-            outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=StorageUnavailable)
+            # Neither storage nor a registry may block this thread: the source is reopened later.
+            outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=PAUSING)
         except OdfError as error:
             self._give_up(source, batch, error)
         except IndexBehind:
@@ -199,7 +209,7 @@ class BatchWorker:
         if _is_to_be_skipped(batch, error):
             self._skip(source, batch, error)
             return
-        if isinstance(error, AwaitingCorrection) or is_storage_fault(error):
+        if isinstance(error, AwaitingCorrection) or pauses_source(error):
             self._tell_progress(source, source.lag(batch.start), 0, time.monotonic() - batch.begun)
         self._failed(source, error, batch)
 
@@ -221,7 +231,7 @@ class BatchWorker:
         work = self._work(source, alone, reading, lambda plan, _: replace(nothing, source=plan.source))
         source.search = None
         try:
-            outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=StorageUnavailable)
+            outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=PAUSING)
         except OdfError as error:
             self._fail(source, batch, error)
             return
@@ -301,7 +311,7 @@ def _is_to_be_skipped(batch: MessageBatch, error: Exception) -> bool:
         search is None
         or batch.count != 1
         or isinstance(error, PositionChanged | SourceGone | TopicGone | TopicReplaced)
-        or is_storage_fault(error)
+        or pauses_source(error)
     ):
         return False
     return not isinstance(error, AwaitingCorrection) or batch.parts[0].partition == search.half_in

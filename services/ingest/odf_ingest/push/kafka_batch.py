@@ -16,6 +16,7 @@ from odf_ingest.errors import (
     AwaitingCorrection,
     IncompleteCorrection,
     PositionChanged,
+    RegistryUnavailable,
     SourceGone,
     TopicReplaced,
 )
@@ -149,6 +150,8 @@ class KafkaBatch:
     def _first_reading(self) -> Prepared:
         try:
             return self._reading.result()
+        except RegistryUnavailable:
+            raise
         except Unavailable:
             return self._read(self._plan, self.batch)
 

@@ -14,7 +14,7 @@ import structlog
 from odf_common.adapters.kafka.records import Taken
 from odf_common.errors import Unavailable
 from odf_common.service.retry import keep_trying
-from odf_ingest.errors import AwaitingCorrection, PositionChanged, is_storage_fault
+from odf_ingest.errors import AwaitingCorrection, PositionChanged, pauses_source
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
@@ -113,7 +113,7 @@ class PushReader:
         is_the_half = search is not None and search.half_in == first
         if isinstance(error, PositionChanged):
             self.request(lambda: self._owned.reopen(source, search=source.search))
-        elif is_storage_fault(error):
+        elif pauses_source(error):
             self.request(lambda: self._owned.failed(source, error, source.search))
         elif isinstance(error, AwaitingCorrection) and not is_the_half:
             wait = Wait(seen=error.end, tries=error.tries + 1, why=error.why, first=first)

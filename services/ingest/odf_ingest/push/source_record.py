@@ -10,7 +10,7 @@ from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
 from odf_ingest.commit.committer import position_of
-from odf_ingest.errors import IncompleteCorrection, SourceStopped, is_storage_fault
+from odf_ingest.errors import IncompleteCorrection, RegistryUnavailable, SourceStopped, pauses_source
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push.state_machine import LIVE, Event, Phase, after
 
@@ -28,6 +28,7 @@ class Key(NamedTuple):
 
 
 RETRY: Final = Backoff(first=0.2, most=10.0)
+TOPIC_UNREADABLE: Final = "TopicUnreadable"
 SAME_TROUBLE_SECONDS: Final = 30.0  # without failure after which the next one counts as a new trouble
 
 
@@ -57,8 +58,9 @@ class Trouble:
     tries: int = 1
     last: float = field(default_factory=time.monotonic)
     """Time of the last try (seconds, monotonic)."""
-    is_of_storage: bool = False
-    """Whether the dataset's files cannot be used; then only a commit proves that it is over."""
+    reason: str = TOPIC_UNREADABLE
+    lasts_until_commit: bool = False
+    """Whether the topic is not the cause, so that only a commit proves that it is over."""
 
     @classmethod
     def of(cls, error: OdfError, before: "Trouble | None") -> Self:
@@ -69,7 +71,8 @@ class Trouble:
             why=str(error),
             advice=error.advice(),
             tries=tries,
-            is_of_storage=is_storage_fault(error),
+            reason=error.code if isinstance(error, RegistryUnavailable) else TOPIC_UNREADABLE,
+            lasts_until_commit=pauses_source(error),
         )
 
     @property

@@ -39,7 +39,7 @@ def of_source(record: SourceRecord, building_of: BuildingOf) -> Refused | None:
         )
     trouble = record.trouble
     if trouble is not None and time.time() - trouble.since > REPORT_RETRIES_AFTER_SECONDS:
-        return _retries(name, "TopicUnreadable", trouble)
+        return _retries(name, trouble.reason, trouble)
     if source is None:
         return None
     if _long(source.querying_since) is not None:

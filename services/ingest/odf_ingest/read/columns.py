@@ -1,5 +1,6 @@
 """The types that text formats are parsed to, and their conversion to the expected types."""
 
+import base64
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -18,16 +19,27 @@ _PIECE: Final = 32  # rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedJson(ReadStepNdJson):
+    """JSON that was written from messages in a binary format, in which bytes are base64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeFormats:
     """Formats of timestamps and dates; None is RFC 3339 and ISO 8601."""
 
     timestamp: str | None = None
     date: str | None = None
+    has_base64: bool = False
+    """Whether columns of bytes are base64; otherwise they are the bytes of the text."""
 
     @classmethod
     def of(cls, step: ReadStepCsv | ReadStepJson | ReadStepNdJson) -> Self:
         """Return the formats of a read step."""
-        return cls(timestamp=named_format(step.timestamp_format), date=named_format(step.date_format))
+        return cls(
+            timestamp=named_format(step.timestamp_format),
+            date=named_format(step.date_format),
+            has_base64=isinstance(step, DecodedJson),
+        )
 
 
 def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool = False) -> pa.Schema:
@@ -46,6 +58,8 @@ def _parsed(wanted: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> p
     if kind.is_timestamp(wanted):
         return pa.string() if is_lenient or formats.timestamp is not None else read_as(wanted)
     if kind.is_date(wanted) or kind.is_time(wanted) or kind.is_duration(wanted) or wanted == UUID:
+        return pa.string()
+    if formats.has_base64 and _is_bytes(wanted):
         return pa.string()
     if kind.is_struct(wanted):
         parts = [(f, _parsed(f.type, formats, is_lenient=is_lenient)) for f in wanted.fields]
@@ -146,4 +160,20 @@ def _of_text(texts: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.A
         return to_dates(texts, formats.date)
     if kind.is_time(wanted):
         return to_times(texts, wanted)
+    if formats.has_base64 and _is_bytes(wanted):
+        return _to_bytes(texts)
     return to_uuids(texts) if wanted == UUID else texts
+
+
+def _is_bytes(wanted: pa.DataType) -> bool:
+    return bool(kind.is_binary(wanted)) or bool(kind.is_fixed_size_binary(wanted) and wanted != UUID)
+
+
+def _to_bytes(texts: pa.Array) -> pa.Array:
+    try:
+        values = [
+            None if text is None else base64.b64decode(text, validate=True) for text in texts.to_pylist()
+        ]
+    except ValueError as error:
+        raise InvalidInput(text="is not base64, in which a decoded message has bytes") from error
+    return pa.array(values, pa.binary())

@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
+from odf_testing.registry import framed, serving_registry
 from odf_testing.schedule import NoSchedule
 
 from odf_common.codec.bus import Envelope, envelope
 from odf_common.errors import InvalidInput, Refused, Unavailable
 from odf_common.metadata.events import AddData
-from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson
+from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepCsv, ReadStepNdJson
 from odf_common.ports.bus import DeadLetter
 from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
 from odf_common.service.request_reply import Replies
@@ -357,6 +358,35 @@ def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None
         assert view.settings.plain()["badRecords"] == "stop"
         with pytest.raises(InvalidInput, match="badRecords"):
             made.change(entry, "", {"badRecord": "stop"})
+
+
+def test_a_schema_registry_is_refused_for_a_source_that_could_not_be_read_with_it(
+    make_bench: Any, broker: Broker
+) -> None:
+    with running(make_bench(None, ReadStepCsv(ddl_schema=("id BIGINT",))), broker) as node:
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        with pytest.raises(InvalidInput, match="this one has Csv"):
+            control(node).change(entry, "", {"schemaRegistry": "http://registry"})
+
+
+def test_a_changed_setting_is_tried_at_once(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with serving_registry() as registry, running(bench, broker) as node:
+        registry.add(1, "{}", kind="JSON")
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        made = control(node)
+        made.change(entry, "", {"schemaRegistry": "http://127.0.0.1:1"})
+        broker.logs[TOPIC, 0] += [framed(1, message(1))]
+        node.wait(lambda: trouble(node) > 2)
+        made.change(entry, "", {"schemaRegistry": registry.url})
+        node.wait(lambda: node.ids == [1])
+
+
+def trouble(node: Running) -> int:
+    record = node.owned.record(Key(node.bench.dataset, "default"))
+    return 0 if record is None or record.trouble is None else record.trouble.tries
 
 
 @pytest.mark.parametrize("start", ["0:1,1:2", "1:2,0:1"])

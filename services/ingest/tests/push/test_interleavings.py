@@ -32,6 +32,7 @@ from odf_ingest.push.source import Limits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.push.state_machine import LIVE, Phase
+from odf_ingest.registry import Registries
 
 from .test_reader import Broker, message
 
@@ -264,6 +265,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
             topics=broker,  # type: ignore[arg-type]
             bus=bench.coordinator,
             rejecting=RejectPolicy(bench.coordinator, bench.blobs),
+            registries=Registries(),
             readers=AtOnce(),
             failed=made.failed,
         )

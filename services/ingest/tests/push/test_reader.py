@@ -39,6 +39,7 @@ from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import MAX_BATCH_BYTES, Limits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics
+from odf_ingest.registry import Registries
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 TOPIC = "odf.push.a.default"
@@ -215,6 +216,7 @@ def running(
         topics=broker,  # type: ignore[arg-type]
         bus=bench.coordinator,
         rejecting=RejectPolicy(bench.coordinator, bench.blobs),
+        registries=Registries(),
         readers=bench.pool,
         failed=reader.failed,
     )

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import structlog
 
@@ -19,6 +19,8 @@ from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind
+
+NOTE_MODE: Final = 0o600  # settings of a source may have a password
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -98,7 +100,7 @@ class LocalBlobStore(BlobStore):
         """Write a note durably, or remove it."""
         file = layout.note_file(self._home, dataset, name)
         if text is not None:
-            durable.write(file, text.encode())
+            durable.write(file, text.encode(), mode=NOTE_MODE)
         elif durable.exists(file):
             durable.remove(file)
 

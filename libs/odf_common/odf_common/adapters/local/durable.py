@@ -20,21 +20,26 @@ from odf_common.ports.clock import Backoff
 LOCK_SECONDS: Final = 5.0  # a holder needs milliseconds; one that is stopped must not block others for long
 LOCK_POLL: Final = Backoff(first=0.001, most=0.02)
 PENDING: Final = ".pending-"
+READABLE: Final = 0o666  # less what the umask takes
 
 
-def write(target: Path, content: bytes) -> None:
+def write(target: Path, content: bytes, *, mode: int = READABLE) -> None:
     """Write a file atomically and durably, replacing an existing one."""
-    pending = write_pending(target, content)
+    pending = write_pending(target, content, mode=mode)
     with _removed_on_failure(pending):
         pending.replace(target)
     sync_folder(target.parent)
 
 
-def write_pending(target: Path, content: bytes) -> Path:
+def write_pending(target: Path, content: bytes, *, mode: int = READABLE) -> Path:
     """Write a hidden file next to `target` and return it; its content is durable, its name is not."""
     make_folder(target.parent)
     pending = pending_beside(target)
-    with _removed_on_failure(pending), pending.open("xb", buffering=0) as file, naming(target):
+    with (
+        _removed_on_failure(pending),
+        open(pending, "xb", buffering=0, opener=lambda path, flags: os.open(path, flags, mode)) as file,
+        naming(target),
+    ):
         view = memoryview(content)
         while view:
             view = view[file.write(view) or 0 :]

@@ -20,6 +20,8 @@ from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 COLUMNS: Final = ("source", "state", "since", "waiting", "why", "next", "topic", "settings")
 REOPEN_TIMEOUT_SECONDS: Final = 5.0  # seconds to wait until a resumed source is being read
 POLL_SECONDS: Final = 0.1  # between polls
+HIDDEN_SETTING: Final = "schemaRegistryPassword"
+ASK: Final = "-"
 PASSING: Final = frozenset({"opening", "retrying"})
 SOURCE = click.option(
     "--source", metavar="NAME", default="", help="Push source; optional if the dataset has only one."
@@ -131,6 +133,9 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
     durations such as 90s, 2h or 1d. topics names topics that others own, to be read in place of the source's own: names
     separated by commas, with * for any characters; topicStart (earliest, latest or a time) is where they are read from.
 
+    schemaRegistry is the address of the registry with the schemas of a topic's messages; schemaRegistryUser,
+    schemaRegistryPassword and schemaRegistryCa (a file) belong to it. The password `-` is asked for or read from stdin.
+
     \b
     Example:
       odf source set orders badRecords=stop
@@ -138,15 +143,28 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
       odf source set orders maxRetractedShare=1 --source till
       odf source set cities pollInterval=1h
       odf source set orders topics=shop.orders,shop.returns.* topicStart=2026-03-04T00:00:00Z
+      odf source set orders schemaRegistry=https://registry:8081 schemaRegistryUser=odf schemaRegistryPassword=-
     """  # noqa: D301
     pairs = [one.partition("=") for one in settings]
     if not all(key and mark for key, mark, _ in pairs):
         raise click.UsageError("settings have the form KEY=VALUE")
-    changes = {key: value for key, _, value in pairs}
+    changes = {
+        key: _secret(key) if (key, value) == (HIDDEN_SETTING, ASK) else value for key, _, value in pairs
+    }
     request = SetSourceRequest(ref=dataset, source_name=source, changes=changes)
     with clients.ingest() as ingest:
         reply = ingest.SetSource(request, timeout=clients.CALL_TIMEOUT_SECONDS)
     _print(reply, dataset, output)
+
+
+def _secret(key: str) -> str:
+    """Return a value that should not be in the shell's history: typed at a prompt, or the first line of a pipe."""
+    stdin = click.get_text_stream("stdin")
+    return (
+        str(click.prompt(key, hide_input=True, err=True))
+        if stdin.isatty()
+        else stdin.readline().rstrip("\r\n")
+    )
 
 
 def _settled(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:

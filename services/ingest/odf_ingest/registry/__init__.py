@@ -1,0 +1,10 @@
+"""Messages in a schema registry's wire format → JSON, which the one pipeline reads like any other message.
+
+A message is a zero byte, the schema's id (4 bytes, big-endian), for Protobuf the message's indexes, and the payload in
+Avro, Protobuf or JSON. Values are written exactly: no number passes through a double, bytes are base64.
+"""
+
+from odf_ingest.registry.decoder import Decoder, Registries
+from odf_ingest.registry.message_decoding import REGISTRY_SETTING, decoded, json_step
+
+__all__ = ["REGISTRY_SETTING", "Decoder", "Registries", "decoded", "json_step"]

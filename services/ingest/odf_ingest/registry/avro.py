@@ -1,0 +1,265 @@
+"""Avro records as JSON. fastavro reads the values; logical types are converted here, exactly.
+
+A schema is checked before it is used: it is not recursive, and the JSON of a payload is at most `MAX_GROWTH` times as
+long, plus a constant. Without that, a few bytes could stand for millions of values that take no bytes.
+"""
+
+import io
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from fastavro import parse_schema, schemaless_reader
+from fastavro.schema import SchemaParseException
+
+from odf_common.errors import InvalidInput
+from odf_ingest.registry.client import Schema
+from odf_ingest.registry.json_text import (
+    MAX_DIGITS,
+    array_json,
+    boolean_json,
+    bytes_json,
+    date_json,
+    decimal_json,
+    floating_json,
+    integer_json,
+    object_json,
+    text_json,
+    time_json,
+    timestamp_json,
+)
+
+MAX_DEPTH: Final = 64
+MAX_GROWTH: Final = 128  # characters of JSON per byte of payload
+MAX_CONSTANT: Final = 1 << 20  # characters of JSON that take no bytes
+FAULTS: Final = (EOFError, IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
+BAD_SCHEMA: Final = (SchemaParseException, AttributeError, RecursionError, *FAULTS)
+UUID_BYTES: Final = 16
+
+Write: TypeAlias = Callable[[Any], str]
+Json: TypeAlias = Any  # a part of a schema: a name, an object or a list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Type:
+    """How values are written; the JSON of one has at most `excess` + MAX_GROWTH × (its bytes) characters.
+
+    `python`: the classes of its values, by which those of a union are told apart.
+    """
+
+    write: Write
+    excess: int
+    python: tuple[str, ...]
+
+
+def avro_decoder(schema: Schema) -> Callable[[bytes], str]:
+    """Return a function from payload to JSON; raises `InvalidInput` if the schema cannot be used."""
+    try:
+        logical: dict[str, Json] = {}
+        plain: dict[str, Json] = {}
+        for text in schema.references.values():
+            _parsed(text, logical, plain)
+        shape, readable = _parsed(schema.text, logical, plain)
+    except BAD_SCHEMA as error:
+        raise InvalidInput(text=f"is not an Avro schema: {_reason(error)}") from error
+    top = _Types(logical).of(shape, 0)
+    if not all(name.startswith("record ") for name in top.python):
+        raise InvalidInput(text="is not an Avro record, so it has no columns")
+    if top.excess > MAX_CONSTANT:
+        raise InvalidInput(text="has too many values that take no bytes")
+    return partial(_decoded, readable, top.write)
+
+
+def _parsed(text: str, logical: dict[str, Json], plain: dict[str, Json]) -> tuple[Json, Json]:
+    """Return a schema with and without its logical types; its names are added to both dictionaries."""
+    found = json.loads(text)
+    return (
+        parse_schema(_cleaned(found, 0, {"__fastavro_parsed", "__named_schemas"}), named_schemas=logical),
+        parse_schema(
+            _cleaned(found, 0, {"__fastavro_parsed", "__named_schemas", "logicalType"}), named_schemas=plain
+        ),
+    )
+
+
+def _cleaned(part: Json, depth: int, without: set[str]) -> Json:
+    if depth > 4 * MAX_DEPTH:
+        raise InvalidInput(text="is nested too deeply")
+    if isinstance(part, dict):
+        return {key: _cleaned(inner, depth + 1, without) for key, inner in part.items() if key not in without}
+    return [_cleaned(inner, depth + 1, without) for inner in part] if isinstance(part, list) else part
+
+
+def _decoded(schema: Json, write: Write, payload: bytes) -> str:
+    stream = io.BytesIO(payload)
+    try:
+        value = schemaless_reader(stream, schema, None, return_record_name=True)
+    except FAULTS as error:
+        raise InvalidInput(text=f"the payload is not a value of the schema: {_reason(error)}") from error
+    left = len(payload) - stream.tell()
+    if left:
+        raise InvalidInput(text=f"the payload has {left} bytes after the value")
+    return write(value)
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or ("it ends too early" if isinstance(error, EOFError) else type(error).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Types:
+    """Builds types of a parsed schema; `named` has its named types by full name."""
+
+    named: Mapping[str, Json]
+    known: dict[str, _Type] = field(default_factory=dict)
+    open: set[str] = field(default_factory=set)
+
+    def of(self, shape: Json, depth: int) -> _Type:
+        """Return a type; raises `InvalidInput`."""
+        if depth > MAX_DEPTH:
+            raise InvalidInput(text=f"is nested more than {MAX_DEPTH} levels deep")
+        if isinstance(shape, list):
+            return self._union(shape, depth)
+        if isinstance(shape, str):
+            return PRIMITIVES[shape] if shape in PRIMITIVES else self._named(self.named[shape], depth)
+        kind = shape["type"]
+        if isinstance(kind, dict | list):
+            return self.of(kind, depth + 1)
+        if kind in {"record", "error", "enum", "fixed"}:
+            return self._named(shape, depth)
+        if kind == "array":
+            return self._array(self.of(shape["items"], depth + 1))
+        if kind == "map":
+            return self._map(self.of(shape["values"], depth + 1))
+        return _logical(shape) or self.of(kind, depth + 1)
+
+    def _named(self, shape: Json, depth: int) -> _Type:
+        name = str(shape["name"])
+        if name in self.open:
+            raise InvalidInput(text=f"{name} contains itself: a column cannot have such a type")
+        if name not in self.known:
+            self.open.add(name)
+            self.known[name] = self._defined(shape, name, depth)
+            self.open.discard(name)
+        return self.known[name]
+
+    def _defined(self, shape: Json, name: str, depth: int) -> _Type:
+        if shape["type"] == "enum":
+            longest = max((len(text_json(str(one))) for one in shape["symbols"]), default=0)
+            return _Type(write=text_json, excess=longest - MAX_GROWTH, python=("str",))
+        if shape["type"] == "fixed":
+            size = int(shape["size"])
+            found = _logical(shape)
+            return found or _Type(write=bytes_json, excess=2 + (2 - MAX_GROWTH) * size, python=("bytes",))
+        members = [(str(one["name"]), self.of(one["type"], depth + 1)) for one in shape["fields"]]
+        parts = [(text_json(key) + ":", key, _placed(one.write, f"{name}.{key}")) for key, one in members]
+        excess = 2 + sum(len(key) + 1 for key, _, _ in parts) + sum(one.excess for _, one in members)
+        return _Type(write=partial(_record_json, parts), excess=excess, python=(f"record {name}",))
+
+    def _union(self, shape: Sequence[Json], depth: int) -> _Type:
+        branches = [self.of(one, depth + 1) for one in shape]
+        writes: dict[str, Write] = {}
+        for one in branches:
+            for python in one.python:
+                if writes.setdefault(python, one.write) is not one.write:
+                    text = f"has a union in which several branches are read as {python}: {json.dumps(shape)[:200]}"
+                    raise InvalidInput(text=text)
+        excess = max((one.excess for one in branches), default=0) - MAX_GROWTH
+        return _Type(write=partial(_union_json, writes), excess=excess, python=tuple(writes))
+
+    def _array(self, item: _Type) -> _Type:
+        _require_bytes(item.excess + 1)
+        return _Type(write=partial(_array_json, item.write), excess=2 - MAX_GROWTH, python=("list",))
+
+    def _map(self, item: _Type) -> _Type:
+        _require_bytes(item.excess + 4 - MAX_GROWTH)
+        return _Type(write=partial(_map_json, item.write), excess=2 - MAX_GROWTH, python=("dict",))
+
+
+def _require_bytes(excess: int) -> None:
+    """Raise `InvalidInput` unless each element of an array or map takes enough bytes to bound their number."""
+    if excess > 0:
+        raise InvalidInput(text="has an array or map whose elements take too few bytes for what they contain")
+
+
+def _logical(shape: Json) -> _Type | None:
+    """Return a logical type; None if it is unknown or malformed, and then is ignored (Avro: Logical Types)."""
+    kind, name = shape["type"], shape.get("logicalType")
+    excess, python = 40 - MAX_GROWTH, ("int",)
+    if kind in {"bytes", "fixed"} and name == "decimal":
+        precision, scale = shape.get("precision"), shape.get("scale", 0)
+        is_usual = isinstance(precision, int) and isinstance(scale, int) and 0 < precision <= MAX_DIGITS
+        if is_usual and 0 <= scale <= precision and shape.get("size", 1) > 0:
+            return _Type(write=partial(_decimal, precision, scale), excess=90 - MAX_GROWTH, python=("bytes",))
+    if kind == "fixed" and name == "uuid" and shape.get("size") == UUID_BYTES:
+        return _Type(write=_uuid, excess=excess, python=("bytes",))
+    if kind == "int" and name == "date":
+        return _Type(write=date_json, excess=excess, python=python)
+    write = {
+        ("int", "time-millis"): partial(time_json, digits=3),
+        ("long", "time-micros"): partial(time_json, digits=6),
+        ("long", "timestamp-millis"): partial(timestamp_json, digits=3, zone="Z"),
+        ("long", "timestamp-micros"): partial(timestamp_json, digits=6, zone="Z"),
+        ("long", "timestamp-nanos"): partial(timestamp_json, digits=9, zone="Z"),
+        ("long", "local-timestamp-millis"): partial(timestamp_json, digits=3, zone=""),
+        ("long", "local-timestamp-micros"): partial(timestamp_json, digits=6, zone=""),
+        ("long", "local-timestamp-nanos"): partial(timestamp_json, digits=9, zone=""),
+    }.get((kind, name))
+    return None if write is None else _Type(write=write, excess=excess, python=python)
+
+
+def _placed(write: Write, where: str) -> Write:
+    """Return a function whose errors have the field."""
+
+    def placed(value: object) -> str:
+        try:
+            return write(value)
+        except InvalidInput as error:
+            raise error if error.where else InvalidInput(where=f"field {where}", text=error.text) from error
+
+    return placed
+
+
+def _null(_: object) -> str:
+    return "null"
+
+
+def _decimal(precision: int, scale: int, value: bytes) -> str:
+    return decimal_json(int.from_bytes(value, "big", signed=True), precision, scale)
+
+
+def _uuid(value: bytes) -> str:
+    digits = value.hex()
+    return f'"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"'
+
+
+def _record_json(parts: Sequence[tuple[str, str, Write]], value: Any) -> str:  # noqa: ANN401 - as it was read
+    record = value[1] if isinstance(value, tuple) else value
+    return object_json([key + write(record[name]) for key, name, write in parts])
+
+
+def _union_json(writes: Mapping[str, Write], value: object) -> str:
+    name = f"record {value[0]}" if isinstance(value, tuple) else type(value).__name__
+    return writes["null" if value is None else name](value)
+
+
+def _array_json(write: Write, value: Sequence[object]) -> str:
+    return array_json([write(one) for one in value])
+
+
+def _map_json(write: Write, value: Mapping[str, object]) -> str:
+    return object_json([f"{text_json(key)}:{write(one)}" for key, one in value.items()])
+
+
+PRIMITIVES: Final = {
+    "null": _Type(write=_null, excess=4, python=("null",)),
+    "boolean": _Type(write=boolean_json, excess=5 - MAX_GROWTH, python=("bool",)),
+    "int": _Type(write=integer_json, excess=20 - MAX_GROWTH, python=("int",)),
+    "long": _Type(write=integer_json, excess=20 - MAX_GROWTH, python=("int",)),
+    "float": _Type(write=floating_json, excess=24 - MAX_GROWTH, python=("float",)),
+    "double": _Type(write=floating_json, excess=24 - MAX_GROWTH, python=("float",)),
+    "string": _Type(write=text_json, excess=2 - MAX_GROWTH, python=("str",)),
+    "bytes": _Type(write=bytes_json, excess=2 - MAX_GROWTH, python=("bytes",)),
+}

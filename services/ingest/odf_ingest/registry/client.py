@@ -1,0 +1,150 @@
+"""Fetches schemas from a registry over http and https (Confluent's REST API); the server is not trusted.
+
+What may pass, and what only the user can mend (address, credentials, certificates), is `RegistryUnavailable`: it says
+nothing about the messages. A schema that does not exist or is malformed is `InvalidInput`.
+"""
+
+import json
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote
+
+import urllib3
+from urllib3.exceptions import HTTPError
+from urllib3.util import make_headers
+
+from odf_common.errors import InvalidInput
+from odf_ingest.errors import RegistryUnavailable
+
+TIMEOUT: Final = urllib3.Timeout(connect=5, read=5, total=10)  # seconds
+MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
+MAX_REFERENCES: Final = 64  # schemas that one schema refers to, directly or not
+OK, UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 200, 401, 403, 404
+UNKNOWN: Final = frozenset({40401, 40402, 40403})  # the registry's codes: no such subject, version or schema
+CONNECTION: Final = re.compile(r"^(?:<[^>]*>|HTTPS?Connection(?:Pool)?\([^)]*\)): ")
+ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
+SERIALIZED: Final = "?format=serialized"  # a Protobuf schema as a compiled descriptor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAddress:
+    """Where a registry is, and how to log in; `ca` is a file of certificates to trust instead of the system's."""
+
+    url: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    ca: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """A schema as registered; `references` are the schemas that it imports by name, each after those it needs."""
+
+    kind: str
+    """AVRO, PROTOBUF or JSON."""
+    text: str
+    """A Protobuf schema is a compiled descriptor in base64."""
+    references: Mapping[str, str] = field(default_factory=dict)
+
+
+class RegistryClient:
+    """Fetches schemas; thread-safe."""
+
+    def __init__(self, address: RegistryAddress) -> None:
+        """Connect when the first schema is fetched."""
+        self._address = address
+        self._pool: urllib3.PoolManager | None = None
+
+    def schema(self, number: int) -> Schema:
+        """Return a schema by its id. Raises `RegistryUnavailable`, or `InvalidInput` if there is no such schema."""
+        path = f"schemas/ids/{number}"
+        found = self._get(path)
+        kind = str(found.get("schemaType", "AVRO"))
+        form = SERIALIZED if kind == "PROTOBUF" else ""
+        if form:
+            found = self._get(path + form)
+        references: dict[str, str] = {}
+        self._add_references(found, form, references)
+        return Schema(kind=kind, text=_text(found), references=references)
+
+    def _add_references(
+        self, found: Mapping[str, object], form: str, known: dict[str, str], depth: int = 0
+    ) -> None:
+        listed = found.get("references") or ()
+        if not isinstance(listed, list | tuple) or len(known) + len(listed) + depth > MAX_REFERENCES:
+            raise InvalidInput(text=f"refers to more than {MAX_REFERENCES} other schemas")
+        for one in listed:
+            try:
+                name, subject, version = str(one["name"]), str(one["subject"]), int(one["version"])
+            except (TypeError, KeyError, ValueError) as error:
+                raise InvalidInput(text=f"has a malformed reference: {error}") from error
+            if name not in known:
+                reference = self._get(f"subjects/{quote(subject, safe='')}/versions/{version}{form}")
+                self._add_references(reference, form, known, depth + 1)
+                known[name] = _text(reference)
+
+    def _get(self, path: str) -> Mapping[str, object]:
+        status, body = self._request(path)
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            answer = None
+        answer = answer if isinstance(answer, dict) else {}
+        if status == OK and isinstance(answer.get("schema"), str):
+            return answer
+        if status == NOT_FOUND and answer.get("error_code") in UNKNOWN:
+            raise InvalidInput(text="does not exist in the schema registry")
+        if status in {UNAUTHORIZED, FORBIDDEN}:
+            raise self._unavailable(f"it refuses the credentials of the source (status {status})")
+        if status == OK:
+            raise self._unavailable(f"its answer to /{path} is not a schema")
+        raise self._unavailable(f"it answers /{path} with status {status}")
+
+    def _request(self, path: str) -> tuple[int, bytes]:
+        address = self._address
+        headers = {"accept": ACCEPT, "user-agent": "odf"}
+        if address.user:
+            headers |= make_headers(basic_auth=f"{address.user}:{address.password}")
+        try:
+            response = self._connected().request(
+                "GET",
+                f"{address.url.rstrip('/')}/{path}",
+                headers=headers,
+                timeout=TIMEOUT,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+            try:
+                body = response.read(MAX_RESPONSE_BYTES + 1, decode_content=False)
+            finally:
+                response.release_conn() if response.length_remaining == 0 else response.close()
+        except HTTPError as error:
+            raise self._unavailable(_reason(error)) from error
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise InvalidInput(text=f"is larger than {MAX_RESPONSE_BYTES >> 20} MiB")
+        return response.status, body
+
+    def _connected(self) -> urllib3.PoolManager:
+        if self._pool is None:
+            try:
+                context = ssl.create_default_context(cafile=self._address.ca or None)
+            except OSError as error:
+                raise self._unavailable(f"the CA file {self._address.ca} cannot be used: {error}") from error
+            self._pool = urllib3.PoolManager(ssl_context=context, maxsize=4)
+        return self._pool
+
+    def _unavailable(self, why: str) -> RegistryUnavailable:
+        return RegistryUnavailable(what=f"schema registry {self._address.url}", why=why)
+
+
+def _text(found: Mapping[str, object]) -> str:
+    return str(found["schema"])
+
+
+def _reason(error: HTTPError) -> str:
+    """Return why a request failed, without the connection's representation that urllib3 puts in front of it."""
+    return CONNECTION.sub("", str(error))

@@ -1,0 +1,135 @@
+"""Decodes messages by the schemas that they name, which are fetched once and kept."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from odf_common.errors import InvalidInput
+from odf_ingest.read.message_buffer import MessageBuffer
+from odf_ingest.registry.avro import avro_decoder
+from odf_ingest.registry.client import RegistryAddress, RegistryClient, Schema
+from odf_ingest.registry.protobuf import ProtobufDecoder
+from odf_ingest.source_settings import SourceSettings
+
+MAGIC: Final = 0
+HEADER_BYTES: Final = 5  # the magic byte and the id
+MAX_ID: Final = 2**31 - 1  # ids are positive 32-bit integers
+MAX_SCHEMAS: Final = 1000  # kept per registry
+MAX_REGISTRIES: Final = 100
+RETRY_SECONDS: Final = 60.0  # after which a schema that cannot be used is fetched again
+
+Decode: TypeAlias = Callable[[bytes], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """A schema's decoder, or why there is none and until when that is believed (seconds, monotonic)."""
+
+    decode: Decode | None = None
+    why: str = ""
+    until: float = 0.0
+
+
+class Decoder:
+    """Decodes messages with the schemas of one registry; thread-safe."""
+
+    def __init__(self, client: RegistryClient) -> None:
+        """Fetch schemas with `client`."""
+        self._client = client
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def decode(self, values: Sequence[bytes | None]) -> tuple[MessageBuffer, dict[int, str]]:
+        """Return the messages as JSON, and by index why others cannot be decoded; those are tombstones then.
+
+        Raises `RegistryUnavailable`.
+        """
+        decoded: list[bytes | None] = []
+        faults: dict[int, str] = {}
+        for place, value in enumerate(values):
+            try:
+                decoded.append(None if value is None else self._json(value))
+            except InvalidInput as error:
+                faults[place] = str(error)
+                decoded.append(None)
+        return MessageBuffer.of(decoded), faults
+
+    def _json(self, value: bytes) -> bytes:
+        if len(value) < HEADER_BYTES or value[0] != MAGIC:
+            text = "has no schema id: a message of a schema registry begins with a zero byte and four bytes of the id"
+            raise InvalidInput(text=text)
+        number = int.from_bytes(value[1:HEADER_BYTES], "big")
+        try:
+            return self._schema(number)(value[HEADER_BYTES:]).encode()
+        except InvalidInput as error:
+            raise InvalidInput(where=f"schema {number}", text=str(error)) from error
+
+    def _schema(self, number: int) -> Decode:
+        if number > MAX_ID:
+            raise InvalidInput(text="does not exist: the id is too large")
+        with self._mutex:
+            known = self._known.get(number)
+        if known is None or (known.decode is None and known.until < time.monotonic()):
+            known = self._fetched(number)
+            with self._mutex:
+                self._known[number] = known
+                self._known.move_to_end(number)
+                while len(self._known) > MAX_SCHEMAS:
+                    self._known.popitem(last=False)
+        if known.decode is None:
+            raise InvalidInput(text=known.why)
+        return known.decode
+
+    def _fetched(self, number: int) -> _Known:
+        try:
+            return _Known(decode=_decoder(self._client.schema(number)))
+        except InvalidInput as error:
+            return _Known(why=str(error), until=time.monotonic() + RETRY_SECONDS)
+
+
+class Registries:
+    """Decoders by registry; thread-safe."""
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._decoders: OrderedDict[RegistryAddress, Decoder] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def decoder(self, settings: SourceSettings) -> Decoder | None:
+        """Return the decoder for a source's settings; None if they name no registry."""
+        if not settings.schema_registry:
+            return None
+        address = RegistryAddress(
+            url=settings.schema_registry,
+            user=settings.schema_registry_user,
+            password=settings.schema_registry_password,
+            ca=settings.schema_registry_ca,
+        )
+        with self._mutex:
+            decoder = self._decoders.setdefault(address, Decoder(RegistryClient(address)))
+            self._decoders.move_to_end(address)
+            while len(self._decoders) > MAX_REGISTRIES:
+                self._decoders.popitem(last=False)
+        return decoder
+
+
+def _decoder(schema: Schema) -> Decode:
+    match schema.kind:
+        case "AVRO":
+            return avro_decoder(schema)
+        case "PROTOBUF":
+            return ProtobufDecoder(schema)
+        case "JSON":
+            return _text
+        case other:
+            raise InvalidInput(text=f"is of the type {other!r}; this node reads AVRO, PROTOBUF and JSON")
+
+
+def _text(payload: bytes) -> str:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(text="the payload is not UTF-8 text") from error

@@ -1,0 +1,228 @@
+"""Protobuf messages as JSON. The protobuf runtime parses them; fields keep the names of the schema.
+
+A field without presence has its default (0, "", false, []); one with presence that is not set is null. Timestamps,
+durations and wrappers are single values, as in Protobuf's own JSON; 64-bit integers are numbers.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from google.protobuf import (
+    any_pb2,
+    descriptor_pool,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
+    json_format,
+    message_factory,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.message import DecodeError, Message
+
+from odf_common.errors import InvalidInput
+from odf_ingest.registry.client import Schema
+from odf_ingest.registry.json_text import (
+    array_json,
+    boolean_json,
+    bytes_json,
+    floating_json,
+    integer_json,
+    object_json,
+    text_json,
+    timestamp_json,
+)
+
+MAX_JSON_CHARACTERS: Final = 64 * 1024 * 1024  # of one message
+MAX_LEVELS: Final = 64  # of nested message types
+MAX_VARINT_BYTES: Final = 10
+NANOS: Final = 10**9
+DIGITS_OF_NANOS: Final = 9
+UNNAMED: Final = "odf-schema.proto"
+WELL_KNOWN: Final = {
+    one.DESCRIPTOR.name: one.DESCRIPTOR
+    for one in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
+}
+WRAPPERS: Final = frozenset(one.full_name for one in wrappers_pb2.DESCRIPTOR.message_types_by_name.values())
+
+Write: TypeAlias = Callable[[Any], str]
+Member: TypeAlias = Any  # a field's descriptor, whose class depends on the runtime
+
+
+class ProtobufDecoder:
+    """Decodes messages of one schema; thread-safe."""
+
+    def __init__(self, schema: Schema) -> None:
+        """Raise `InvalidInput` unless the schema and its references are compiled descriptors, and complete."""
+        pool = descriptor_pool.DescriptorPool()
+        for name, text in schema.references.items():
+            _add(pool, name, text)
+        self._file = _add(pool, "", schema.text)
+        self._types: dict[tuple[int, ...], type[Message]] = {}
+
+    def __call__(self, payload: bytes) -> str:
+        """Return a message as JSON; `payload` begins with the message's indexes. Raises `InvalidInput`."""
+        indexes, start = message_indexes(payload)
+        type_ = self._types.get(indexes)
+        if type_ is None:
+            type_ = message_factory.GetMessageClass(_message_type(self._file, indexes))
+            self._types[indexes] = type_
+        try:
+            message = type_.FromString(payload[start:])
+        except DecodeError as error:
+            name = type_.DESCRIPTOR.full_name
+            raise InvalidInput(text=f"the payload is not a message {name}, or ends too early") from error
+        try:
+            return _Writer().message(message)
+        except (json_format.Error, TypeError, ValueError) as error:
+            raise InvalidInput(text=f"the message cannot be written as JSON: {error}") from error
+
+
+def message_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
+    """Return the place of the message's type in its file, by level, and where the message begins.
+
+    Raises `InvalidInput`. A single zero byte stands for the first type.
+    """
+    count, at = _varint(payload, 0)
+    if not 0 <= count <= MAX_LEVELS:
+        raise InvalidInput(text="has malformed message indexes")
+    indexes = []
+    for _ in range(count):
+        index, at = _varint(payload, at)
+        indexes.append(index)
+    return tuple(indexes) or (0,), at
+
+
+def _varint(payload: bytes, at: int) -> tuple[int, int]:
+    """Return a zigzag number and where it ends; raises `InvalidInput`."""
+    value = 0
+    for place, byte in enumerate(payload[at : at + MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at + place + 1
+    raise InvalidInput(text="ends within its message indexes")
+
+
+def _add(pool: descriptor_pool.DescriptorPool, name: str, text: str) -> FileDescriptor:
+    """Add a file to the pool, and the files of Protobuf itself that it imports; raises `InvalidInput`."""
+    try:
+        file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (ValueError, DecodeError) as error:
+        why = "the registry did not give it as a compiled descriptor (format=serialized)"
+        raise InvalidInput(text=f"cannot be used: {why}") from error
+    file.name = name or UNNAMED
+    try:
+        for imported in WELL_KNOWN.keys() & set(file.dependency):
+            pool.AddSerializedFile(WELL_KNOWN[imported].serialized_pb)
+        pool.AddSerializedFile(file.SerializeToString())
+        return pool.FindFileByName(file.name)
+    except (TypeError, KeyError, ValueError) as error:
+        raise InvalidInput(text=f"is not complete or not valid: {error}") from error
+
+
+def _message_type(file: FileDescriptor, indexes: Sequence[int]) -> Descriptor:
+    types = list(file.message_types_by_name.values())
+    found = None
+    for index in indexes:
+        if not 0 <= index < len(types):
+            raise InvalidInput(text=f"has no message at the indexes {list(indexes)}")
+        found = types[index]
+        types = list(found.nested_types)
+    assert found is not None
+    return found
+
+
+class _Writer:
+    """Writes one message; raises `InvalidInput` if it becomes too large, since defaults take no bytes."""
+
+    def __init__(self) -> None:
+        self._left = MAX_JSON_CHARACTERS
+
+    def message(self, message: Message) -> str:
+        """Return a message as JSON."""
+        descriptor = message.DESCRIPTOR
+        special = SPECIAL.get(descriptor.full_name)
+        if special is not None:
+            return special(message)
+        if descriptor.full_name in WRAPPERS:
+            return self._scalar(descriptor.fields[0], getattr(message, "value"))  # noqa: B009 - untyped
+        found = object_json(
+            [f"{text_json(one.name)}:{self._member(message, one)}" for one in descriptor.fields]
+        )
+        self._left -= len(found)
+        if self._left < 0:
+            raise InvalidInput(text=f"the message has more than {MAX_JSON_CHARACTERS >> 20} MiB as JSON")
+        return found
+
+    def _member(self, message: Message, member: Member) -> str:
+        try:
+            return self._value(message, member)
+        except InvalidInput as error:
+            raise (
+                error if error.where else InvalidInput(where=f"field {member.full_name}", text=error.text)
+            ) from error
+
+    def _value(self, message: Message, member: Member) -> str:
+        if member.has_presence and not message.HasField(member.name):
+            return "null"
+        value = getattr(message, member.name)
+        if not member.is_repeated:
+            return self._single(member, value)
+        if member.message_type is None or not member.message_type.GetOptions().map_entry:
+            return array_json([self._single(member, one) for one in value])
+        inner = member.message_type.fields_by_name["value"]
+        # Keys are strings, integers or booleans; a map has no order.
+        pairs = sorted((_key(key), self._single(inner, value[key])) for key in value)
+        return object_json([f"{text_json(key)}:{one}" for key, one in pairs])
+
+    def _single(self, member: Member, value: Any) -> str:  # noqa: ANN401 - as it was parsed
+        return self._scalar(member, value) if member.message_type is None else self.message(value)
+
+    def _scalar(self, member: Member, value: Any) -> str:  # noqa: ANN401 - as it was parsed
+        if member.enum_type is None:
+            return SCALARS.get(member.type, integer_json)(value)
+        named = member.enum_type.values_by_number.get(value)
+        if named is None:
+            raise InvalidInput(text=f"the enum {member.enum_type.full_name} has no value {value}")
+        return text_json(named.name)
+
+
+def _key(key: str | int) -> str:
+    return boolean_json(key) if isinstance(key, bool) else str(key)
+
+
+def _timestamp(value: timestamp_pb2.Timestamp) -> str:
+    if not 0 <= value.nanos < NANOS:
+        raise InvalidInput(text=f"a timestamp has {value.nanos} nanoseconds")
+    return timestamp_json(value.seconds * NANOS + value.nanos, DIGITS_OF_NANOS, "Z")
+
+
+def _free_form(value: Message) -> str:
+    return json.dumps(json_format.MessageToDict(value), allow_nan=False)
+
+
+def _wrapped(value: Any) -> str:  # noqa: ANN401 - as it was parsed
+    return text_json(value.ToJsonString())
+
+
+SCALARS: Final[Mapping[int, Write]] = {
+    FieldDescriptor.TYPE_BOOL: boolean_json,
+    FieldDescriptor.TYPE_BYTES: bytes_json,
+    FieldDescriptor.TYPE_DOUBLE: floating_json,
+    FieldDescriptor.TYPE_FLOAT: floating_json,
+    FieldDescriptor.TYPE_STRING: text_json,
+}
+SPECIAL: Final[Mapping[str, Write]] = {
+    "google.protobuf.Timestamp": _timestamp,
+    "google.protobuf.Duration": _wrapped,
+    "google.protobuf.FieldMask": _wrapped,
+    "google.protobuf.Any": _free_form,
+    "google.protobuf.ListValue": _free_form,
+    "google.protobuf.Struct": _free_form,
+    "google.protobuf.Value": _free_form,
+}

@@ -1,0 +1,210 @@
+import datetime as dt
+import ipaddress
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from odf_testing.registry import Registered, Registry, avro, framed, serving_registry
+
+from odf_ingest.errors import RegistryUnavailable
+from odf_ingest.registry import Registries, client, decoder
+from odf_ingest.source_settings import Secret, SourceSettings
+
+ROW = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}]}
+PROTO = 'syntax = "proto3"; message Row { int64 id = 1; }'
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with serving_registry() as served:
+        served.add(1, ROW)
+        served.add_protobuf(2, PROTO)
+        served.add(3, "{}", kind="JSON")
+        yield served
+
+
+def decode(
+    registry: Registry, *values: bytes | None, **settings: str
+) -> tuple[list[bytes | None], dict[int, str]]:
+    chosen = SourceSettings(schema_registry=registry.url).changed(settings)
+    made = Registries().decoder(chosen)
+    assert made is not None
+    texts, faults = made.decode(values)
+    return list(texts), faults
+
+
+def unavailable(action: Callable[[], object]) -> str:
+    with pytest.raises(RegistryUnavailable) as refused:
+        action()
+    assert "odf source set" in refused.value.advice()
+    return str(refused.value)
+
+
+def test_a_source_without_a_registry_has_no_decoder() -> None:
+    assert Registries().decoder(SourceSettings()) is None
+
+
+def test_messages_of_each_kind_are_json(registry: Registry) -> None:
+    values = (avro(1, ROW, {"id": 5}), framed(2, b"\0\x08\x05"), framed(3, b'{"id": 5.0}'), None)
+    assert decode(registry, *values) == ([b'{"id":5}', b'{"id":5}', b'{"id": 5.0}', None], {})
+
+
+def test_a_schema_is_fetched_once(registry: Registry) -> None:
+    decode(registry, *[avro(1, ROW, {"id": one}) for one in range(5)], framed(9, b""), framed(9, b""))
+    assert registry.asked == ["/schemas/ids/1", "/schemas/ids/9"]
+
+
+def test_what_cannot_be_decoded_is_named_by_its_schema(registry: Registry) -> None:
+    registry.add(4, {"type": "array", "items": "null"})
+    registry.add(5, "x", kind="THRIFT")
+    registry.add(6, "x" * (5 << 20))
+    values = {
+        b"": "has no schema id",
+        b"\0\0\0\0": "has no schema id",
+        b'{"id":1}': "has no schema id",
+        framed(99, b""): "schema 99: does not exist in the schema registry",
+        framed(2**32 - 1, b""): "schema 4294967295: does not exist: the id is too large",
+        framed(1, b"\x80"): "schema 1: the payload is not a value of the schema",
+        framed(2, b"\0\x08"): "schema 2: the payload is not a message Row",
+        framed(3, b"\xff"): "schema 3: the payload is not UTF-8 text",
+        framed(4, b""): "schema 4: has an array or map",
+        framed(5, b""): "schema 5: is of the type 'THRIFT'",
+        framed(6, b""): "schema 6: is larger than 4 MiB",
+    }
+    texts, faults = decode(registry, *values, avro(1, ROW, {"id": 1}))
+    assert texts == [*[None] * len(values), b'{"id":1}']
+    for reason, expected in zip(faults.values(), values.values(), strict=True):
+        assert reason.startswith(expected), reason
+
+
+def test_a_schema_that_was_missing_is_looked_for_again(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Registries().decoder(SourceSettings(schema_registry=registry.url))
+    assert made is not None
+    value = avro(7, ROW, {"id": 1})
+    assert "does not exist" in made.decode([value])[1][0]
+    registry.add(7, ROW)
+    assert "does not exist" in made.decode([value])[1][0]
+    later = time.monotonic() + decoder.RETRY_SECONDS + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert list(made.decode([value])[0]) == [b'{"id":1}']
+
+
+def test_the_oldest_schemas_are_forgotten(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "MAX_SCHEMAS", 2)
+    for number in (11, 12, 13):
+        registry.add(number, ROW)
+    decode(registry, *[avro(number, ROW, {"id": 1}) for number in (11, 12, 13, 13, 11)])
+    assert registry.asked == [f"/schemas/ids/{number}" for number in (11, 12, 13, 11)]
+
+
+def test_schemas_that_others_refer_to_are_fetched(registry: Registry) -> None:
+    registry.add(
+        8,
+        {**ROW, "fields": [{"name": "at", "type": "odf.Place"}]},
+        references=[{"name": "odf.Place", "subject": "a/b c", "version": 3}],
+    )
+    place = {"type": "record", "name": "odf.Place", "fields": [{"name": "x", "type": "int"}]}
+    registry.subjects["a%2Fb%20c", 3] = Registered(text=json.dumps(place))
+    assert decode(registry, framed(8, b"\x02"))[0] == [b'{"at":{"x":1}}']
+
+
+@pytest.mark.parametrize(
+    "references",
+    [
+        "x",
+        ["x"],
+        [{"name": "a", "subject": "s"}],
+        [{"name": "a", "subject": "loop", "version": 1}],
+        [{"name": "a", "subject": "missing", "version": 1}],
+        [{"name": str(one), "subject": "s", "version": 1} for one in range(100)],
+    ],
+    ids=range(6),
+)
+def test_references_that_lead_nowhere_are_refused(
+    registry: Registry, references: list[dict[str, object]]
+) -> None:
+    endless = [{"name": f"a{one}", "subject": "loop", "version": 1} for one in range(2)]
+    registry.subjects["loop", 1] = Registered(text=json.dumps(ROW), references=endless)
+    registry.add(8, ROW, references=references)
+    faults = decode(registry, framed(8, b"\x02"))[1]
+    assert faults[0].startswith("schema 8: ")
+    assert len(registry.asked) <= client.MAX_REFERENCES + 2
+
+
+def test_a_registry_that_is_down_says_nothing_about_messages(registry: Registry) -> None:
+    value = avro(1, ROW, {"id": 1})
+    for status in (500, 503, 429, 404, 302, 422):
+        registry.fails = status
+        assert f"with status {status}" in unavailable(lambda: decode(registry, value))
+    registry.fails = 401
+    assert "refuses the credentials" in unavailable(lambda: decode(registry, value))
+    registry.fails = 0
+    for body in (b"no json", b"[]", b'{"schema": 7}', b"[" * 100_000):
+        registry.answer = body
+        assert "is not a schema" in unavailable(lambda: decode(registry, value))
+
+
+def test_an_address_where_nothing_listens_is_named() -> None:
+    with serving_registry() as gone:
+        pass
+    reason = unavailable(lambda: decode(gone, framed(1, b"")))
+    assert reason.startswith(f"schema registry {gone.url} gives no schema: ")
+    assert "0x" not in reason
+    assert "HTTPConnection" not in reason
+
+
+def test_credentials_are_sent_and_never_shown(registry: Registry) -> None:
+    registry.login = "me:se:cret"
+    value = avro(1, ROW, {"id": 1})
+    login = {"schemaRegistryUser": "me", "schemaRegistryPassword": "se:cret"}
+    assert decode(registry, value, **login) == ([b'{"id":1}'], {})
+    assert "refuses the credentials" in unavailable(lambda: decode(registry, value))
+    wrong = {**login, "schemaRegistryPassword": "hush-hush"}
+    assert "hush" not in unavailable(lambda: decode(registry, value, **wrong))
+    settings = SourceSettings(schema_registry=registry.url).changed(wrong)
+    assert "hush" not in repr(settings) + str(settings.shown()) + repr(Secret("hush"))
+
+
+def test_https_needs_a_certificate_that_the_ca_file_vouches_for(tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path)
+    value = avro(1, ROW, {"id": 1})
+    with serving_registry(certificate=certificate) as registry:
+        registry.add(1, ROW)
+        assert decode(registry, value, schemaRegistryCa=str(certificate[0])) == ([b'{"id":1}'], {})
+        assert "CERTIFICATE_VERIFY_FAILED" in unavailable(lambda: decode(registry, value))
+        missing = str(tmp_path / "missing.pem")
+        assert missing in unavailable(lambda: decode(registry, value, schemaRegistryCa=missing))
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """Return the files of a certificate for 127.0.0.1 and of its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "registry")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = folder / "cert.pem", folder / "key.pem"
+    files[0].write_bytes(made.public_bytes(Encoding.PEM))
+    files[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return files

@@ -1,0 +1,78 @@
+"""A topic in a schema registry's wire format: rows, dead letters, and a registry that goes away."""
+
+from decimal import Decimal
+
+from odf_testing.manifests import root
+from odf_testing.registry import avro, framed, serving_registry
+from odf_testing.story import Sender, Story
+
+NAME = "registry.orders"
+COLUMNS = (
+    "id BIGINT",
+    "price DECIMAL(10, 2)",
+    "raw BINARY",
+    "big BIGINT UNSIGNED",
+    "at TIMESTAMP(6)",
+)
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+        {"name": "raw", "type": ["null", "bytes"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+    ],
+}
+PROTO = """
+syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+message Order { int64 id = 1; uint64 big = 2; google.protobuf.Timestamp at = 3; }
+"""
+AT_US = 1_767_225_600_000_001
+PROTO_MESSAGE = b"\0\x08\x02\x10" + b"\xff" * 9 + b"\x01\x1a\x06\x08\x80\xf2\xd6\xca\x06"
+LOGIN = "schemaRegistryUser=odf schemaRegistryPassword=-"
+
+
+def order(number: int, id_: int) -> bytes:
+    return avro(number, AVRO, {"id": id_, "price": b"\x01\x00", "raw": b"\xff\x00", "at": AT_US + id_})
+
+
+def test_messages_are_rows_and_a_registry_that_is_down_loses_none(story: Story) -> None:
+    node = story.node
+    story.add(root(NAME, COLUMNS))
+    with serving_registry() as registry:
+        registry.login = "odf:se-cret"
+        registry.add(1, AVRO)
+        registry.add_protobuf(2, PROTO)
+        registry.add(3, "{}", kind="JSON")
+        setting = f"source set {NAME} schemaRegistry={registry.url} {LOGIN} --output json"
+        (shown,) = node.run(setting, stdin=b"se-cret\n")
+        assert shown["settings"]["schemaRegistryPassword"] == "***"
+        json_ = b'{"id": 3, "at": "2026-01-01T00:00:03Z"}'
+        bad = framed(9, b"x")
+        Sender(node).send(story.topic(NAME), [order(1, 1), framed(2, PROTO_MESSAGE), bad, framed(3, json_)])
+        story.await_records({NAME: 3})
+        (letter,) = story.dead_letters(story.topic(NAME))
+        assert letter["reason"] == "schema 9: does not exist in the schema registry"
+        registry.fails = 503
+        registry.add(4, AVRO)
+        Sender(node).send(story.topic(NAME), [order(4, 4)])
+        node.eventually(lambda: "503" in str(node.run("status --output json")))
+        status = str(node.run("status --output json"))
+        assert ("odf source set" in status, "se-cret" in status) == (True, False)
+        registry.fails = 0
+        story.await_records({NAME: 4})
+    chain = story.chain(NAME)
+    assert chain.column("id") == [1, 2, 3, 4]
+    assert chain.column("price") == [Decimal("2.56"), None, None, Decimal("2.56")]
+    assert chain.column("raw") == [b"\xff\x00", None, None, b"\xff\x00"]
+    assert chain.column("big") == [None, 2**64 - 1, None, None]
+    assert [f"{at:%S.%f}" for at in chain.column("at")] == [
+        "00.000002",
+        "00.000000",
+        "03.000000",
+        "00.000005",
+    ]
+    assert len(story.dead_letters(story.topic(NAME))) == 1
+    assert "se-cret" not in node.logs(100_000)
