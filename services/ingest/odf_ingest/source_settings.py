@@ -28,6 +28,8 @@ HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 MIN_INTERVAL: Final = 1000  # ms, between polls
 MAX_INTERVAL: Final = 366 * DAY
+MIN_RETENTION: Final = MINUTE
+MAX_PARTITIONS: Final = 1000  # of one topic
 _UNITS: Final = {"d": DAY, "h": HOUR, "m": MINUTE, "s": 1000, "ms": 1}
 _PARTS: Final = re.compile(r"(?:\d{1,9}(?:d|h|ms|m|s))+", re.ASCII)
 _PART: Final = re.compile(r"(\d+)(d|h|ms|m|s)", re.ASCII)
@@ -119,6 +121,10 @@ class SourceSettings:
     """A partition that gave no message for this long does not hold the watermark back."""
     poll_interval: Duration = UNLIMITED
     """How often a polling source is polled; none: only on demand."""
+    partitions: int = 1
+    """Partitions of the source's own topic; they can only become more."""
+    retention: Duration = UNLIMITED
+    """How long the source's own topic keeps messages; none: without limit."""
     topics: TopicNames = OWN_TOPIC
     """Topics that are read in place of the source's own; others own them."""
     topic_start: TopicStart = EARLIEST
@@ -139,6 +145,13 @@ class SourceSettings:
             raise InvalidInput(where=_key("poll_interval"), text=text)
         if self.retraction_guard_rows < 0:
             raise InvalidInput(where=_key("retraction_guard_rows"), text="expected 0 or more")
+        if not 1 <= self.partitions <= MAX_PARTITIONS:
+            text = f"expected 1 to {MAX_PARTITIONS}, got {self.partitions}"
+            raise InvalidInput(where=_key("partitions"), text=text)
+        if self.retention.is_limited and self.retention < MIN_RETENTION:
+            raise InvalidInput(
+                where=_key("retention"), text=f"expected 1m or more, or none, got {self.retention}"
+            )
         if not self.watermark_delay.is_limited:
             raise InvalidInput(where=_key("watermark_delay"), text="expected a duration, such as 0 or 2h")
         _require_registry(self)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.codec.bus import Envelope, encode, stamped
-from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, DeadLetter, Inbox, OnAssigned, Received, TopicInfo
 
 
@@ -107,6 +107,18 @@ class MemoryTopics:
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
         """Store the name."""
         self.names.setdefault(name, partitions)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Store the number of partitions."""
+        if total < self.partitions(name):
+            raise InvalidInput(where="partitions", text=f"topic {name} has {self.partitions(name)}")
+        self.topic_id(name)
+        self.names[name] = total
+
+    def set_retention(self, name: str, ms: int | None) -> None:
+        """Do nothing: this fake stores no records."""
+        del ms
+        self.partitions(name)
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
         """Return the topics, all empty."""

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from odf_common.codec.bus import decode, envelope
-from odf_common.errors import NotFound
+from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import (
     COORDINATOR_COMMANDS,
@@ -158,10 +158,29 @@ class TopicsContract:
         topics.create_push_topic(name)
         assert topics.topic_id(name) != first
 
+    def test_partitions_become_more_and_never_fewer(self, topics: Topics, name: str) -> None:
+        """It stays the same topic."""
+        topics.create_push_topic(name, 2)
+        first = topics.topic_id(name)
+        for total in (2, 3):
+            topics.add_partitions(name, total)
+            assert topics.partitions(name) == total
+        with pytest.raises(InvalidInput, match="has 3"):
+            topics.add_partitions(name, 1)
+        for kept in (3_600_000, None):
+            topics.set_retention(name, kept)
+        assert (topics.partitions(name), topics.topic_id(name)) == (3, first)
+
     def test_a_missing_topic_is_not_found(self, topics: Topics, name: str) -> None:
         """For every question; deleting it does nothing."""
         topics.delete_topic(name)
-        for question in (topics.topic_id, topics.partitions, lambda one: topics.watermarks(one, 0)):
+        for question in (
+            topics.topic_id,
+            topics.partitions,
+            lambda one: topics.watermarks(one, 0),
+            lambda one: topics.add_partitions(one, 2),
+            lambda one: topics.set_retention(one, None),
+        ):
             with pytest.raises(NotFound):
                 question(name)
 

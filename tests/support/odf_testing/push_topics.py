@@ -41,6 +41,16 @@ class PushLogs:
         self._written()
         self.logs.pop(name, None)
 
+    def add_partitions(self, name: str, total: int) -> None:
+        """Accept one partition."""
+        self._log(name)
+        assert total == 1
+
+    def set_retention(self, name: str, ms: int | None) -> None:
+        """Do nothing: no record expires."""
+        del ms
+        self._log(name)
+
     def list_names(self) -> Collection[str]:
         """Return the names of all topics."""
         return self.logs.keys()

@@ -149,6 +149,12 @@ class Topics(Protocol):
         Raises `NotFound`.
         """
 
+    def add_partitions(self, name: str, total: int) -> None:
+        """Have `total` partitions from now on; raises `InvalidInput` if a topic has more, `NotFound`."""
+
+    def set_retention(self, name: str, ms: int | None) -> None:
+        """Keep messages for `ms` milliseconds, None: without limit; raises `NotFound`."""
+
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
         """Describe many topics at once; those that cannot be described have the error: `NotFound` or `Unavailable`."""
 

@@ -1,7 +1,7 @@
 """User operations on sources: show, resume, skip a message, change settings."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -230,12 +230,25 @@ class SourceControl:
             if is_polled:
                 raise InvalidInput(where="topics", text=f"{entry.alias} has no push source")
             self._topics.choose_start(entry, state, source, settings.topics, settings.topic_start)
+        if of_topic := changes.keys() & {"partitions", "retention"}:
+            if is_polled or settings.topics:
+                text = f"source {source} of {entry.alias} has no topic of its own"
+                raise InvalidInput(where=", ".join(sorted(of_topic)), text=text)
+            self._configure(entry.push_topics[source], settings, of_topic)
         save_settings(self._blobs, entry.dataset_id, source, settings)
         self._schedule.look_again()
         if not is_polled:
             # At once: a setting may have been why the source is retried.
             self._request(lambda: self._owned.look(entry.dataset_id))
         return source
+
+    def _configure(self, topic: str, settings: SourceSettings, changes: Collection[str]) -> None:
+        """Change the source's own topic in the cluster, which keeps it."""
+        if "partitions" in changes:
+            self._topics.cluster.add_partitions(topic, settings.partitions)
+        if "retention" in changes:
+            kept = settings.retention
+            self._topics.cluster.set_retention(topic, int(kept) if kept.is_limited else None)
 
     def _state(self, key: Key) -> str:
         record = self._owned.record(key)

@@ -360,6 +360,37 @@ def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None
             made.change(entry, "", {"badRecord": "stop"})
 
 
+def test_partitions_and_retention_change_the_sources_own_topic(make_bench: Any, broker: Broker) -> None:
+    with running(make_bench(), broker) as node:
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        made = control(node)
+        made.change(entry, "", {"partitions": "3", "retention": "7d"})
+        assert (broker.partitions(TOPIC), broker.kept) == (3, {TOPIC: 7 * 24 * 3_600_000})
+        broker.logs[TOPIC, 2] += [message(1)]
+        node.wait(lambda: node.ids == [1])
+        made.change(entry, "", {"retention": "none"})
+        assert broker.kept == {TOPIC: None}
+        for wrong in ({"partitions": "2"}, {"partitions": "0"}, {"retention": "1s"}):
+            with pytest.raises(InvalidInput, match=next(iter(wrong))):
+                made.change(entry, "", wrong)
+        (view,) = made.show(entry)
+        assert (view.settings.partitions, view.settings.retention.is_limited) == (3, False)
+
+
+def test_topics_of_others_keep_their_partitions_and_retention(make_bench: Any, broker: Broker) -> None:
+    with running(make_bench(), broker) as node:
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        broker.make("shop")
+        made = control(node)
+        made.change(entry, "", {"topics": "shop"})
+        for setting in ({"partitions": "3"}, {"retention": "1h"}):
+            with pytest.raises(InvalidInput, match="has no topic of its own"):
+                made.change(entry, "", setting)
+        assert (broker.partitions("shop"), broker.partitions(TOPIC), broker.kept) == (1, 1, {})
+
+
 def test_a_schema_registry_is_refused_for_a_source_that_could_not_be_read_with_it(
     make_bench: Any, broker: Broker
 ) -> None:

@@ -14,7 +14,15 @@ from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Chunk, Taken
 from odf_common.adapters.memory import MemoryCatalog
 from odf_common.codec.bus import envelope
-from odf_common.errors import Damaged, NotFound, OdfError, Refused, StorageUnavailable, Unavailable
+from odf_common.errors import (
+    Damaged,
+    InvalidInput,
+    NotFound,
+    OdfError,
+    Refused,
+    StorageUnavailable,
+    Unavailable,
+)
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DisablePushSource, SetVocab
 from odf_common.metadata.steps import (
@@ -62,6 +70,7 @@ class Broker:
     faults: dict[Partition, str] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
     mute: set[Partition] = field(default_factory=set)  # nothing is heard of them
+    kept: dict[str, int | None] = field(default_factory=dict)  # retention in ms, where it was set
     renewed: int = 0
 
     def make(self, topic: str, partitions: int = 1) -> None:
@@ -79,6 +88,15 @@ class Broker:
 
     def create_push_topic(self, name: str) -> None:
         self.make(name)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        there = self.partitions(name)
+        if total < there:
+            raise InvalidInput(where="partitions", text=f"topic {name} has {there}")
+        self.logs |= {(name, number): [] for number in range(there, total)}
+
+    def set_retention(self, name: str, ms: int | None) -> None:
+        self.kept[name] = ms
 
     def topic_id(self, name: str) -> str:
         if name not in self.ids:

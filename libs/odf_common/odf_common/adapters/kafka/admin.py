@@ -7,11 +7,22 @@ from functools import cache
 from typing import Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
-from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, NewTopic, OffsetSpec, TopicDescription
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ListOffsetsResultInfo,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+    TopicDescription,
+)
 
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.settings import LOGGER, common, unavailable
-from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, TopicInfo
 
 DAY_MS: Final = 24 * 3600 * 1000
@@ -78,6 +89,25 @@ class KafkaTopics:
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
         """Create a topic with unlimited retention, unless it exists."""
         self._create([NewTopic(name, num_partitions=partitions, config={"retention.ms": "-1"})])
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Have `total` partitions; raises `InvalidInput` if the topic has more, `NotFound`."""
+        there = self.partitions(name)
+        if total < there:
+            text = f"topic {name} has {there} already, and Kafka removes none"
+            raise InvalidInput(where="partitions", text=text)
+        if total > there:
+            wanted = [NewPartitions(name, total)]
+            _outcome(self._admin.create_partitions(wanted, request_timeout=TIMEOUT_SECONDS)[name], name)
+            self._await({name})
+
+    def set_retention(self, name: str, ms: int | None) -> None:
+        """Keep messages for `ms` milliseconds, None: without limit; raises `NotFound`."""
+        value = "-1" if ms is None else str(ms)
+        retention = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[retention])
+        changed = self._admin.incremental_alter_configs([topic], request_timeout=TIMEOUT_SECONDS)
+        _outcome(changed[topic], name)
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
         """Return many topics, with three requests per `TOPICS_PER_REQUEST` of them; see port `Topics`."""

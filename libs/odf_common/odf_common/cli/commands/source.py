@@ -130,8 +130,10 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
 
     badRecords (dead-letter, stop), maxRejectedShare (0 to 1), emptySnapshot (retract, refuse), maxRetractedShare
     (0 to 1), retractionGuardRows; watermarkDelay, maxFuture, idleTimeout, and pollInterval of a polling source, are
-    durations such as 90s, 2h or 1d. topics names topics that others own, to be read in place of the source's own: names
-    separated by commas, with * for any characters; topicStart (earliest, latest or a time) is where they are read from.
+    durations such as 90s, 2h or 1d. partitions, which can only become more, and retention are those of its own topic.
+
+    topics names topics that others own, to be read in place of the source's own: names separated by commas, with * for
+    any characters; topicStart (earliest, latest or a time) is where they are read from.
 
     schemaRegistry is the address of the registry with the schemas of a topic's messages; schemaRegistryUser,
     schemaRegistryPassword and schemaRegistryCa (a file) belong to it. The password `-` is asked for or read from stdin.
@@ -140,6 +142,7 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
     Example:
       odf source set orders badRecords=stop
       odf source set orders watermarkDelay=2h
+      odf source set orders partitions=4 retention=30d
       odf source set orders maxRetractedShare=1 --source till
       odf source set cities pollInterval=1h
       odf source set orders topics=shop.orders,shop.returns.* topicStart=2026-03-04T00:00:00Z
