@@ -447,6 +447,19 @@ def test_a_source_from_which_nothing_can_be_fetched_is_refused(  # noqa: PLR0917
         node.add(text, replace=True)
 
 
+@pytest.mark.parametrize(
+    "fetch",
+    [
+        "{kind: Url, url: 'ftp://example.org/a'}",
+        "{kind: Mqtt, host: example.org, port: 1883, topics: [{path: a}]}",
+        "{kind: Container, image: example/a}",
+    ],
+)
+def test_every_kind_that_is_fetched_is_accepted(node: Coordinator, polled: str, fetch: str) -> None:
+    text = polled.replace('{kind: Url, url: "http://example.org"}', fetch)
+    assert node.add(text, replace=True)[0].outcome == "replaced"
+
+
 def test_a_pull_polls_and_a_failure_counts_what_was_committed_before(node: Coordinator, polled: str) -> None:
     del polled
 

@@ -17,7 +17,7 @@ from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput, nearest
 from odf_common.hashing.logical import UnhashableType, check_hashable
 from odf_common.metadata.events import AddPushSource, KnownEvent, SetDataSchema, SetPollingSource, SetVocab
-from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepMqtt, FetchStepUrl
+from odf_common.metadata.fetching import FetchStepContainer, FetchStepFilesGlob, FetchStepMqtt, FetchStepUrl
 from odf_common.metadata.steps import (
     MergeStrategy,
     MergeStrategyAppend,
@@ -82,6 +82,8 @@ def require_fetchable(event: KnownEvent) -> None:
         case SetPollingSource(fetch=FetchStepMqtt(), prepare=prepare):
             if prepare:
                 raise InvalidInput(where="prepare", text="messages have no prepare steps; remove them")
+        case SetPollingSource(fetch=FetchStepContainer()):
+            pass
         case SetPollingSource(fetch=fetch):
             kind = type(fetch).__name__.removeprefix("FetchStep")
             text = f"this node does not fetch from {kind}; fetch the data yourself, and append it with `odf ingest`"

@@ -130,6 +130,17 @@ class CommandFailed(Refused):
 
 
 @dataclass(eq=False, kw_only=True)
+class NoContainerEngine(Refused):
+    """There is no program on this node that runs containers."""
+
+    text: str = "neither podman nor docker is in the PATH of the node"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "install podman or docker, and restart the node"
+
+
+@dataclass(eq=False, kw_only=True)
 class ForeignSource(Refused):
     """A source that was defined on another node wants to run commands, read files or use variables of this one."""
 

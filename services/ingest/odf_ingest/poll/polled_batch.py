@@ -63,6 +63,8 @@ class PolledBatch:
 
     def _records(self, plan: Plan) -> Prepared:
         match self._fetched:
+            case Fetched(is_empty=True, event_time=event_time):
+                return Prepared(source=plan.source, records=None, moment=event_time, greatest={})
             case Fetched(file=file, event_time=event_time):
                 return self._preparer.file(plan, FileBatch(file=file, event_time=event_time, key=""))
             case FetchedMessages() as fetched:

@@ -203,6 +203,7 @@ class Poller:
         dataset = state.dataset_id
         return Context(
             dataset=dataset,
+            environ=self._environ,
             folder=folder,
             note=Note(
                 read=lambda: self._blobs.note(dataset, NOTE),
@@ -210,7 +211,7 @@ class Poller:
             ),
             takes_whole_batches=plan_of(state, as_push_source(defined)).takes_whole_batches,
             position=position_of(state, kept.read_files),
-            last=last_content(state, read, step.url) if isinstance(step, FetchStepUrl) else None,
+            last=last_content(state, read, step),
             is_reread=can_compare and getattr(step, "cache", None) is None,
             limits=self._limits,
             report=caller.report,

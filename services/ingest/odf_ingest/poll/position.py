@@ -15,7 +15,7 @@ from odf_common.chain.walk import ReadBlock, iterate
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DisablePollingSource, SetPollingSource, SourceState
-from odf_common.metadata.fetching import FetchStepUrl
+from odf_common.metadata.fetching import FetchStep, FetchStepContainer, FetchStepUrl
 
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
@@ -117,20 +117,20 @@ def state_of(kind: str, value: str) -> SourceState:
     return SourceState(source_name=DEFAULT_SOURCE, kind=kind, value=value)
 
 
-def last_content(state: ChainState, read: ReadBlock, url: str) -> SourceState | None:
-    """Return the validator of what was read last from this URL, as declared; None if that was another URL.
+def last_content(state: ChainState, read: ReadBlock, step: FetchStep) -> SourceState | None:
+    """Return the validator of what was read last from this URL or image, as declared; None if that was another one.
 
-    The URL is compared only if the source was defined again since: usually one block is read.
+    They are compared only if the source was defined again since: usually one block is read.
     """
     known = state.source_states.get(DEFAULT_SOURCE)
-    if known is None or known.kind not in OF_CONTENT:
+    if known is None or known.kind not in OF_CONTENT or _identity(step) is None:
         return None
     is_defined_again = is_found = False
     for _, decoded, _ in iterate(read, state.head):
         event = decoded.block.event
         match event:
             case SetPollingSource(fetch=fetch) if is_found:
-                return known if isinstance(fetch, FetchStepUrl) and fetch.url == url else None
+                return known if _identity(fetch) == _identity(step) else None
             case SetPollingSource() | DisablePollingSource():
                 is_defined_again = True
             case _ if _state_in(event) is not None:
@@ -138,6 +138,18 @@ def last_content(state: ChainState, read: ReadBlock, url: str) -> SourceState | 
                     return known
                 is_found = True
     return None
+
+
+def _identity(step: FetchStep) -> str | None:
+    """Return what has to be the same for a validator to be comparable: the URL, or the image without its version."""
+    match step:
+        case FetchStepUrl(url=url):
+            return url
+        case FetchStepContainer(image=image):
+            name, _, tag = image.partition("@")[0].rpartition(":")
+            return name if name and "/" not in tag else image.partition("@")[0]
+        case _:
+            return None
 
 
 def _state_in(event: object) -> SourceState | None:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from odf_common.errors import InvalidInput, OdfError
-from odf_common.metadata.fetching import FetchStep, FetchStepFilesGlob
+from odf_common.metadata.fetching import EnvVar, FetchStep, FetchStepContainer, FetchStepFilesGlob
 
 S = TypeVar("S")
 MASK: Final = "***"
@@ -52,6 +52,8 @@ def filled_in(step: FetchStep, environ: Mapping[str, str]) -> tuple[FetchStep, S
     """Return the step with its templates filled in, and what has to be masked. Raises `InvalidInput`."""
     if isinstance(step, FetchStepFilesGlob):
         _require_fixed(step.path)
+    if isinstance(step, FetchStepContainer):
+        step = replace(step, env=tuple(_propagated(one) for one in step.env or ()))
     values: set[str] = set()
 
     def fill(text: str) -> str:
@@ -76,6 +78,13 @@ def _value(expression: str, environ: Mapping[str, str], values: set[str]) -> str
         names.append(name)
     text = f"the environment of the node has no {' or '.join(names)}; set it and restart the node"
     raise InvalidInput(where="fetch", text=f"{text}, or give a default: ${{{{ env.{names[0]} || '…' }}}}")
+
+
+def _propagated(variable: EnvVar) -> EnvVar:
+    """Return a variable of a container with a value: without one, it has the node's."""
+    return (
+        variable if variable.value is not None else replace(variable, value=f"${{{{ env.{variable.name} }}}}")
+    )
 
 
 def _require_fixed(path: str) -> None:

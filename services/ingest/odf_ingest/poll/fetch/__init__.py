@@ -1,6 +1,17 @@
 """Fetch steps: what a polling source has that is new, as local files (spec: FetchStep). One module per kind."""
 
-from odf_ingest.poll.fetch import files_glob, mqtt, url
+from odf_ingest.poll.fetch import container, files_glob, mqtt, url
 from odf_ingest.poll.fetch.step import Context, Fetched, FetchedMessages, Limits, Note, fetch
 
-__all__ = ["Context", "Fetched", "FetchedMessages", "Limits", "Note", "fetch", "files_glob", "mqtt", "url"]
+__all__ = [
+    "Context",
+    "Fetched",
+    "FetchedMessages",
+    "Limits",
+    "Note",
+    "container",
+    "fetch",
+    "files_glob",
+    "mqtt",
+    "url",
+]

@@ -1,6 +1,6 @@
 """The interface of a fetch step: one function, a variant per module (spec: FetchStep)."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatch
 from pathlib import Path
@@ -50,13 +50,15 @@ class Context:
 
     dataset: DatasetId
     note: Note
+    environ: Mapping[str, str]
+    """The node's environment."""
     takes_whole_batches: bool
     """Whether each message is a whole batch."""
     folder: Path
     position: PollPosition
     """What was read before."""
     last: SourceState | None
-    """The validator of what was read last from this URL."""
+    """The validator of what was read last from this URL or image."""
     is_reread: bool
     """Whether a changed file of a glob is read again."""
     limits: Limits
@@ -83,6 +85,8 @@ class Fetched:
     state: SourceState
     is_read: Callable[[PollPosition], bool]
     """Returns whether this content, or newer, is in the chain by now."""
+    is_empty: bool = False
+    """Whether there is a new state and no content, not even that of an empty file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

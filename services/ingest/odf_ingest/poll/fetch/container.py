@@ -1,0 +1,198 @@
+"""Container: what an image writes to its standard output (spec: FetchStep::Container), by podman or docker.
+
+The image gets the state of the last block (`ODF_ETAG`, `ODF_LAST_MODIFIED`, empty at first), and writes that of the
+next to files whose paths are in variables. While it also creates the file of `ODF_NEW_HAS_MORE_DATA_PATH`, it is run
+again.
+"""
+
+import hashlib
+import re
+import shutil
+import subprocess
+import uuid
+from collections.abc import Generator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Final
+
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import SourceState
+from odf_common.metadata.fetching import EnvVar, FetchStepContainer
+from odf_common.metadata.scalars import Timestamp
+from odf_ingest.poll.command import PATH, Command
+from odf_ingest.poll.errors import NoContainerEngine, SourceRefusedRequest
+from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context, Fetched, fetch
+from odf_ingest.poll.position import DIGEST, ETAG, LAST_MODIFIED, state_of
+
+ENGINES: Final = ("podman", "docker")
+ENGINE_VARIABLES: Final = ("HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST")
+MOUNTED: Final = "/odf/out"
+BATCH_SIZE: Final = 10_000  # records that an image is asked for at once
+MAX_STATE: Final = 64 << 10  # bytes
+REMOVE_SECONDS: Final = 30.0
+_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """What a run has written: its output, and its state."""
+
+    output: Path
+    state: SourceState | None
+    modified: Timestamp | None
+    has_more: bool
+
+
+@fetch.register
+def container(step: FetchStepContainer, context: Context) -> Generator[Fetched]:
+    """Yield the output of each run that has something new."""
+    engine = _engine(context.environ)
+    last, before = context.last, context.position.last
+    while True:
+        context.report(f"container {step.image}")
+        result = _run(engine, step, context, last)
+        state = result.state or state_of(DIGEST, str(_digest(result.output)))
+        is_empty = result.output.stat().st_size == 0
+        if state != last and (result.state is not None or not is_empty):
+            yield Fetched(
+                label=f"container {step.image}",
+                file=result.output,
+                event_time=context.event_time(None, "", result.modified),
+                state=state,
+                is_read=lambda position, before=before: position.last != before,  # type: ignore[misc]
+                is_empty=is_empty,
+            )
+            before = state
+        elif result.has_more:
+            text = f"container {step.image} says that it has more data, and gives no new state"
+            raise SourceRefusedRequest(text=text)
+        if not result.has_more:
+            return
+        last = state
+
+
+def _engine(environ: Mapping[str, str]) -> str:
+    for name in ENGINES:
+        found = shutil.which(name, path=environ.get("PATH", PATH))
+        if found is not None:
+            return found
+    raise NoContainerEngine
+
+
+def _run(engine: str, step: FetchStepContainer, context: Context, last: SourceState | None) -> _Result:
+    """Run the image once; the container is removed also if the poll ends before it."""
+    out = context.folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    name = f"odf-{uuid.uuid4().hex}"
+    environ = {"PATH": context.environ.get("PATH", PATH), "LANG": "C.UTF-8"}
+    environ |= {one: context.environ[one] for one in ENGINE_VARIABLES if one in context.environ}
+    target = context.folder / "fetched"
+    line = [engine, "run", "--rm", "--name", name, *_options(step, context.folder, out, last)]
+    command = Command(line=line, label=f"{Path(engine).name} run {step.image}", environ=environ)
+    is_over = False
+    try:
+        command.run(subprocess.DEVNULL, target, context)
+        is_over = True
+    finally:
+        if not is_over:
+            # The command is only the client: the container would continue.
+            with suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(
+                    [engine, "rm", "--force", name],
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    check=False,
+                    timeout=REMOVE_SECONDS,
+                )
+    return _result(target, out)
+
+
+def _options(step: FetchStepContainer, folder: Path, out: Path, last: SourceState | None) -> list[str]:
+    """Return the options, the image, and what is passed to it; values of variables are in a file, not in the line."""
+    if _IMAGE.fullmatch(step.image) is None:
+        raise InvalidInput(where="fetch.image", text=f"not the name of an image: {step.image!r}")
+    variables = folder / "variables"
+    variables.touch(mode=0o600)
+    variables.write_text(
+        "".join(f"{name}={value}\n" for name, value in _variables(step.env or (), last).items())
+    )
+    command = step.command or ()
+    return [
+        "--security-opt=no-new-privileges",
+        f"--volume={out}:{MOUNTED}:rw",
+        f"--env-file={variables}",
+        *(f"--entrypoint={one}" for one in command[:1]),
+        step.image,
+        *command[1:],
+        *(step.args or ()),
+    ]
+
+
+def _variables(own: tuple[EnvVar, ...], last: SourceState | None) -> Mapping[str, str]:
+    given = {one.name: one.value or "" for one in own}
+    for name, value in given.items():
+        if _NAME.fullmatch(name) is None or not value.replace("\t", "").isprintable():
+            raise InvalidInput(
+                where="fetch.env", text=f"{name!r} is not a name, or its value not one printable line"
+            )
+    return given | {
+        "ODF_ETAG": last.value if last is not None and last.kind == ETAG else "",
+        "ODF_LAST_MODIFIED": last.value if last is not None and last.kind == LAST_MODIFIED else "",
+        "ODF_NEW_ETAG_PATH": f"{MOUNTED}/new-etag",
+        "ODF_NEW_LAST_MODIFIED_PATH": f"{MOUNTED}/new-last-modified",
+        "ODF_NEW_HAS_MORE_DATA_PATH": f"{MOUNTED}/new-has-more-data",
+        "ODF_BATCH_SIZE": str(BATCH_SIZE),
+    }
+
+
+def _result(output: Path, out: Path) -> _Result:
+    etag, text = _written(out / "new-etag"), _written(out / "new-last-modified")
+    modified = None if text is None else _time(text)
+    state = None if etag is None else state_of(ETAG, etag)
+    if state is None and modified is not None:
+        state = state_of(LAST_MODIFIED, str(modified))
+    return _Result(
+        output=output, state=state, modified=modified, has_more=(out / "new-has-more-data").exists()
+    )
+
+
+def _written(file: Path) -> str | None:
+    """Return what the image has written to a file; None if that is nothing. Links are not followed."""
+    if file.is_symlink() or not file.is_file():
+        return None
+    with file.open("rb") as opened:
+        raw = opened.read(MAX_STATE + 1)
+    try:
+        text = raw.decode().strip()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(where=file.name, text="is not UTF-8") from error
+    if len(raw) > MAX_STATE:
+        raise InvalidInput(where=file.name, text=f"has more than {MAX_STATE} bytes")
+    return text or None
+
+
+def _time(text: str) -> Timestamp:
+    try:
+        return Timestamp.parse(text)
+    except InvalidInput:
+        pass
+    try:
+        return Timestamp.from_datetime(parsedate_to_datetime(text))
+    except (ValueError, TypeError, OverflowError, InvalidInput) as error:
+        raise InvalidInput(
+            where="new-last-modified", text=f"expected a time as RFC 3339 or as in HTTP, got {text[:100]!r}"
+        ) from error
+
+
+def _digest(file: Path) -> Multihash:
+    digest = hashlib.sha3_256()
+    with file.open("rb") as opened:
+        while chunk := opened.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return Multihash.sha3(digest.digest())
