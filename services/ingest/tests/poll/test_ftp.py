@@ -10,7 +10,13 @@ from odf_testing.ftpserver import PASSWORD, USER, FolderServer, serving_ftp
 
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.metadata.events import AddData
-from odf_common.metadata.fetching import FetchStepUrl, RequestHeader
+from odf_common.metadata.fetching import (
+    FetchStep,
+    FetchStepMqtt,
+    FetchStepUrl,
+    MqttTopicSubscription,
+    RequestHeader,
+)
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
 from odf_ingest.poll.errors import (
@@ -26,6 +32,11 @@ from odf_ingest.poll.poller import Polled
 
 NOTHING = Polled()
 LINE = b'{"id":1,"v":"a"}\n'
+UNKNOWN_HOSTS = (
+    FetchStepUrl(url="ftp://absent.invalid/a"),
+    FetchStepUrl(url=f"ftp://{'x' * 64}.example/a"),
+    FetchStepMqtt(host="absent.invalid", port=1883, topics=(MqttTopicSubscription(path="a"),)),
+)
 NEW_YEAR = 1_704_067_200  # 2024-01-01T00:00:00Z
 
 
@@ -142,6 +153,19 @@ def test_the_data_connection_goes_to_the_address_that_was_checked(
     assert "PASV" in server.commands
 
 
+def test_a_server_that_does_not_know_how_to_end_is_no_error(
+    make_polled: Any, poll: Any, server: FolderServer
+) -> None:
+    server.unknown = {"QUIT"}
+    assert poll(make_polled(url(server))).records == 1
+
+
+@pytest.mark.parametrize("fetch", UNKNOWN_HOSTS)
+def test_a_name_that_cannot_be_resolved_is_unreachable(make_polled: Any, poll: Any, fetch: FetchStep) -> None:
+    with pytest.raises(SourceUnreachable, match="its host name cannot be resolved"):
+        poll(make_polled(fetch))
+
+
 @pytest.mark.parametrize(
     ("path", "error", "text"),
     [
@@ -165,6 +189,9 @@ def test_limits_addresses_and_headers_are_checked(make_polled: Any, poll: Any, s
     with pytest.raises(TooLarge, match="has more than 5 bytes"):
         poll(make_polled(url(server)), size=5)
     assert "RETR" not in server.commands
+    server.unknown = {"SIZE", "MDTM"}
+    with pytest.raises(TooLarge, match="has more than 5 bytes"):
+        poll(make_polled(url(server)), size=5)
     with pytest.raises(AddressForbidden):
         poll(make_polled(url(server)), networks=Networks())
     headers = (RequestHeader(name="X", value="1"),)

@@ -187,17 +187,15 @@ def test_a_message_with_an_identifier_that_was_released_is_new(
 def test_at_most_once_is_the_default_and_takes_what_is_published_meanwhile(
     make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 1.0)
-    bench = make_polled(step(broker, None))
-    sent: list[str] = []
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 2.0)
+    keep = mqtt._Subscriber._keep
 
-    def report(stage: str) -> None:
-        del stage
-        if not sent:
-            sent.append("")
-            threading.Timer(0.3, lambda: broker.send(line(1), qos=0)).start()
+    def subscribed(subscriber: mqtt._Subscriber, note: mqtt._Kept) -> None:
+        keep(subscriber, note)
+        broker.send(line(1), qos=0)
 
-    assert poll(bench, report=report) == Polled(blocks=1, records=1)
+    monkeypatch.setattr(mqtt._Subscriber, "_keep", subscribed)
+    assert poll(make_polled(step(broker, None))) == Polled(blocks=1, records=1)
 
 
 def test_a_retained_message_is_read_once(make_polled: Any, poll: Any, broker: MqttBroker) -> None:

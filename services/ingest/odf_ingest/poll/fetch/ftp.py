@@ -8,7 +8,7 @@ import ftplib
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -29,6 +29,7 @@ from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context
 
 PORT: Final = 21
+QUIT_SECONDS: Final = 2.0
 MAX_LINES: Final = 1000  # of one reply
 ANONYMOUS: Final = ("anonymous", "odf@")
 UNKNOWN_COMMAND: Final = frozenset({"500", "501", "502", "504"})
@@ -128,6 +129,14 @@ class _Client(ftplib.FTP):
                 raise ftplib.error_proto(f"more than {MAX_LINES} lines")  # noqa: S321 - only an error
             lines.append(self.getline())
         return "\n".join(lines)
+
+    def quit(self) -> str:
+        """End the session; whatever the server says to that, and an interrupted transfer's reply, changes nothing."""
+        if self.sock is not None:
+            self.sock.settimeout(QUIT_SECONDS)
+        with suppress(ftplib.Error, OSError, EOFError):
+            return super().quit()
+        return ""
 
     def version(self, file: FtpFile) -> _Version:
         """Return the version: the time alone where the server has no `SIZE`, none without `MDTM`."""

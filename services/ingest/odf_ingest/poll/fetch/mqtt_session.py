@@ -152,8 +152,6 @@ def connected(broker: Broker, networks: Networks) -> Iterator[Session]:
             session.close()
     except NotMqtt as error:
         raise SourceRefusedRequest(text=f"{broker} does not speak MQTT: {error.text}") from None
-    except (socket.gaierror, UnicodeError):
-        raise SourceUnreachable(what=str(broker), why="its host name cannot be resolved") from None
     except TimeoutError:
         raise SourceUnreachable(what=str(broker), why="no answer in time") from None
     except EOFError:
@@ -165,7 +163,12 @@ def connected(broker: Broker, networks: Networks) -> Iterator[Session]:
 
 
 def _socket(broker: Broker, networks: Networks) -> socket.socket:
-    raw = networks.connect(broker.host, broker.port, CONNECT_SECONDS)
+    try:
+        raw = networks.connect(broker.host, broker.port, CONNECT_SECONDS)
+    except (socket.gaierror, UnicodeError):
+        raise SourceUnreachable(what=str(broker), why="its host name cannot be resolved") from None
+    except OSError as error:
+        raise SourceUnreachable(what=str(broker), why=str(error.strerror or error)) from None
     if not broker.is_tls:
         return raw
     try:
