@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from odf_testing.certificates import self_signed
 from odf_testing.mqttbroker import MqttBroker, serving_mqtt
 
 from odf_common.errors import InvalidInput, OdfError, Unavailable
@@ -284,18 +285,15 @@ def test_user_and_password_come_from_templates_and_are_masked(
 def test_tls_checks_the_certificate(
     make_polled: Any, poll: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1")
-    files = ("-keyout", tmp_path / "key", "-out", tmp_path / "certificate")
-    make = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    subprocess.run([*make, *files, *names], check=True, capture_output=True)
-    settings = (f"certfile {tmp_path}/certificate", f"keyfile {tmp_path}/key", "allow_anonymous true")
+    certificate, key = self_signed(tmp_path)
+    settings = (f"certfile {certificate}", f"keyfile {key}", "allow_anonymous true")
     with serving_mqtt(tmp_path, *settings) as broker:
         bench = make_polled(step(broker, host="mqtts://127.0.0.1"))
         with pytest.raises(SourceUnreachable, match="TLS: CERTIFICATE_VERIFY_FAILED"):
             poll(bench)
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         poll(bench)
-        broker.send(line(1), qos=2, tls={"ca_certs": str(tmp_path / "certificate")})
+        broker.send(line(1), qos=2, tls={"ca_certs": str(certificate)})
         polled(poll, bench, 1)
 
 

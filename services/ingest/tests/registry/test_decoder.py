@@ -1,16 +1,10 @@
-import datetime as dt
-import ipaddress
 import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+from odf_testing.certificates import self_signed
 from odf_testing.registry import Registered, Registry, avro, framed, serving_registry
 
 from odf_ingest.errors import RegistryUnavailable
@@ -183,28 +177,3 @@ def test_https_needs_a_certificate_that_the_ca_file_vouches_for(tmp_path: Path) 
         assert "CERTIFICATE_VERIFY_FAILED" in unavailable(lambda: decode(registry, value))
         missing = str(tmp_path / "missing.pem")
         assert missing in unavailable(lambda: decode(registry, value, schemaRegistryCa=missing))
-
-
-def self_signed(folder: Path) -> tuple[Path, Path]:
-    """Return the files of a certificate for 127.0.0.1 and of its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "registry")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    files = folder / "cert.pem", folder / "key.pem"
-    files[0].write_bytes(made.public_bytes(Encoding.PEM))
-    files[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return files
