@@ -17,7 +17,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (SPACE, SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     program, name, *arguments = sys.argv
-    with atheris.instrument_imports(include=["odf_common"]):
+    with atheris.instrument_imports(include=["odf_common", "odf_ingest.registry"]):
         target = import_module(f"targets.{name}")
     mutator = {"custom_mutator": target.mutate} if hasattr(target, "mutate") else {}
     atheris.Setup([program, *arguments], target.check, **mutator)

@@ -38,6 +38,20 @@ def order(number: int, id_: int) -> bytes:
     return avro(number, AVRO, {"id": id_, "price": b"\x01\x00", "raw": b"\xff\x00", "at": AT_US + id_})
 
 
+def test_messages_that_came_before_the_address_are_read_again(story: Story) -> None:
+    node, name = story.node, "registry.early"
+    story.add(root(name, COLUMNS))
+    with serving_registry() as registry:
+        registry.add(1, AVRO)
+        Sender(node).send(story.topic(name), [order(1, 1), order(1, 2)])
+        node.eventually(lambda: len(node.run(f"rejected list {name} --output json")) == 2)
+        node.run(f"source set {name} schemaRegistry={registry.url} --output json")
+        node.run(f"rejected retry {name} --all --output json")
+        story.await_records({name: 2})
+    assert story.chain(name).column("id") == [1, 2]
+    assert node.run(f"rejected list {name} --output json") == []
+
+
 def test_messages_are_rows_and_a_registry_that_is_down_loses_none(story: Story) -> None:
     node = story.node
     story.add(root(NAME, COLUMNS))

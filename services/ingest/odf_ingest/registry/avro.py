@@ -63,9 +63,9 @@ def avro_decoder(schema: Schema) -> Callable[[bytes], str]:
         for text in schema.references.values():
             _parsed(text, logical, plain)
         shape, readable = _parsed(schema.text, logical, plain)
+        top = _Types(logical).of(shape, 0)
     except BAD_SCHEMA as error:
         raise InvalidInput(text=f"is not an Avro schema: {_reason(error)}") from error
-    top = _Types(logical).of(shape, 0)
     if not all(name.startswith("record ") for name in top.python):
         raise InvalidInput(text="is not an Avro record, so it has no columns")
     if top.excess > MAX_CONSTANT:
@@ -150,10 +150,14 @@ class _Types:
             longest = max((len(text_json(str(one))) for one in shape["symbols"]), default=0)
             return _Type(write=text_json, excess=longest - MAX_GROWTH, python=("str",))
         if shape["type"] == "fixed":
-            size = int(shape["size"])
+            size = shape["size"]
+            if not isinstance(size, int) or size < 0:
+                raise InvalidInput(text=f"is not an Avro schema: {name} has the size {size!r}")
             found = _logical(shape)
             return found or _Type(write=bytes_json, excess=2 + (2 - MAX_GROWTH) * size, python=("bytes",))
         members = [(str(one["name"]), self.of(one["type"], depth + 1)) for one in shape["fields"]]
+        if len(dict(members)) < len(members):
+            raise InvalidInput(text=f"{name} has two fields of the same name")
         parts = [(text_json(key) + ":", key, _placed(one.write, f"{name}.{key}")) for key, one in members]
         excess = 2 + sum(len(key) + 1 for key, _, _ in parts) + sum(one.excess for _, one in members)
         return _Type(write=partial(_record_json, parts), excess=excess, python=(f"record {name}",))

@@ -43,6 +43,8 @@ MAX_LEVELS: Final = 64  # of nested message types
 MAX_VARINT_BYTES: Final = 10
 NANOS: Final = 10**9
 DIGITS_OF_NANOS: Final = 9
+# What a descriptor that no compiler wrote may lead to, such as a map without values.
+FAULTS: Final = (json_format.Error, AttributeError, KeyError, RecursionError, TypeError, ValueError)
 UNNAMED: Final = "odf-schema.proto"
 WELL_KNOWN: Final = {
     one.DESCRIPTOR.name: one.DESCRIPTOR
@@ -79,8 +81,8 @@ class ProtobufDecoder:
             raise InvalidInput(text=f"the payload is not a message {name}, or ends too early") from error
         try:
             return _Writer().message(message)
-        except (json_format.Error, TypeError, ValueError) as error:
-            raise InvalidInput(text=f"the message cannot be written as JSON: {error}") from error
+        except FAULTS as error:
+            raise InvalidInput(text=f"the message cannot be written as JSON: {error!r}") from error
 
 
 def message_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:

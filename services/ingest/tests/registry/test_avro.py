@@ -303,6 +303,9 @@ for _level in range(1, 40):
         (record(a="missing"), "is not an Avro schema"),
         (record(a={"type": "array"}), "is not an Avro schema"),
         ({"type": "record"}, "is not an Avro schema"),
+        ({**record(a="int"), "fields": [{"name": "a", "type": "int"}] * 2}, "two fields of the same name"),
+        (record(a={"type": "fixed", "name": "F", "size": "x"}), "is not an Avro schema"),
+        (record(a={"type": "fixed", "name": "F", "size": -1}), "is not an Avro schema"),
         (7, "is not an Avro schema"),
         (record(next=["null", "odf.Row"]), "odf.Row contains itself"),
         (record(a=NESTED), "nested"),
@@ -312,7 +315,7 @@ for _level in range(1, 40):
             {"name": "n" * 200, "type": "null"}]}}), "take too few bytes"),
         (record(a=["string", logical("long", "timestamp-millis"), "int"]), "several branches"),
     ],
-    ids=range(12),
+    ids=range(15),
 )  # fmt: skip
 def test_schemas_that_cannot_be_rows_are_refused(schema: object, why: str) -> None:
     assert why in refusal(lambda: decoder(schema))
