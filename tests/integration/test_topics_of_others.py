@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 
 import pytest
@@ -12,7 +12,11 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from odf_testing.manifests import root
 from odf_testing.story import Story
 
-COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
+from odf_common.data.columns import Operation
+
+COLUMNS = ("n BIGINT", "at TIMESTAMP(3)")
+KEYED = ("id BIGINT", "n BIGINT", "trace STRING")
+KEYS = 500
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 NUMBERS = count()
 
@@ -48,21 +52,50 @@ class Shop:
     def drop(self, topic: str) -> None:
         self.admin.delete_topics([topic])[topic].result(10)
 
-    def produce(self, topic: str, ids: range, compression: str = "none", partition: int = 0) -> None:
+    def produce(
+        self,
+        topic: str,
+        numbers: Iterable[int],
+        compression: str = "none",
+        partition: int | None = None,
+        *,
+        is_tombstone: bool = False,
+    ) -> None:
+        """Publish messages with a key and a header; by default a key has its partition."""
         producer = Producer({"bootstrap.servers": self.address, "compression.type": compression})
-        for number in ids:
-            value = json.dumps({"id": number, "at": "2026-01-01T00:00:00Z"})
-            while True:
-                try:
-                    producer.produce(topic, value, partition=partition)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
+        partitions = len(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
+        for number in numbers:
+            key = key_of(number)
+            value = None if is_tombstone else json.dumps({"n": number, "at": "2026-01-01T00:00:00Z"})
+            producer.produce(
+                topic,
+                value,
+                str(key),
+                key % partitions if partition is None else partition,
+                headers={"trace-id": f"t{number}"},
+            )
+            producer.poll(0)
         assert producer.flush(30) == 0
 
 
+def key_of(number: int) -> int:
+    return number if number >= 10_000 else number % KEYS
+
+
+def state(story: Story, dataset: str) -> dict[int, int]:
+    """Return the last number of each key that is not retracted."""
+    chain = story.chain(dataset)
+    rows: dict[int, int] = {}
+    for op, key, number in zip(*map(chain.column, ("op", "id", "n")), strict=True):
+        if op == Operation.RETRACT:
+            assert rows.pop(key) == number
+        elif op != Operation.CORRECT_FROM:
+            rows[key] = number
+    return rows
+
+
 def counts(story: Story, dataset: str) -> Mapping[int, int]:
-    return Counter(story.chain(dataset).column("id"))
+    return Counter(story.chain(dataset).column("n"))
 
 
 def once(*ranges: range) -> Mapping[int, int]:
@@ -74,24 +107,35 @@ def shown(story: Story, dataset: str) -> dict[str, tuple[str, int]]:
     return {row["topic"]: (row["state"], row["waiting"]) for row in rows}
 
 
-def test_two_sources_read_one_topic_exactly_once_although_ingest_is_killed(story: Story, shop: Shop) -> None:
-    names = [f"foreign.{next(NUMBERS)}" for _ in range(2)]
-    story.add(*(root(name, COLUMNS, event_time="at") for name in names))
+def test_two_sources_read_the_same_topics_exactly_once_although_ingest_is_killed(
+    story: Story, shop: Shop
+) -> None:
+    every, latest = (f"foreign.{next(NUMBERS)}" for _ in range(2))
+    story.add(root(every, KEYED), root(latest, KEYED, merge={"kind": "UpsertStream", "primaryKey": ["id"]}))
     first = shop.make("first", 2)
     shop.produce(first, range(2000))
-    story.node.run(f"source set {names[0]} topics={shop.name}.* --output json")
-    story.node.run(f"source set {names[1]} topics={first} topicStart=latest --output json")
-    shop.produce(first, range(2000, 4000), partition=1)
+    columns = "keyColumns=id headerColumns=trace-id:trace timestampColumn=event_time"
+    for name in (every, latest):
+        story.node.run(f"source set {name} topics={shop.name}.* {columns} --output json")
+    shop.produce(first, range(2000, 3000))
+    shop.produce(first, range(0, KEYS, 5), is_tombstone=True)
     killed = story.node.kill("ingest")
     second = shop.make("second")
-    shop.produce(second, range(4000, 5000))
+    shop.produce(second, range(10_000, 10_300))
     story.node.await_restart("ingest", killed)
-    shop.produce(first, range(5000, 6000))
-    story.pull(" ".join(names))
-    assert counts(story, names[0]) == once(range(6000))
-    assert counts(story, names[1]) == once(range(2000, 4000), range(5000, 6000))
-    assert shown(story, names[0]) == {first: ("reading", 0), second: ("reading", 0)}
-    for name in names:
+    shop.produce(first, range(3000, 3200))
+    story.pull(f"{every} {latest}")
+    sent = [*range(3200), *range(10_000, 10_300)]
+    chain = story.chain(every)
+    assert Counter(zip(*map(chain.column, ("id", "n", "trace")), strict=True)) == Counter(
+        (key_of(number), number, f"t{number}") for number in sent
+    )
+    assert story.node.run(f"rejected drop {every} --all --output json")["dropped"] == KEYS / 5
+    deleted = set(range(0, KEYS, 5)) - {key_of(number) for number in range(3000, 3200)}
+    expected = {key_of(number): number for number in sent if key_of(number) not in deleted}
+    assert state(story, latest) == expected
+    assert shown(story, latest) == {first: ("reading", 0), second: ("reading", 0)}
+    for name in (every, latest):
         story.node.run(f"source set {name} topics=none --output json")
 
 
@@ -155,7 +199,7 @@ def test_topics_that_are_not_for_sources_are_refused(story: Story, orders: str) 
 
 def test_a_rejected_message_of_others_is_not_published_again(story: Story, shop: Shop, orders: str) -> None:
     topic = shop.make("bad")
-    story.node.produce(topic, [b"{}", b'{"id": 1, "at": "2026-01-01T00:00:00Z"}'])
+    story.node.produce(topic, [b"{}", b'{"n": 1, "at": "2026-01-01T00:00:00Z"}'])
     story.node.run(f"source set {orders} topics={topic} --output json")
     story.pull(orders)
     assert "belongs to others" in story.node.fails(f"rejected retry {orders} --all")

@@ -18,6 +18,14 @@ from urllib3.util import Url, parse_url
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore
+from odf_ingest.message_columns import (
+    NO_HEADERS,
+    NO_NAMES,
+    ColumnNames,
+    HeaderColumns,
+    KeyFormat,
+    MessageColumns,
+)
 from odf_ingest.topic_names import EARLIEST, TopicNames, TopicStart
 
 NOTE: Final = "sources"
@@ -68,7 +76,13 @@ class Duration(int):
         return "".join(parts) or "0"
 
 
-_WRITTEN: Final = (Duration, TopicNames, TopicStart)  # written and parsed as strings
+_WRITTEN: Final = (
+    Duration,
+    TopicNames,
+    TopicStart,
+    ColumnNames,
+    HeaderColumns,
+)  # written and parsed as strings
 OWN_TOPIC: Final = TopicNames()
 
 
@@ -135,6 +149,13 @@ class SourceSettings:
     schema_registry_password: Secret = NO_SECRET
     schema_registry_ca: str = ""
     """File of certificates (PEM) to trust instead of the system's."""
+    key_columns: ColumnNames = NO_NAMES
+    """Columns that are read from the message's key."""
+    key_format: KeyFormat = KeyFormat.TEXT
+    header_columns: HeaderColumns = NO_HEADERS
+    """Headers of the message, and the columns that are read from them."""
+    timestamp_column: ColumnNames = NO_NAMES
+    """The column that is the message's timestamp, at most one."""
 
     def __post_init__(self) -> None:
         for name in ("max_rejected_share", "max_retracted_share"):
@@ -155,6 +176,22 @@ class SourceSettings:
         if not self.watermark_delay.is_limited:
             raise InvalidInput(where=_key("watermark_delay"), text="expected a duration, such as 0 or 2h")
         _require_registry(self)
+
+        if len(self.timestamp_column) > 1:
+            raise InvalidInput(
+                where=_key("timestamp_column"), text="expected the name of one column, or none"
+            )
+        _ = self.message_columns
+
+    @property
+    def message_columns(self) -> MessageColumns:
+        """Return the columns that are read from the rest of a message; raises `InvalidInput` for a contradiction."""
+        return MessageColumns(
+            keys=self.key_columns,
+            key_format=self.key_format,
+            headers=self.header_columns,
+            timestamp=next(iter(self.timestamp_column), ""),
+        )
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, object]) -> Self:
@@ -255,7 +292,7 @@ def _expected(default: object) -> str:
         return f"one of {', '.join(type(default))}"
     if isinstance(default, Duration):
         return "a duration such as 90s, 30m, 2h or 1d" + ("" if default.is_limited else ", or none")
-    if isinstance(default, TopicNames | TopicStart):
+    if isinstance(default, TopicNames | TopicStart | ColumnNames | HeaderColumns):
         return default.expected
     return "a number"
 

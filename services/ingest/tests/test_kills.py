@@ -50,7 +50,8 @@ from odf_ingest.poll.fetch import Limits
 from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.poller import Poller
 from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
-from odf_ingest.prepare.preparer import Preparer, plan_of
+from odf_ingest.prepare.plan import plan_of
+from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.kafka_batch import KafkaBatch
 from odf_ingest.push.rejects import RejectPolicy

@@ -18,7 +18,8 @@ from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted
 from odf_ingest.prepare.batch import FileBatch
-from odf_ingest.prepare.preparer import Plan, Prepared, Preparer, plan_of
+from odf_ingest.prepare.plan import Plan, plan_of
+from odf_ingest.prepare.preparer import Prepared, Preparer
 
 
 class FileCommit:

@@ -28,6 +28,8 @@ from odf_ingest.errors import (
 )
 from odf_ingest.poll.schedule import PollSchedule, seconds_of
 from odf_ingest.prepare.batch import MessagePosition, Search
+from odf_ingest.prepare.message_values import require_possible
+from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.source_record import Key, SourceRecord
 from odf_ingest.push.source_topics import SourceTopic, SourceTopics
@@ -38,6 +40,8 @@ from odf_ingest.source_settings import SourceSettings, load_settings, save_setti
 
 SEARCH_TIMEOUT_SECONDS: Final = 60.0  # to find the message to skip
 ACTION_TIMEOUT_SECONDS: Final = 5.0  # for the reader's thread to execute an action
+TOPIC_SETTINGS: Final = frozenset({"topics", "topicStart"})
+MESSAGE_SETTINGS: Final = TOPIC_SETTINGS | {"keyColumns", "keyFormat", "headerColumns", "timestampColumn"}
 NO_TOPIC: Final = "no-topic"  # state of a source whose dataset came from another node and was not pulled yet
 ELSEWHERE: Final = "elsewhere"  # state of a source that another instance reads
 
@@ -225,10 +229,12 @@ class SourceControl:
             if is_polled:
                 raise InvalidInput(where=REGISTRY_SETTING, text=f"{entry.alias} has no push source")
             json_step(state.push_sources[source].read)
-        has_topics = bool(changes.keys() & {"topics", "topicStart"})
-        if has_topics:
-            if is_polled:
-                raise InvalidInput(where="topics", text=f"{entry.alias} has no push source")
+        of_messages = changes.keys() & MESSAGE_SETTINGS
+        if is_polled and of_messages:
+            raise InvalidInput(where=min(of_messages), text=f"{entry.alias} has no push source")
+        if of_messages:
+            require_possible(settings.message_columns, plan_of(state, state.push_sources[source]))
+        if of_messages & TOPIC_SETTINGS:
             self._topics.choose_start(entry, state, source, settings.topics, settings.topic_start)
         if of_topic := changes.keys() & {"partitions", "retention"}:
             if is_polled or settings.topics:

@@ -12,7 +12,8 @@ from odf_ingest.poll.errors import PollCancelled, SourceRedefined
 from odf_ingest.poll.fetch import Fetched, FetchedMessages
 from odf_ingest.poll.position import PollPosition, ReadFiles
 from odf_ingest.prepare.batch import FileBatch
-from odf_ingest.prepare.preparer import Plan, Prepared, Preparer, plan_of
+from odf_ingest.prepare.plan import Plan, plan_of
+from odf_ingest.prepare.preparer import Prepared, Preparer
 
 
 class PolledBatch:

@@ -37,7 +37,8 @@ from odf_ingest.poll.polled_batch import PolledBatch, as_push_source, position_o
 from odf_ingest.poll.position import ReadFiles, last_content
 from odf_ingest.poll.templates import Secrets, filled_in, has_template
 from odf_ingest.poll.unpack import naming, prepared
-from odf_ingest.prepare.preparer import Preparer, plan_of
+from odf_ingest.prepare.plan import plan_of
+from odf_ingest.prepare.preparer import Preparer
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from odf_common.metadata.scalars import Timestamp
+from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
 from odf_ingest.read.input_format import SOURCES_OWN, InputFormat
 from odf_ingest.read.message_buffer import MessageBuffer, Places
 
@@ -59,6 +60,10 @@ class Part:
     values: MessageBuffer
     offsets: Sequence[int]
     timestamps: Places | None
+    keys: Sequence[bytes | None] = ()
+    """Only if columns are read from them."""
+    headers: Mapping[str, Sequence[bytes | None]] = field(default_factory=dict)
+    """The last value of each header by name, for those that columns are read from."""
 
     def between(self, start: int, stop: int) -> "Part":
         """Return the messages with indices from `start` up to `stop`."""
@@ -69,6 +74,8 @@ class Part:
             values=self.values[start:stop],
             offsets=self.offsets[start:stop],
             timestamps=None if self.timestamps is None else self.timestamps[start:stop],
+            keys=self.keys[start:stop],
+            headers={name: values[start:stop] for name, values in self.headers.items()},
         )
 
 
@@ -112,6 +119,8 @@ class MessageBatch:
     """Number of batches from the same position that were too short to be committed."""
     may_grow: bool = True
     """Whether a longer batch may be tried."""
+    columns: MessageColumns = NO_COLUMNS
+    """The columns that are read from keys, headers and timestamps."""
     others: Mapping[str, TopicActivity] = field(default_factory=dict)
     """The source's other topics, by name."""
     search: Search | None = None

@@ -4,7 +4,7 @@ Messages that are not records are separated here; a file is accepted as a whole 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -12,21 +12,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.chain.state import ChainState
 from odf_common.data.columns import normalize_timestamps
-from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.stored_types import as_stored
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import ReadStepEsriShapefile, ReadStepParquet
-from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_common.ports.engine import IsWanted, always
-from odf_ingest.history.align_columns import data_columns
-from odf_ingest.merge import key_columns, operation_faults, takes_whole_batches
+from odf_ingest.merge import operation_faults, takes_whole_batches
+from odf_ingest.message_columns import MessageColumns
 from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch, Part
 from odf_ingest.prepare.event_time import max_event_time, with_event_time
 from odf_ingest.prepare.inferred_columns import Columns, inferred_columns
+from odf_ingest.prepare.message_values import (
+    TOMBSTONE,
+    deletes_by_tombstone,
+    deletions,
+    in_order,
+    require_possible,
+    with_message_columns,
+    without_message_columns,
+)
+from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.read import (
     infer_batch,
@@ -41,42 +46,6 @@ from odf_ingest.read.declared import declared_schema
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Places
 from odf_ingest.read.years import with_known_years
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How a source's batches are read: the source, the vocabulary, and its declared schema.
-
-    A source without a schema continues with the columns `known` in the dataset, and may add to them.
-    `also_required`: columns that the dataset requires and the source does not. The source's query is canceled once
-    `is_wanted` returns False.
-    """
-
-    source: AddPushSource
-    vocab: DatasetVocabulary
-    schema: pa.Schema | None
-    known: pa.Schema | None = None
-    also_required: tuple[str, ...] = ()
-    is_wanted: IsWanted = field(default=always, compare=False)
-
-    @property
-    def takes_whole_batches(self) -> bool:
-        """Return whether each message is a whole batch."""
-        is_file = isinstance(self.source.read, ReadStepParquet | ReadStepEsriShapefile)
-        return takes_whole_batches(self.source.merge) or is_file
-
-    @property
-    def needs_timestamps(self) -> bool:
-        """Return whether a record's event time may be its message's timestamp."""
-        has_event_time = self.schema is not None and self.vocab.event_time_column in self.schema.names
-        return self.takes_whole_batches or self.source.preprocess is not None or not has_event_time
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Return columns that must have a value in every record."""
-        declared = [] if self.schema is None or self.source.preprocess else self.schema
-        own = (column.name for column in declared if not column.nullable)
-        return (*key_columns(self.source.merge), *own, *self.also_required)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,21 +66,6 @@ class Prepared:
     """Whether the records are the source's whole state, so that no records mean an empty state."""
 
 
-def plan_of(state: ChainState, source: AddPushSource) -> Plan:
-    """Return how batches of the source are read. Without a declared schema, the dataset's columns are used."""
-    plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read))
-    if state.schema is None:
-        return plan
-    known = schema_of_event(state.schema)
-    data = data_columns(known, plan.vocab)
-    required = tuple(f.name for f in data if not f.nullable and f.name not in plan.required)
-    if plan.schema is not None or source.preprocess is not None:
-        return replace(plan, also_required=required)
-    own = {*data.names, plan.vocab.event_time_column}
-    fields = [pa.field(column.name, column.type) for column in known if column.name in own]
-    return replace(plan, known=pa.schema(fields), also_required=required)
-
-
 class Preparer:
     """Reads batches; thread-safe."""
 
@@ -128,7 +82,7 @@ class Preparer:
         last = 0
         columns = self._columns(plan, batch)
         for part in batch.parts:
-            records, faults = self._part(plan, columns, part)
+            records, faults = self._part(plan, columns, part, batch.columns)
             bad += [_bad(part, place, reason) for place, reason in sorted(faults.items())]
             last = max(last, int(_moments(part)[-1])) if plan.takes_whole_batches else last
             if records is None or len(records) == 0:
@@ -172,9 +126,17 @@ class Preparer:
         values = [value for part in batch.parts for value in part.values if value is not None]
         return _inferred(plan, infer_records(plan.source.read, values, plan.known))
 
-    def _part(self, plan: Plan, columns: Columns, part: Part) -> tuple[pa.Table | None, Mapping[int, str]]:
+    def _part(
+        self, plan: Plan, columns: Columns, part: Part, messages: MessageColumns
+    ) -> tuple[pa.Table | None, Mapping[int, str]]:
+        require_possible(messages, plan)
         if not plan.takes_whole_batches:
-            return self._records(plan, columns, part)
+            records, bad = self._records(plan, columns, part, messages)
+            if not part.values.empty:
+                return records, bad
+            if not deletes_by_tombstone(plan, messages):
+                return records, {**bad, **dict.fromkeys(part.values.empty, TOMBSTONE)}
+            return self._with_deletions(plan, messages, part, records, bad)
         (value,) = part.values
         if value is None:
             return None, {0: "is empty"}
@@ -202,9 +164,30 @@ class Preparer:
         _require(records, plan.required)
         return _as_kept(with_event_time(records, plan.vocab.event_time_column, None))
 
-    def _records(self, plan: Plan, columns: Columns, part: Part) -> tuple[pa.Table | None, Mapping[int, str]]:
+    def _with_deletions(
+        self,
+        plan: Plan,
+        messages: MessageColumns,
+        part: Part,
+        records: pa.Table | None,
+        bad: Mapping[int, str],
+    ) -> tuple[pa.Table | None, Mapping[int, str]]:
+        """Return the records of messages with a value, and retractions for those without."""
+        tombstones = np.array(sorted(part.values.empty), np.int64)
+        bad = {place: reason for place, reason in bad.items() if place not in part.values.empty}
+        kept = np.setdiff1d(np.arange(len(part.values)), [*tombstones, *bad])
+        deleted, faults = deletions(plan, messages, part, tombstones)
+        name = plan.vocab.event_time_column
+        if name not in deleted.column_names:
+            deleted = with_event_time(deleted, name, _moments(part)[tombstones])
+        deleted, places, bad = _without(_as_kept(deleted), tombstones, faults, bad)
+        return in_order(records, kept, deleted, places, plan.vocab.operation_type_column), bad
+
+    def _records(
+        self, plan: Plan, columns: Columns, part: Part, messages: MessageColumns
+    ) -> tuple[pa.Table | None, Mapping[int, str]]:
         """Return the records of a partition's messages, and why other messages are not records."""
-        step, schema = plan.source.read, columns.schema
+        step, schema = plan.source.read, without_message_columns(columns.schema, messages)
         read = read_records if plan.schema is not None else read_inferred
         sifted = isolate_bad_records(
             part.values,
@@ -214,6 +197,8 @@ class Preparer:
         if sifted.table is None:
             return None, sifted.bad
         table, faults = columns.admitted(sifted.table)
+        table, wrong = with_message_columns(table, plan, messages, part, sifted.kept)
+        faults |= wrong
         if plan.source.preprocess is not None:
             table, kept, bad = _without(table, sifted.kept, faults, sifted.bad)
             return self._queried(plan, part, _without_empty_event_time(plan, table), kept, bad)

@@ -35,7 +35,8 @@ from odf_ingest.errors import (
 from odf_ingest.history.kept_index import IndexBehind
 from odf_ingest.merge import key_columns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
-from odf_ingest.prepare.preparer import Plan, Prepared, Preparer
+from odf_ingest.prepare.plan import Plan
+from odf_ingest.prepare.preparer import Prepared, Preparer
 from odf_ingest.push.kafka_batch import KafkaBatch, Read
 from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import PushSource

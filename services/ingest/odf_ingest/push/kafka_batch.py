@@ -21,7 +21,8 @@ from odf_ingest.errors import (
     TopicReplaced,
 )
 from odf_ingest.prepare.batch import BadRecord, MessageBatch, TopicActivity
-from odf_ingest.prepare.preparer import Plan, Prepared, plan_of
+from odf_ingest.prepare.plan import Plan, plan_of
+from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.source_settings import SourceSettings
 

@@ -11,8 +11,9 @@ import numpy as np
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Chunk
 from odf_common.identity.did import DatasetId
+from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
 from odf_ingest.prepare.batch import NOT_READ, MessageBatch, Part, Search, TopicActivity
-from odf_ingest.prepare.preparer import Plan
+from odf_ingest.prepare.plan import Plan
 from odf_ingest.push.source_record import Key, Trouble, Wait
 from odf_ingest.push.source_topics import TopicOffsets
 from odf_ingest.read.message_buffer import MessageBuffer
@@ -74,6 +75,7 @@ class PushSource:
         search: Search | None = None,
         is_own: bool = True,
         start: TopicOffsets | None = None,
+        columns: MessageColumns = NO_COLUMNS,
     ) -> None:
         """Start at `positions`."""
         self.dataset = dataset
@@ -84,6 +86,7 @@ class PushSource:
         self.topic_id = topic_id
         self.key = Key(dataset, self.name, "" if is_own else topic)
         self.start = start  # where the topic is read from, if that was chosen
+        self.columns = columns
         self.siblings: frozenset[Key] = frozenset()  # the same source's other topics
         self.readers: Mapping[Key, PushSource] = {}  # all that are being read
         self.next = dict(positions)  # position of each partition
@@ -259,6 +262,7 @@ class PushSource:
                 may_grow=buffer.size < self._usual.top,
                 search=self.search,
                 others=self._activities(),
+                columns=self.columns,
             )
         )
         self.wait = None
@@ -268,12 +272,16 @@ class PushSource:
         self._buffer = _Buffer(start=dict(self.next))
 
     def _part(self, chunk: Chunk) -> Part:
-        moments = np.array(chunk.timestamps(), np.int64) if self.plan.needs_timestamps else None
+        columns = self.columns
+        has_times = self.plan.needs_timestamps or bool(columns.timestamp)
+        headers = chunk.headers([name for name, _ in columns.headers]) if columns.headers else {}
         return Part(
             partition=chunk.partition[1],
             values=MessageBuffer.of(chunk.values),
             offsets=chunk.offsets,
-            timestamps=moments,
+            timestamps=np.array(chunk.timestamps(), np.int64) if has_times else None,
+            keys=chunk.keys() if columns.keys else (),
+            headers=headers,
         )
 
     def _append(self, part: Part, size: int) -> None:
@@ -306,4 +314,6 @@ def _joined(parts: list[Part]) -> Part:
         values=values,
         offsets=[at for part in parts for at in part.offsets] if has_gaps else range(start, stop),
         timestamps=np.concatenate(moments) if moments else None,
+        keys=[key for part in parts for key in part.keys],
+        headers={name: [one for part in parts for one in part.headers[name]] for name in parts[0].headers},
     )

@@ -15,6 +15,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_ingest.commit.committer import position_of
+from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
 from odf_ingest.push.source_record import Key
 from odf_ingest.source_settings import load_settings
 from odf_ingest.topic_names import EARLIEST, LATEST, ReservedTopics, TopicNames, TopicStart
@@ -41,6 +42,8 @@ class SourceTopic:
     """Whether it is the source's own topic; others are only read."""
     start: TopicOffsets | None = None
     """Where reading starts, if that was chosen."""
+    columns: MessageColumns = NO_COLUMNS
+    """The columns that are read from keys, headers and timestamps of messages."""
 
     def key(self, dataset: DatasetId) -> Key:
         """Return the key of the source's reader for this topic."""
@@ -59,6 +62,7 @@ class _Wanted:
 
     topics: list[tuple[str, str, bool]] = field(default_factory=list)
     faults: dict[str, OdfError] = field(default_factory=dict)
+    columns: dict[str, MessageColumns] = field(default_factory=dict)
     starts: Mapping[str, Mapping[str, TopicOffsets]] = field(default_factory=dict)
 
 
@@ -119,7 +123,7 @@ class SourceTopics:
         for source, own in entry.push_topics.items():
             if source not in state.push_sources:
                 continue
-            names = self._names(entry.dataset_id, source, found.faults)
+            names = self._settled(entry.dataset_id, source, found)
             if not names:
                 found.topics.append((source, own, True))
                 continue
@@ -131,12 +135,15 @@ class SourceTopics:
             found.starts = found.starts or load_starts(self._blobs, entry.dataset_id)
         return found
 
-    def _names(self, dataset: DatasetId, source: str, faults: dict[str, OdfError]) -> TopicNames:
+    def _settled(self, dataset: DatasetId, source: str, found: _Wanted) -> TopicNames:
+        """Return the names in a source's settings; note its columns, or why its settings cannot be used."""
         try:
-            return load_settings(self._blobs, dataset, source).topics
+            settings = load_settings(self._blobs, dataset, source)
         except InvalidInput as error:
-            faults[source] = error  # it stops this source only
+            found.faults[source] = error  # it stops this source only
             return TopicNames()
+        found.columns[source] = settings.message_columns
+        return settings.topics
 
     def _described(self, names: Collection[str]) -> Mapping[str, TopicInfo | OdfError]:
         if not names:
@@ -202,7 +209,10 @@ def _topics(wanted: _Wanted, described: Mapping[str, TopicInfo | OdfError]) -> I
     for source, name, is_own in wanted.topics:
         start = None if is_own else wanted.starts.get(source, {}).get(name)
         found = wanted.faults.get(source) or described[name]
-        yield SourceTopic(source=source, name=name, described=found, is_own=is_own, start=start)
+        columns = wanted.columns.get(source, NO_COLUMNS)
+        yield SourceTopic(
+            source=source, name=name, described=found, is_own=is_own, start=start, columns=columns
+        )
 
 
 def _parsed(plain: Mapping[str, Mapping[str, int]]) -> TopicOffsets:

@@ -10,7 +10,8 @@ from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import TopicPosition
 from odf_ingest.errors import PositionBeyondEnd, RecordsExpired, SourceStopped, TopicGone, TopicReplaced
-from odf_ingest.prepare.preparer import plan_of
+from odf_ingest.prepare.message_values import require_possible
+from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.source import Limits, PushSource
 from odf_ingest.push.source_record import SourceRecord
 from odf_ingest.push.source_topics import SourceTopic
@@ -38,13 +39,16 @@ def open_source(
     """
     known = position_of(state, topic.source).topics.get(topic.name)
     place = _place(require_same(topic.name, topic.described, known), topic, known)
+    plan = plan_of(state, state.push_sources[topic.source])
+    require_possible(topic.columns, plan)
     return PushSource(
         dataset=state.dataset_id,
         alias=entry.alias,
-        plan=plan_of(state, state.push_sources[topic.source]),
+        plan=plan,
         topic=topic.name,
         is_own=topic.is_own,
         start=topic.start,
+        columns=topic.columns,
         topic_id=place.topic_id,
         positions=place.positions,
         beginning=place.beginning,
@@ -94,6 +98,8 @@ def has_moved(source: PushSource, state: ChainState, topic: SourceTopic) -> bool
         return True
     if isinstance(described, OdfError):
         return isinstance(described, NotFound)
+    if topic.columns != source.columns:
+        return True
     return (
         (known is None and topic.start != source.start)
         or described.topic_id != source.topic_id

@@ -7,11 +7,14 @@ from typing import Final
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepNdJson
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
-from odf_ingest.prepare.preparer import Plan, Prepared
+from odf_ingest.prepare.plan import Plan
+from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.read.columns import DecodedJson
+from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.registry.decoder import Decoder
 
 REGISTRY_SETTING: Final = "schemaRegistry"
+UNREADABLE: Final = b"\xff"  # no JSON, in place of a message that cannot be decoded
 
 
 def json_step(read: ReadStep) -> ReadStepNdJson:
@@ -36,6 +39,11 @@ def decoded(
     parts = []
     for part in batch.parts:
         values, faults = decoder.decode(part.values)
+        if faults:
+            # Not None, a tombstone, nor empty, a snapshot without records.
+            values = MessageBuffer.of(
+                [UNREADABLE if place in faults else value for place, value in enumerate(values)]
+            )
         reasons |= {(part.partition, part.offsets[place]): why for place, why in faults.items()}
         parts.append(replace(part, values=values))
     json = DecodedJson(ddl_schema=read.ddl_schema, schema=read.schema)

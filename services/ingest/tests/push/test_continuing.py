@@ -31,7 +31,7 @@ from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.prepare.batch import FileBatch
-from odf_ingest.prepare.preparer import plan_of
+from odf_ingest.prepare.plan import plan_of
 
 APPEND = MergeStrategyAppend()
 EVENT_TIME = Timestamp.parse("2026-12-01T00:00:00Z")

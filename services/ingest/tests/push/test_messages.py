@@ -25,7 +25,8 @@ from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.errors import PositionChanged, RecordRejected, TooManyRejected, TopicReplaced
 from odf_ingest.prepare.batch import MessageBatch, Part
-from odf_ingest.prepare.preparer import plan_of
+from odf_ingest.prepare.message_values import TOMBSTONE
+from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.kafka_batch import KafkaBatch
 from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.read.message_buffer import MessageBuffer
@@ -182,7 +183,7 @@ def test_bad_messages_are_dead_letters_and_their_neighbours_go_on(make_bench: An
     assert [row["id"] for row in bench.rows()] == [1, 3]
     assert [(letter.offset, letter.reason) for letter in bench.coordinator.letters] == [
         (1, "is not one JSON object"),
-        (2, "is empty"),
+        (2, TOMBSTONE),
         (3, "has no event_time"),
         (4, "has no id"),
     ]

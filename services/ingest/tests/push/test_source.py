@@ -10,7 +10,7 @@ from odf_common.adapters.kafka.records import Chunk
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.prepare.batch import MessageBatch
-from odf_ingest.prepare.preparer import Plan
+from odf_ingest.prepare.plan import Plan
 from odf_ingest.push.source import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, Limits, PushSource
 from odf_ingest.push.source_record import Wait
 

@@ -30,6 +30,7 @@ MAX_FORMER_PARTITIONS: Final = 1000  # partitions that a client no longer fetche
 # librdkafka's local errors have an underscore in their name, but are public.
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 _FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - `fatal()` is False for such a message
+_NOT_TEXT: Final = b"\xff"  # in place of headers that cannot be read, so that their message is rejected
 _LOST: Final = frozenset(
     {
         KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
@@ -45,7 +46,9 @@ _LOST: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Messages of one partition in order; `timestamps` returns their times in ms since the epoch.
+    """Messages of one partition in order; `timestamps` returns their times in ms since the epoch, `keys` their keys.
+
+    `headers` returns by name the last value of each of these headers, None where a message lacks it.
 
     It references all message objects of the client: do not keep it.
     """
@@ -54,6 +57,8 @@ class Chunk:
     values: Sequence[bytes | None]
     offsets: Sequence[int]
     timestamps: Callable[[], Sequence[int]]
+    keys: Callable[[], Sequence[bytes | None]] = tuple
+    headers: Callable[[Sequence[str]], Mapping[str, Sequence[bytes | None]]] = lambda _: {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +281,28 @@ def _chunk(messages: list[Message]) -> Chunk:
         values=list(map(Message.value, messages)),
         offsets=[message.offset() or 0 for message in messages] if has_gaps else range(start, stop),
         timestamps=lambda: [message.timestamp()[1] for message in messages],
+        keys=lambda: list(map(Message.key, messages)),
+        headers=lambda names: _headers(messages, names),
     )
+
+
+def _headers(messages: Sequence[Message], names: Sequence[str]) -> Mapping[str, Sequence[bytes | None]]:
+    found: dict[str, list[bytes | None]] = {name: [] for name in names}
+    for message in messages:
+        headers = _headers_of(message)
+        for name, values in found.items():
+            values.append(_NOT_TEXT if headers is None else headers.get(name))
+    return found
+
+
+def _headers_of(message: Message) -> Mapping[str, bytes | None] | None:
+    """Return the headers, the last of each name; None if a name is not UTF-8, which the binding refuses to return."""
+    try:
+        headers = message.headers() or ()
+    except UnicodeDecodeError:
+        return None
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return {name: value.encode() if isinstance(value, str) else value for name, value in pairs}
 
 
 def _noted(message: Message, ends: dict[Partition, int], faults: dict[Partition, str]) -> bool:

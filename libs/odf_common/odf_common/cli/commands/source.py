@@ -134,6 +134,8 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
 
     topics names topics that others own, to be read in place of the source's own: names separated by commas, with * for
     any characters; topicStart (earliest, latest or a time) is where they are read from.
+    keyColumns with keyFormat (text, json), headerColumns and timestampColumn name columns that are read from the key,
+    the headers and the timestamp of a message.
 
     schemaRegistry is the address of the registry with the schemas of a topic's messages; schemaRegistryUser,
     schemaRegistryPassword and schemaRegistryCa (a file) belong to it. The password `-` is asked for or read from stdin.
@@ -147,6 +149,7 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
       odf source set cities pollInterval=1h
       odf source set orders topics=shop.orders,shop.returns.* topicStart=2026-03-04T00:00:00Z
       odf source set orders schemaRegistry=https://registry:8081 schemaRegistryUser=odf schemaRegistryPassword=-
+      odf source set orders keyColumns=id headerColumns=trace-id:trace timestampColumn=event_time
     """  # noqa: D301
     pairs = [one.partition("=") for one in settings]
     if not all(key and mark for key, mark, _ in pairs):

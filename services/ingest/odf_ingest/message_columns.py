@@ -1,0 +1,90 @@
+"""Which columns of a record are read from the key, the headers and the timestamp of its message."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Final, Self
+
+from odf_common.errors import InvalidInput
+
+NONE: Final = "none"
+
+
+class KeyFormat(StrEnum):
+    """How a message's key is written."""
+
+    TEXT = "text"  # the value of one column
+    JSON = "json"  # an object with the values of columns
+
+
+class ColumnNames(tuple[str, ...]):
+    """Names of columns."""
+
+    __slots__ = ()
+    expected: ClassVar[str] = "names of columns separated by commas, or none"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read names; raises `ValueError`."""
+        names = [] if text == NONE else [name.strip() for name in text.split(",")]
+        if not all(names):
+            raise ValueError(text)
+        return cls(names)
+
+    def __str__(self) -> str:
+        """Return the names as `parse` reads them."""
+        return ",".join(self) or NONE
+
+
+class HeaderColumns(tuple[tuple[str, str], ...]):
+    """Names of headers, each with that of its column."""
+
+    __slots__ = ()
+    expected: ClassVar[str] = "pairs such as trace-id:trace separated by commas, or none"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read pairs; raises `ValueError`."""
+        if text == NONE:
+            return cls()
+        pairs = [one.strip().rpartition(":") for one in text.split(",")]
+        if not all(header and column for header, _, column in pairs):
+            raise ValueError(text)
+        return cls((header, column) for header, _, column in pairs)
+
+    def __str__(self) -> str:
+        """Return the pairs as `parse` reads them."""
+        return ",".join(f"{header}:{column}" for header, column in self) or NONE
+
+
+NO_NAMES: Final = ColumnNames()
+NO_HEADERS: Final = HeaderColumns()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageColumns:
+    """Columns from messages; raises `InvalidInput` for a column with two origins."""
+
+    keys: ColumnNames = NO_NAMES
+    key_format: KeyFormat = KeyFormat.TEXT
+    headers: HeaderColumns = NO_HEADERS
+    timestamp: str = ""
+    """The column of the message's timestamp; empty: none."""
+
+    def __post_init__(self) -> None:
+        names = self.names
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            text = "has two origins among keyColumns, headerColumns and timestampColumn"
+            raise InvalidInput(where=f"column {twice[0]}", text=text)
+        if self.key_format is KeyFormat.TEXT and len(self.keys) > 1:
+            text = "a key of several columns is an object: set keyFormat=json"
+            raise InvalidInput(where="keyColumns", text=text)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the columns."""
+        timestamp = (self.timestamp,) if self.timestamp else ()
+        return (*self.keys, *(column for _, column in self.headers), *timestamp)
+
+
+NO_COLUMNS: Final = MessageColumns()

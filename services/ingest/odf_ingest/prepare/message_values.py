@@ -1,0 +1,211 @@
+"""Columns from the keys, headers and timestamps of messages, in the types of the source's schema; tombstones."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+
+from odf_common.data.columns import Operation
+from odf_common.data.stored_types import TIMESTAMP
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import MergeStrategyUpsertStream, ReadStepNdJson
+from odf_ingest.message_columns import KeyFormat, MessageColumns
+from odf_ingest.prepare.batch import Part
+from odf_ingest.prepare.plan import Plan
+from odf_ingest.read import read_records, suspects
+from odf_ingest.read.columns import TimeFormats, converted, unconvertible
+from odf_ingest.read.isolate_bad_records import isolate_bad_records
+from odf_ingest.read.message_buffer import Places
+from odf_ingest.read.numbers import require_finite
+
+TOMBSTONE: Final = (
+    "is empty: a tombstone deletes its key only where the source merges as UpsertStream, without preprocessing, and "
+    "keyColumns has the primary key"
+)
+_KEY: Final = ReadStepNdJson()
+_FORMATS: Final = TimeFormats()
+Faults = dict[int, str]  # by row
+_Column = tuple[pa.ChunkedArray, Faults]
+
+
+def require_possible(columns: MessageColumns, plan: Plan) -> None:
+    """Raise `InvalidInput` unless the source can have these columns from its messages."""
+    if not columns.names:
+        return
+    if plan.takes_whole_batches:
+        text = "cannot come from the message: each message of this source is a whole batch of records"
+        raise InvalidInput(where=f"column {columns.names[0]}", text=text)
+    if plan.schema is None:
+        return
+    names = plan.schema.names
+    for name in columns.names:
+        if name not in names and not name == columns.timestamp == plan.vocab.event_time_column:
+            text = f"is not among the columns of the source: {', '.join(names)}"
+            raise InvalidInput(where=f"column {name}", text=text)
+    if set(names) <= set(columns.names):
+        text = "at least one column has to be read from the message's value"
+        raise InvalidInput(where=f"column {names[0]}", text=text)
+    if columns.timestamp in names and not _holds_time(plan.schema.field(columns.timestamp).type):
+        text = "the message's timestamp needs a TIMESTAMP, DATE or BIGINT column"
+        raise InvalidInput(where=f"column {columns.timestamp}", text=text)
+
+
+def without_message_columns(schema: pa.Schema | None, columns: MessageColumns) -> pa.Schema | None:
+    """Return the columns that are read from values."""
+    if schema is None or not columns.names:
+        return schema
+    return pa.schema([column for column in schema if column.name not in columns.names])
+
+
+def with_message_columns(
+    table: pa.Table, plan: Plan, columns: MessageColumns, part: Part, rows: Places
+) -> tuple[pa.Table, Faults]:
+    """Return records with the columns of their messages, `rows` of the part, and why some of them are not records."""
+    if not columns.names:
+        return table, {}
+    found = dict(_keys(plan, columns, part, rows))
+    for header, name in columns.headers:
+        values = [part.headers[header][row] for row in rows]
+        found[name] = _of_text(values, _field(plan, name), f"its header {header}")
+    if columns.timestamp:
+        found[columns.timestamp] = _of_times(part, rows, _field(plan, columns.timestamp, TIMESTAMP)), {}
+    faults: Faults = {}
+    for name, (values, wrong) in found.items():
+        field = _field(plan, name, values.type)
+        if name in table.column_names:
+            table = table.set_column(table.column_names.index(name), field, values)
+        else:
+            table = table.append_column(field, values)
+        faults |= wrong
+    return table.select(_ordered(table, plan)), faults
+
+
+def deletes_by_tombstone(plan: Plan, columns: MessageColumns) -> bool:
+    """Return whether a message without a value deletes its key."""
+    merge = plan.source.merge
+    if not isinstance(merge, MergeStrategyUpsertStream) or plan.source.preprocess is not None:
+        return False
+    return bool(merge.primary_key) and set(merge.primary_key) <= set(columns.keys)
+
+
+def deletions(plan: Plan, columns: MessageColumns, part: Part, rows: Places) -> tuple[pa.Table, Faults]:
+    """Return a retraction per tombstone, `rows` of the part: its key, else nulls; and why some of them are none."""
+    assert isinstance(plan.source.merge, MergeStrategyUpsertStream)
+    operation = plan.vocab.operation_type_column
+    fields = {field.name: field for field in plan.schema or plan.known or ()}
+    made = {name: pa.nulls(len(rows), field.type) for name, field in fields.items()}
+    faults: Faults = {}
+    for name, (values, wrong) in _keys(plan, columns, part, rows).items():
+        made[name] = values
+        if name in plan.source.merge.primary_key:
+            empty = np.flatnonzero(pc.is_null(values).to_numpy())
+            faults |= {int(row): f"is empty, and its key has no {name}" for row in empty} | wrong
+    wanted = fields[operation].type if operation in fields else pa.uint8()
+    made[operation] = pa.array(np.full(len(rows), int(Operation.RETRACT), np.uint8)).cast(wanted)
+    return pa.table(made), faults
+
+
+def in_order(
+    table: pa.Table | None, rows: Places, deleted: pa.Table, deleted_rows: Places, operation: str
+) -> pa.Table:
+    """Return records and deletions together, in the order of their messages."""
+    if table is None or len(table) == 0:
+        return deleted
+    if operation not in table.column_names:
+        appended = pa.array(np.full(len(table), int(Operation.APPEND), np.uint8))
+        table = table.append_column(operation, appended.cast(deleted.column(operation).type))
+    order = np.argsort(np.concatenate([rows, deleted_rows]), kind="stable")
+    return pa.concat_tables([table, deleted], promote_options="permissive").take(pa.array(order))
+
+
+def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Places) -> Mapping[str, _Column]:
+    if not columns.keys:
+        return {}
+    values = [part.keys[row] for row in rows]
+    if columns.key_format is KeyFormat.TEXT:
+        (name,) = columns.keys
+        return {name: _of_text(values, _field(plan, name), "its key")}
+    schema = pa.schema([(name, _field(plan, name).type) for name in columns.keys])
+    given = np.array([row for row, value in enumerate(values) if value is not None], np.int64)
+    found = isolate_bad_records(
+        [values[row] for row in given],
+        lambda some: read_records(_KEY, some, schema),
+        lambda some: suspects(_KEY, some, schema),
+    )
+    faults = {int(given[place]): f"its key: {reason}" for place, reason in found.bad.items()}
+    if found.table is None:
+        return {field.name: (pa.chunked_array([pa.nulls(len(rows), field.type)]), faults) for field in schema}
+    places: list[int | None] = [None] * len(values)
+    for place, row in enumerate(given[found.kept]):
+        places[row] = place
+    taken = found.table.take(pa.array(places, pa.int64()))
+    return {name: (taken.column(name), faults) for name in columns.keys}
+
+
+def _of_text(values: Sequence[bytes | None], field: pa.Field, what: str) -> _Column:
+    """Return bytes as values of a column, and why some of them are none, by row."""
+    if kind.is_binary(field.type):
+        return pa.chunked_array([pa.array(values, pa.binary())]), {}
+    texts, faults = _decoded(values, field, what)
+    schema = pa.schema([field])
+    for row, why in unconvertible(_one_column(texts, field), schema, _FORMATS).items():
+        faults[row], texts[row] = f"{what}: {why}", None
+    column = converted(_one_column(texts, field), schema, _FORMATS).column(0)
+    if kind.is_floating(field.type):
+        faults |= _infinite(texts, column, field, what)
+    return column, faults
+
+
+def _one_column(texts: Sequence[str | None], field: pa.Field) -> pa.Table:
+    return pa.table({field.name: pa.array(texts, pa.string())})
+
+
+def _decoded(values: Sequence[bytes | None], field: pa.Field, what: str) -> tuple[list[str | None], Faults]:
+    texts: list[str | None] = []
+    faults: Faults = {}
+    for row, value in enumerate(values):
+        try:
+            texts.append(None if value is None else value.decode())
+        except UnicodeDecodeError as error:
+            faults[row] = f"{what}: column {field.name}: is not UTF-8 at byte {error.start}"
+            texts.append(None)
+    return texts, faults
+
+
+def _infinite(texts: Sequence[str | None], column: pa.ChunkedArray, field: pa.Field, what: str) -> Faults:
+    faults: Faults = {}
+    for row in np.flatnonzero(pc.fill_null(pc.is_inf(column), fill_value=False).to_numpy()):
+        try:
+            require_finite(pa.array([texts[int(row)]], pa.string()), field.type)
+        except InvalidInput as error:
+            faults[int(row)] = f"{what}: column {field.name}: {error.text}"
+    return faults
+
+
+def _of_times(part: Part, rows: Places, field: pa.Field) -> pa.ChunkedArray:
+    assert part.timestamps is not None
+    moments = pa.array(part.timestamps[rows])
+    is_number = kind.is_integer(field.type)
+    return pa.chunked_array([moments if is_number else moments.cast(TIMESTAMP).cast(field.type, safe=False)])
+
+
+def _holds_time(type_: pa.DataType) -> bool:
+    return bool(kind.is_timestamp(type_) or kind.is_date(type_) or kind.is_int64(type_))
+
+
+def _field(plan: Plan, name: str, usual: pa.DataType | None = None) -> pa.Field:
+    """Return a declared or known column, else a nullable one of the `usual` type (a string)."""
+    for schema in (plan.schema, plan.known):
+        if schema is not None and name in schema.names:
+            return schema.field(name)
+    return pa.field(name, usual or pa.string())
+
+
+def _ordered(table: pa.Table, plan: Plan) -> Sequence[str]:
+    """Return the names of the columns: declared ones first, in their order."""
+    declared = [] if plan.schema is None else plan.schema.names
+    first = [name for name in declared if name in table.column_names]
+    return [*first, *(name for name in table.column_names if name not in first)]

@@ -1,0 +1,66 @@
+"""How a source's batches are read: its step, its declared schema, and the columns that the dataset has."""
+
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from odf_common.chain.state import ChainState
+from odf_common.data.schema_evolution import schema_of_event
+from odf_common.metadata.events import AddPushSource
+from odf_common.metadata.steps import ReadStepEsriShapefile, ReadStepParquet
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.ports.engine import IsWanted, always
+from odf_ingest.history.align_columns import data_columns
+from odf_ingest.merge import key_columns, takes_whole_batches
+from odf_ingest.read.declared import declared_schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a source's batches are read: the source, the vocabulary, and its declared schema.
+
+    A source without a schema continues with the columns `known` in the dataset, and may add to them.
+    `also_required`: columns that the dataset requires and the source does not. The source's query is canceled once
+    `is_wanted` returns False.
+    """
+
+    source: AddPushSource
+    vocab: DatasetVocabulary
+    schema: pa.Schema | None
+    known: pa.Schema | None = None
+    also_required: tuple[str, ...] = ()
+    is_wanted: IsWanted = field(default=always, compare=False)
+
+    @property
+    def takes_whole_batches(self) -> bool:
+        """Return whether each message is a whole batch."""
+        is_file = isinstance(self.source.read, ReadStepParquet | ReadStepEsriShapefile)
+        return takes_whole_batches(self.source.merge) or is_file
+
+    @property
+    def needs_timestamps(self) -> bool:
+        """Return whether a record's event time may be its message's timestamp."""
+        has_event_time = self.schema is not None and self.vocab.event_time_column in self.schema.names
+        return self.takes_whole_batches or self.source.preprocess is not None or not has_event_time
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Return columns that must have a value in every record."""
+        declared = [] if self.schema is None or self.source.preprocess else self.schema
+        own = (column.name for column in declared if not column.nullable)
+        return (*key_columns(self.source.merge), *own, *self.also_required)
+
+
+def plan_of(state: ChainState, source: AddPushSource) -> Plan:
+    """Return how batches of the source are read. Without a declared schema, the dataset's columns are used."""
+    plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read))
+    if state.schema is None:
+        return plan
+    known = schema_of_event(state.schema)
+    data = data_columns(known, plan.vocab)
+    required = tuple(f.name for f in data if not f.nullable and f.name not in plan.required)
+    if plan.schema is not None or source.preprocess is not None:
+        return replace(plan, also_required=required)
+    own = {*data.names, plan.vocab.event_time_column}
+    fields = [pa.field(column.name, column.type) for column in known if column.name in own]
+    return replace(plan, known=pa.schema(fields), also_required=required)

@@ -1,0 +1,254 @@
+"""Columns from keys, headers and timestamps of messages, and tombstones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from odf_common.data.columns import Operation
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import (
+    MergeStrategyAppend,
+    MergeStrategySnapshot,
+    MergeStrategyUpsertStream,
+    ReadStepCsv,
+    ReadStepNdJson,
+)
+from odf_ingest.message_columns import MessageColumns
+from odf_ingest.prepare.batch import MessageBatch
+from odf_ingest.prepare.message_values import TOMBSTONE, require_possible
+from odf_ingest.prepare.plan import plan_of
+from odf_ingest.read.message_buffer import MessageBuffer
+from odf_ingest.registry.message_decoding import decoded
+from odf_ingest.source_settings import SourceSettings
+
+from .test_messages import a_batch, commit
+
+UPSERT = MergeStrategyUpsertStream(primary_key=("id",))
+COLUMNS = ("id BIGINT", "v STRING", "trace STRING", "sent TIMESTAMP(3)", "score DOUBLE", "raw BINARY")
+SENT = datetime(2020, 9, 13, 12, 26, 40, tzinfo=UTC)
+
+
+def settings(**chosen: str) -> MessageColumns:
+    return SourceSettings.from_plain(chosen).message_columns
+
+
+def messages(
+    values: list[bytes | None],
+    columns: MessageColumns,
+    keys: Sequence[bytes | None] = (),
+    start: int = 0,
+    **headers: Sequence[bytes | None],
+) -> MessageBatch:
+    batch = a_batch({0: values}, start={0: start})
+    (part,) = batch.parts
+    named: Mapping[str, Sequence[bytes | None]] = {
+        name.replace("_", "-"): some for name, some in headers.items()
+    }
+    return replace(batch, parts=(replace(part, keys=keys, headers=named),), columns=columns)
+
+
+def read_by(*columns: str, **options: Any) -> ReadStepNdJson:
+    return ReadStepNdJson(ddl_schema=columns or COLUMNS, **options)
+
+
+def reasons(bench: Any) -> list[tuple[int, str]]:
+    return [(letter.offset, letter.reason) for letter in bench.coordinator.letters]
+
+
+def state(bench: Any) -> list[tuple[int, str | None]]:
+    """Return the current rows of the chain: id and v."""
+    rows: dict[int, str | None] = {}
+    for row in bench.rows():
+        if row["op"] in {Operation.APPEND, Operation.CORRECT_TO}:
+            rows[row["id"]] = row["v"]
+        elif row["op"] == Operation.RETRACT:
+            del rows[row["id"]]
+    return sorted(rows.items())
+
+
+def test_key_headers_and_timestamp_become_columns_of_their_declared_types(make_bench: Any) -> None:
+    bench = make_bench(read=read_by())
+    columns = settings(
+        keyColumns="id", headerColumns="trace-id:trace,score:score,raw:raw", timestampColumn="sent"
+    )
+    batch = messages(
+        [b'{"v":"a"}', b'{"v":"b","trace":"of the value","id":9}'],
+        columns,
+        [b"1", b"2"],
+        trace_id=[b"t1", None],
+        score=[b"0.5", None],
+        raw=[b"\xff\x00", None],
+    )
+    commit(bench, batch)
+    found = [
+        (row["id"], row["v"], row["trace"], row["sent"], row["score"], row["raw"]) for row in bench.rows()
+    ]
+    assert found == [(1, "a", "t1", SENT, 0.5, b"\xff\x00"), (2, "b", None, SENT, None, None)]
+    assert reasons(bench) == []
+
+
+def test_what_is_no_value_of_its_column_is_a_dead_letter_that_names_it(make_bench: Any) -> None:
+    bench = make_bench(read=read_by("id BIGINT NOT NULL", "v STRING", "trace STRING", "score DOUBLE"))
+    columns = settings(keyColumns="id", headerColumns="trace-id:trace,score:score")
+    value = b'{"v":"a"}'
+    batch = messages(
+        [value] * 6,
+        columns,
+        [b"1", b"one", b"\xff", None, b"5", b"6"],
+        trace_id=[b"t", b"t", b"t", b"t", b"a\xfe", b"t"],
+        score=[None, None, None, None, None, b"1e400"],
+    )
+    commit(bench, batch)
+    assert [row["id"] for row in bench.rows()] == [1]
+    found = dict(reasons(bench))
+    assert "its key: column id" in found[1]
+    assert "one" in found[1]
+    assert found[2] == "its key: column id: is not UTF-8 at byte 0"
+    assert found[3] == "has no id"
+    assert found[4] == "its header trace-id: column trace: is not UTF-8 at byte 1"
+    assert found[5] == "its header score: column score: '1e400' is not a value of DOUBLE"
+
+
+def test_a_key_of_several_columns_is_an_object(make_bench: Any) -> None:
+    bench = make_bench(read=read_by("id BIGINT", "v STRING", "trace STRING"))
+    columns = settings(keyColumns="id,trace", keyFormat="json")
+    keys = [b'{"id":1,"trace":"x"}', b"1", None, b'{"id":4}', b'{"id":"x"}']
+    commit(bench, messages([b'{"v":"a"}'] * 5, columns, keys))
+    assert [(row["id"], row["trace"]) for row in bench.rows()] == [(1, "x"), (None, None), (4, None)]
+    assert [offset for offset, _ in reasons(bench)] == [1, 4]
+    assert all(reason.startswith("its key: ") for _, reason in reasons(bench))
+
+
+def test_the_messages_timestamp_is_the_event_time_if_that_is_set(make_bench: Any) -> None:
+    bench = make_bench(read=read_by("id BIGINT", "event_time TIMESTAMP(3)"))
+    value = b'{"id":1,"event_time":"2020-01-01T00:00:00Z"}'
+    commit(bench, messages([value], settings(timestampColumn="event_time")))
+    commit(bench, messages([value], settings(), start=1))
+    assert [row["event_time"] for row in bench.rows()] == [SENT, datetime(2020, 1, 1, tzinfo=UTC)]
+
+
+def test_columns_of_messages_are_inferred_as_strings_and_times(make_bench: Any) -> None:
+    bench = make_bench(read=ReadStepNdJson())
+    columns = settings(keyColumns="k", headerColumns="h:trace", timestampColumn="sent")
+    commit(bench, messages([b'{"v":1}'], columns, [b"7"], h=[b"t"]))
+    commit(bench, messages([b'{"v":2}'], columns, [b"8"], start=1, h=[None]))
+    found = [(row["v"], row["k"], row["trace"], row["sent"]) for row in bench.rows()]
+    assert found == [(1, "7", "t", SENT), (2, "8", None, SENT)]
+
+
+def test_csv_by_position_leaves_columns_of_messages_out(make_bench: Any) -> None:
+    bench = make_bench(read=ReadStepCsv(ddl_schema=("id BIGINT", "k STRING", "v STRING")))
+    commit(bench, messages([b"1,a"], settings(keyColumns="k"), [b"x"]))
+    assert [(row["id"], row["k"], row["v"]) for row in bench.rows()] == [(1, "x", "a")]
+
+
+def test_tombstones_delete_their_keys_in_the_order_of_messages(make_bench: Any) -> None:
+    bench = make_bench(UPSERT, read=read_by("id BIGINT", "v STRING NOT NULL"))
+    columns = settings(keyColumns="id")
+    first: list[bytes | None] = [b'{"v":"a"}', b'{"v":"b"}', None, b'{"v":"c"}', b'{"v":"d"}', None]
+    commit(bench, messages(first, columns, [b"1", b"2", b"1", b"3", b"1", b"9"]))
+    assert state(bench) == [(1, "d"), (2, "b"), (3, "c")]
+    commit(bench, messages([None, b'{"v":"e"}', None], columns, [b"2", b"3", b"3"], start=6))
+    assert state(bench) == [(1, "d")]
+    commit(bench, messages([None, None], columns, [b"x", None], start=9))
+    assert state(bench) == [(1, "d")]
+    assert [offset for offset, _ in reasons(bench)] == [9, 10]
+    assert reasons(bench)[1][1] == "is empty, and its key has no id"
+
+
+def test_tombstones_delete_without_a_declared_schema_too(make_bench: Any) -> None:
+    bench = make_bench(UPSERT, read=ReadStepNdJson())
+    columns = settings(keyColumns="id", keyFormat="json")
+    commit(bench, messages([b'{"v":"a"}'], columns, [b'{"id":"1"}']))
+    commit(bench, messages([None], columns, [b'{"id":"1"}'], start=1))
+    assert [row["op"] for row in bench.rows()] == [Operation.APPEND, Operation.RETRACT]
+
+
+@pytest.mark.parametrize(
+    ("merge", "chosen"),
+    [(MergeStrategyAppend(), {"keyColumns": "id"}), (UPSERT, {}), (UPSERT, {"keyColumns": "v"})],
+)
+def test_other_tombstones_are_dead_letters_that_say_why(
+    make_bench: Any, merge: Any, chosen: dict[str, str]
+) -> None:
+    bench = make_bench(merge, read=read_by("id BIGINT", "v STRING"))
+    commit(bench, messages([None], settings(**chosen), [b"1"]))
+    assert reasons(bench) == [(0, TOMBSTONE)]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"),
+    [
+        ({"keyColumns": "id,v"}, "set keyFormat=json"),
+        ({"keyColumns": "id", "timestampColumn": "id"}, "column id: has two origins"),
+        ({"headerColumns": "a:v,b:v"}, "column v: has two origins"),
+        ({"headerColumns": "trace"}, "expected pairs such as trace-id:trace"),
+        ({"keyColumns": "a,,b"}, "expected names of columns"),
+        ({"keyFormat": "avro"}, "expected one of text, json"),
+        ({"timestampColumn": "a,b"}, "expected the name of one column"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(chosen: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        SourceSettings.from_plain(chosen)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "merge", "why"),
+    [
+        ({"keyColumns": "absent"}, MergeStrategyAppend(), "is not among the columns of the source: id, v"),
+        ({"timestampColumn": "v"}, MergeStrategyAppend(), "needs a TIMESTAMP, DATE or BIGINT"),
+        ({"headerColumns": "a:id,b:v"}, MergeStrategyAppend(), "at least one column"),
+        ({"keyColumns": "id"}, MergeStrategySnapshot(primary_key=("id",)), "a whole batch of records"),
+    ],
+)
+def test_columns_that_the_source_cannot_have_are_refused(
+    make_bench: Any, chosen: dict[str, str], merge: Any, why: str
+) -> None:
+    bench = make_bench(merge, read=read_by("id BIGINT", "v STRING"))
+    plan = plan_of(bench.state, bench.state.push_sources["default"])
+    require_possible(settings(), plan)
+    with pytest.raises(InvalidInput, match=why):
+        require_possible(settings(**chosen), plan)
+
+
+def test_settings_are_written_as_they_are_read() -> None:
+    chosen = {
+        "keyColumns": "a,b",
+        "keyFormat": "json",
+        "headerColumns": "x:y:c,z:d",
+        "timestampColumn": "t",
+        "topics": "shop.*,street",
+        "topicStart": "2026-03-04T00:00:00Z",
+    }
+    assert SourceSettings.from_plain(chosen).chosen() == chosen
+    assert SourceSettings().changed(chosen).changed(
+        dict.fromkeys(chosen.keys() - {"keyFormat", "topicStart"}, "none")
+    ).chosen() == {
+        "keyFormat": "json",
+        "topicStart": "2026-03-04T00:00:00Z",
+    }
+
+
+class Undecodable:
+    """A decoder that can decode nothing; tombstones stay what they are."""
+
+    def decode(self, values: Sequence[bytes | None]) -> tuple[MessageBuffer, dict[int, str]]:
+        """Return no value, and why."""
+        faults = {place: "schema 7: is broken" for place, value in enumerate(values) if value is not None}
+        return MessageBuffer.of([None] * len(values)), faults
+
+
+def test_a_message_that_cannot_be_decoded_is_no_tombstone(make_bench: Any) -> None:
+    bench = make_bench(UPSERT, read=read_by("id BIGINT", "v STRING"))
+    batch = messages([b"\x00junk", None], settings(keyColumns="id"), [b"1", b"2"])
+    plan = plan_of(bench.state, bench.state.push_sources["default"])
+    found = decoded(Undecodable(), plan, batch, bench.preparer.messages)  # type: ignore[arg-type]
+    assert [(one.offset, one.value, one.reason) for one in found.bad] == [
+        (0, b"\x00junk", "schema 7: is broken")
+    ]
+    assert found.records is not None
+    assert found.records.column("id").to_pylist() == [2]
