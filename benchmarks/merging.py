@@ -13,7 +13,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -38,9 +38,9 @@ from odf_common.metadata.steps import (
 from odf_ingest.source_settings import SourceSettings
 
 BATCHES: Final = 1_000
-EARLY: Final = slice(8, 24)  # about the 10th batch
-LATE: Final = slice(-48, None)
-RESTARTS: Final = 7  # of which the median is taken
+EARLY: Final = range(8, 24)  # about the 10th batch
+FRESH: Final = range(3)  # datasets of which early batches are measured
+RESTARTS: Final = 5  # of each of them, of which the median is taken
 LARGE: Final = 1_000_000  # rows of a snapshot
 CHANGED: Final = LARGE // 10
 SNAPSHOTS: Final = 100
@@ -96,45 +96,49 @@ def _upserts() -> list[Row]:
 
 
 def _batches(name: str, strategy: MergeStrategy) -> list[Row]:
+    """Measure early and late batches in turn, so that whatever else the machine does slows both."""
     random = np.random.default_rng(7)
-    with _stored(strategy) as dataset:
-        early = _grown(dataset, 32, random)
-        restarted_early = _restarted(dataset, random)
-        late = _grown(dataset, BATCHES, random)
-        restarted_late = _restarted(dataset, random)
+    with _stored(strategy) as long:
+        _grow(long, BATCHES - len(FRESH) * len(EARLY), random)
+        early, late, restarted = list[float](), list[float](), list[tuple[float, float]]()
+        for _ in FRESH:
+            with _stored(strategy) as fresh:
+                _grow(fresh, EARLY.start, random)
+                for _ in EARLY:
+                    early.append(_committed(fresh, random))
+                    late.append(_committed(long, random))
+                restarted += [(_restarted(fresh, random), _restarted(long, random)) for _ in range(RESTARTS)]
+    restarted_early, restarted_late = (statistics.median(column) for column in zip(*restarted, strict=True))
+    # The mean of batches, in which a merge of runs counts as often as it happens.
     return [
         _flat(
             f"{name}, the 1,000th batch of {ROWS:,}",
-            _mean_ms(late[LATE]),
-            ("the 10th", _mean_ms(early[EARLY])),
+            statistics.fmean(late) * 1000,
+            ("the 10th", statistics.fmean(early) * 1000),
         ),
         _flat(
             f"{name}, the 1,000th after a restart",
-            restarted_late,
-            ("the 32nd after a restart", restarted_early),
+            restarted_late * 1000,
+            ("the 30th after a restart", restarted_early * 1000),
         ),
     ]
 
 
-def _grown(dataset: Dataset, batches: int, random: np.random.Generator) -> Sequence[float]:
+def _grow(dataset: Dataset, batches: int, random: np.random.Generator) -> None:
     while len(dataset.whole) < batches:
-        dataset.commit(a_batch(len(dataset.whole), random))
-    return dataset.whole
+        _committed(dataset, random)
+
+
+def _committed(dataset: Dataset, random: np.random.Generator) -> float:
+    """Return the seconds of one more batch."""
+    dataset.commit(a_batch(len(dataset.whole), random))
+    return dataset.whole[-1]
 
 
 def _restarted(dataset: Dataset, random: np.random.Generator) -> float:
-    """Return the milliseconds of the first batch after a restart."""
-    seconds = []
-    for _ in range(RESTARTS):
-        dataset.restart()
-        dataset.commit(a_batch(len(dataset.whole), random))
-        seconds.append(dataset.whole[-1])
-    return statistics.median(seconds) * 1000
-
-
-def _mean_ms(seconds: Sequence[float]) -> float:
-    """Return the mean, in which a merge of runs counts as often as it happens."""
-    return statistics.fmean(seconds) * 1000
+    """Return the seconds of the first batch after a restart."""
+    dataset.restart()
+    return _committed(dataset, random)
 
 
 def _flat(case: str, value: float, peer: tuple[str, float]) -> Row:

@@ -167,13 +167,22 @@ class Run:
         found = np.full(len(keys), -1, np.int64)
         if len(keys) == 0 or len(self) == 0:
             return found
+        # Keys that grow, as numbers and times do, are greater than all of most runs.
+        end = int(np.searchsorted(keys, self._last(), side="right")[0])
+        start = int(np.searchsorted(keys[:end], self._first[:1])[0])
+        if start < end:
+            found[start:end] = self._find(keys[start:end])
+        return found
+
+    def _find(self, keys: Keys) -> Places:
+        """Return the row of each key, -1 where there is none; none of them is less than all of the run's."""
         if self._unchecked == 0 and self.dtype == keys.dtype:  # numpy would convert all keys to another width
             places = np.searchsorted(self._keys, keys)
             places[places == len(self)] = 0
-            return np.where(self._keys[places] == keys, places, found)
+            return np.where(self._keys[places] == keys, places, -1)
+        found = np.empty(len(keys), np.int64)
         chunks = np.searchsorted(self._first, keys, side="right") - 1
-        # Where the keys of each chunk start; those that are less than all have -1.
-        starts = np.flatnonzero(chunks != np.append(-1, chunks[:-1]))
+        starts = np.flatnonzero(chunks != np.append(-1, chunks[:-1]))  # of the keys of each chunk
         for first in range(0, len(starts), CHUNKS):
             begun = starts[first : first + CHUNKS]
             end = starts[first + CHUNKS] if first + CHUNKS < len(starts) else len(keys)
@@ -224,6 +233,10 @@ class Run:
     def _schema(self) -> pa.Schema:
         assert self.schema is not None
         return self.schema
+
+    def _last(self) -> Keys:
+        """Return the greatest key, an array of length 1."""
+        return self._chunk(len(self._chunk_checked) - 1)[-1:]
 
     def _chunk(self, number: int) -> Keys:
         chunk = self._keys[number * CHUNK : (number + 1) * CHUNK]
