@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,13 @@ from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import APPEND, root
 from odf_testing.story import Row, Story
 
+from odf_common.adapters.kafka.bus import KafkaBus
+from odf_common.ports.bus import INGEST_COMMANDS, Inbox
+
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
 EACH = 50  # records a round
 PAUSE = 0.3  # seconds between rounds
+MEMBERS = 4  # of the group that come and go
 PATIENCE = 120.0  # seconds until the second ingest has started, got datasets and committed
 
 
@@ -147,3 +152,30 @@ def test_records_are_taken_once_by_two_instances_that_fence_each_other(story: St
     for _ in range(3):
         load.publish()
     load.require_each_once()
+
+
+def test_a_storm_of_rebalances_loses_and_doubles_nothing(
+    node: EmbeddedNode, story: Story, second: Second
+) -> None:
+    """Members of the group come and go; one of them is an ingest that reads and is killed amid it."""
+    load = Load(story, tuple(f"storm.{number}" for number in range(6)))
+    bus, taken = KafkaBus(node.kafka), list[int]()
+    load.publish()
+    second.start("storm.ingest")
+    for number in range(MEMBERS):
+        member = bus.subscribe(
+            INGEST_COMMANDS, group="odf.ingest", on_assigned=lambda mine: taken.append(len(mine))
+        )
+        load.publish_until(partial(has_joined, member), lambda: "it gets no partitions")
+        member.close()
+        if number == MEMBERS - 2:
+            load.publish_until(lambda: bool(committed_by(second.said())), second.said)
+            second.kill()
+    bus.close()
+    assert max(taken) > 0
+    load.require_each_once()
+
+
+def has_joined(member: Inbox) -> bool:
+    member.poll(0.1)
+    return member.has_assignment
