@@ -1,11 +1,13 @@
-"""Catching up with departures in a topic, one message each, compared with two loops that do less.
+"""Catching up with departures in a topic, one message each, compared with two loops and a worker that do less.
 
 The topic is filled before the dataset is created; the clock runs from the call that creates it to the last commit.
 Processor time is that of every process of the node except the broker, until all of them are idle again: by then the
-verifier has checked each commit. Both peers consume the same topic with confluent-kafka and parse with pyarrow, in a
+verifier has checked each commit. Two peers consume the same topic with confluent-kafka and parse with pyarrow, in a
 process of their own that has copied the topic once before the clock runs. One appends to a Delta table, fsyncs what
 each commit wrote and hashes nothing. The other is a sketch that hashes and writes files in one thread and commits
 nothing: only its processor time is compared, because the node spreads the same work over its processes and cores.
+The worker is Faust's, the usual stream processor in Python: it fsyncs Parquet files before it commits offsets, so it
+writes each message at least once; it takes every message through Python, and copies an eighth of them for that reason.
 Rounds begin with another measurement each; a ratio is the median of the rounds' ratios. The targets were set where the
 sketch took 6.5 µs per record; on a machine that is slower, or shared, only the ratios are meaningful.
 """
@@ -17,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -29,6 +31,7 @@ from rows import Row, Target
 ROUNDS: Final = 5
 DELTA: Final = Path(__file__).with_name("peer_delta.py")
 SKETCH: Final = Path(__file__).with_name("peer_sketch.py")
+FAUST: Final = Path(__file__).with_name("peer_faust.py")
 CHEAP: Final = Target(judged="value", sense="≤", bound=9)
 FAST: Final = Target(judged="value", sense="≥", bound=130_000)
 CHEAP_AS_SKETCHED: Final = Target(judged="ratio", sense="≤", bound=1.38)  # 9 µs, the sketch 6.5
@@ -41,6 +44,8 @@ class Caught:
     seconds: float
     used: float
     parts: Effort | None = None
+    count: int = field(default_factory=lambda: len(messages()))
+    """Messages."""
 
 
 def run(node: BenchedNode) -> list[Row]:
@@ -60,6 +65,7 @@ def _round(node: BenchedNode, number: int) -> dict[str, Caught]:
         "delta": lambda: _peer(DELTA, node, append),
         "ledger": lambda: _caught_up(node, ledger, LEDGER),
         "sketch": lambda: _peer(SKETCH, node, append),
+        "faust": lambda: _peer(FAUST, node, append, len(messages()) // 8),
     }
     names = list(works)
     first = number % len(names)
@@ -76,9 +82,10 @@ def _caught_up(node: BenchedNode, name: str, merge: str) -> Caught:
     return Caught(seconds=ended - begun, used=parts.seconds, parts=parts)
 
 
-def _peer(script: Path, node: BenchedNode, name: str) -> Caught:
+def _peer(script: Path, node: BenchedNode, name: str, count: int | None = None) -> Caught:
+    count = count or len(messages())
     folder = Path(tempfile.mkdtemp(prefix="odf-bench-peer-"))
-    words = [node.embedded.kafka, node.topic_of(name), str(len(messages())), str(folder / "table")]
+    words = [node.embedded.kafka, node.topic_of(name), str(count), str(folder / "table")]
     try:
         done = subprocess.run(
             [sys.executable, str(script), *words], capture_output=True, check=True, text=True
@@ -88,12 +95,13 @@ def _peer(script: Path, node: BenchedNode, name: str) -> Caught:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     told = json.loads(done.stdout)
-    return Caught(seconds=told["seconds"], used=told["cpu"])
+    return Caught(seconds=told["seconds"], used=told["cpu"], count=count)
 
 
 def _rows(kind: str, ours: str, rounds: Sequence[Mapping[str, Caught]]) -> list[Row]:
     middle = sorted((one[ours] for one in rounds), key=lambda one: one.used)[len(rounds) // 2]
     delta, sketch = "Kafka → Delta, fsynced, no hashes", "sketch, one thread, no commits"
+    faust = "Faust → Parquet, fsynced, at least once, no hashes"
     case = f"catch up from a topic, {kind}"
     processor = f"{case}: processor, verifier included"
     by_part = _by_part(middle, len(messages()))
@@ -109,15 +117,17 @@ def _rows(kind: str, ours: str, rounds: Sequence[Mapping[str, Caught]]) -> list[
         replace(row(case, "records/s", _rate, delta=delta), target=FAST),
         replace(row(processor, "µs/record", _cost, delta=delta), target=CHEAP, detail=by_part),
         replace(row(processor, "µs/record", _cost, sketch=sketch), target=CHEAP_AS_SKETCHED),
+        row(case, "records/s", _rate, faust=faust),
+        row(processor, "µs/record", _cost, faust=faust),
     ]
 
 
 def _rate(caught: Caught) -> float:
-    return len(messages()) / caught.seconds
+    return caught.count / caught.seconds
 
 
 def _cost(caught: Caught) -> float:
-    return 1e6 * caught.used / len(messages())
+    return 1e6 * caught.used / caught.count
 
 
 def _by_part(caught: Caught, count: int) -> dict[str, float]:

@@ -44,11 +44,12 @@ def texts(bootstrap: str, topic: str, count: int) -> Iterator[bytes]:
 def tell_cost(copy: Callable[[Path], None], folder: Path) -> None:
     """Copy to two folders in this one; print seconds and processor seconds of the second, warm copy, as JSON."""
     copy(folder / "warm")
-    begun, used = time.perf_counter(), _processor()
+    begun, used = time.perf_counter(), processor_seconds()
     copy(folder / "timed")
-    print(json.dumps({"seconds": time.perf_counter() - begun, "cpu": _processor() - used}))
+    print(json.dumps({"seconds": time.perf_counter() - begun, "cpu": processor_seconds() - used}))
 
 
-def _processor() -> float:
+def processor_seconds() -> float:
+    """Return the processor time of this process so far."""
     times = os.times()
     return times.user + times.system
