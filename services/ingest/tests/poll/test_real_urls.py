@@ -128,6 +128,24 @@ def test_penguins_with_na_and_quoted_headers_arrive_slowly(
     assert poll(bench) == Polled(blocks=1, records=0)
 
 
+def test_a_published_gzip_without_a_header_is_unpacked_and_appended_once(
+    make_polled: Any, poll: Any, web: PageServer
+) -> None:
+    file = published("sklearn", "datasets", "data", "diabetes_data_raw.csv.gz")
+    web.pages["/diabetes"] = Page(body=file.read_bytes(), obeys=False)
+    names = ["age", "sex", "bmi", "bp", *(f"s{number}" for number in range(1, 7))]
+    bench = make_polled(
+        FetchStepUrl(url=f"{web.url}/diabetes"),
+        MergeStrategyAppend(),
+        prepare=(PrepStepDecompress(format=CompressionFormat.Gzip),),
+        read=ReadStepCsv(separator=" ", ddl_schema=tuple(f"{name} DOUBLE" for name in names)),
+    )
+    frame = pd.read_csv(file, sep=" ", names=names, dtype=float)
+    assert poll(bench).records == len(frame)
+    assert poll(bench) == Polled()  # the server has no validators: the content is compared
+    assert bench.values(*names) == list(frame.itertuples(index=False, name=None))
+
+
 def test_stocks_with_names_of_months_arrive_as_gzip(make_polled: Any, poll: Any, web: PageServer) -> None:
     file = published("vega_datasets", "_data", "stocks.csv")
     packed = gzip.compress(file.read_bytes())
