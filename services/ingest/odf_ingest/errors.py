@@ -417,21 +417,19 @@ def pauses_source(error: Exception) -> TypeGuard[OdfError]:
 
 
 @dataclass(eq=False, kw_only=True)
-class TopicOfOthers(Conflict):
-    """A rejected message cannot be published again: others own its topic, which this node only reads."""
+class CannotRetry(Conflict):
+    """A rejected message cannot be published again as it was."""
 
-    topic: str
     place: str
+    why: str
 
     def __str__(self) -> str:
-        """Return the message."""
-        return f"message {self.place} cannot be retried: topic {self.topic} belongs to others, and is only read here"
+        """Return the message, and why."""
+        return f"message {self.place} cannot be retried: {self.why}"
 
     def advice(self) -> str:
         """Return what to do."""
-        return (
-            "Push its record with `odf ingest`, have its owner publish it again, or use `odf rejected drop`."
-        )
+        return "Push its record with `odf ingest`, have its producer publish it again, or use `odf rejected drop`."
 
 
 @dataclass(eq=False, kw_only=True)

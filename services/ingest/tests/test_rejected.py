@@ -15,8 +15,11 @@ from odf_common.ports.bus import DeadLetter, StoredLetter
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.position import KIND, SourcePosition, TopicPosition
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
+from odf_ingest.errors import CannotRetry
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.push.rejects import RejectPolicy
+from odf_ingest.source_settings import SourceSettings, save_settings
+from odf_ingest.topic_names import ReservedTopics
 
 
 @dataclass
@@ -228,3 +231,23 @@ def test_what_two_instances_decide_at_the_same_time_is_kept(rejected: Any, monke
     others[0].join()
     assert offsets(made.open(bench.dataset)) == [5]
     assert made.count(bench.dataset) == 1
+
+
+def test_what_cannot_be_published_as_it_was_is_not_retried(rejected: Any) -> None:
+    made, letters, bench = rejected
+    columns = SourceSettings.from_plain({"headerColumns": "trace-id:v"})
+    save_settings(bench.blobs, bench.dataset, "default", columns)
+    with pytest.raises(CannotRetry, match="0/1 cannot be retried: columns are read from its key or headers"):
+        made.retry(bench.dataset, [])
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings())
+    made = RejectedMessages(
+        queues=bench.queues,
+        blobs=bench.blobs,
+        letters=letters,
+        bus=bench.coordinator,
+        is_own=ReservedTopics("north.").is_own,
+    )
+    with pytest.raises(CannotRetry, match="belongs to others"):
+        made.retry(bench.dataset, [])
+    assert letters.again == []
+    assert made.drop(bench.dataset, []).count == 3

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,6 +62,35 @@ def test_messages_of_one_partition_are_one_chunk(reader: tuple[KafkaRecords, Cli
     assert chunk.values == [b"one", None, b"two"]
     assert chunk.offsets == range(5, 8)
     assert chunk.timestamps() == [5000, 6000, 7000]
+
+
+def test_keys_and_the_last_header_of_each_name_belong_to_a_chunk(reader: tuple[KafkaRecords, Client]) -> None:
+    made, client = reader
+    made.assign({A: 0})
+    named: list[tuple[str, str | bytes | None]] = [("h", b"1"), ("h", b"2"), ("none", None)]
+    client.messages = [
+        Message(topic="a", partition=0, offset=0, value=b"x", key=b"k", headers=named),
+        a_message(A, 1),
+    ]
+    (chunk,) = made.take(10, 0).chunks
+    assert chunk.keys() == [b"k", None]
+    assert chunk.headers(("h", "none")) == {"h": [b"2", None], "none": [None, None]}
+
+
+def test_headers_whose_names_are_not_text_are_no_values(
+    reader: tuple[KafkaRecords, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_: Message) -> None:
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")
+
+    made, client = reader
+    made.assign({A: 0})
+    client.messages = [a_message(A, 0)]
+    (chunk,) = made.take(10, 0).chunks
+    monkeypatch.setattr(records, "Message", SimpleNamespace(headers=unreadable))
+    (value,) = chunk.headers(("h",))["h"]
+    with pytest.raises(UnicodeDecodeError):
+        (value or b"").decode()
 
 
 def test_offsets_with_gaps_are_kept_one_by_one(reader: tuple[KafkaRecords, Client]) -> None:

@@ -33,7 +33,8 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
-from odf_ingest.errors import TopicOfOthers
+from odf_ingest.errors import CannotRetry
+from odf_ingest.source_settings import load_settings
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -131,7 +132,7 @@ class RejectedMessages:
         """Publish messages again and mark them as handled; all of the dataset if `wanted` is empty.
 
         After a kill between the two, the next retry publishes up to `LETTERS_PER_CHUNK` of them again. Raises
-        `TopicOfOthers` for a message of a topic that this node only reads.
+        `CannotRetry` for a message of a topic of others, or one whose key or headers have columns: letters lack them.
         """
         state = self._queues.state(dataset)
         before = self.count(dataset)
@@ -139,7 +140,7 @@ class RejectedMessages:
         # A message rejected again is a new message, after all of these.
         letters = self.open(dataset, wanted)
         while chunk := list(islice(letters, LETTERS_PER_CHUNK)):
-            self._require_own(chunk)
+            self._require_retriable(dataset, chunk)
             whole = [letter for letter in chunk if letter.is_whole]
             self._letters.send_again(whole)
             self._mark(dataset, whole)
@@ -149,11 +150,20 @@ class RejectedMessages:
             self._mark_all(dataset, state)  # one mark in place of many
         return replace(self._settled(dataset, count), cut=cut)
 
-    def _require_own(self, letters: Sequence[StoredLetter]) -> None:
-        """Raise `TopicOfOthers` unless all messages are of this node's topics."""
+    def _require_retriable(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
+        """Raise `CannotRetry` unless all messages can be published again from their values, to topics of this node."""
+        sources = {letter.source for letter in letters}
+        columns = {name: load_settings(self._blobs, dataset, name).message_columns for name in sources}
         for letter in letters:
+            place, of_source = f"{letter.partition}/{letter.offset}", columns[letter.source]
             if not self._is_own(letter.topic):
-                raise TopicOfOthers(topic=letter.topic, place=f"{letter.partition}/{letter.offset}")
+                raise CannotRetry(
+                    place=place, why=f"topic {letter.topic} belongs to others, and is only read here"
+                )
+            if of_source.keys or of_source.headers:
+                raise CannotRetry(
+                    place=place, why="columns are read from its key or headers, and only its value was kept"
+                )
 
     def _mark(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
         """Record durably that these messages were handled."""

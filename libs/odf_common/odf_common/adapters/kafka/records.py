@@ -298,7 +298,7 @@ def _headers(messages: Sequence[Message], names: Sequence[str]) -> Mapping[str, 
 def _headers_of(message: Message) -> Mapping[str, bytes | None] | None:
     """Return the headers, the last of each name; None if a name is not UTF-8, which the binding refuses to return."""
     try:
-        headers = message.headers() or ()
+        headers = Message.headers(message) or ()
     except UnicodeDecodeError:
         return None
     pairs = headers.items() if isinstance(headers, dict) else headers
