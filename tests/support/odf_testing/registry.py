@@ -6,6 +6,7 @@ import json
 import ssl
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Registry:
     """`user:password` that each request must have."""
     fails: int = 0
     """The status of all answers, if not 0."""
+    pause: float = 0.0
+    """Seconds after each byte of an answer."""
     answer: bytes = b""
     """The body of all answers, if not empty."""
 
@@ -73,7 +76,11 @@ def serving_registry(port: int = 0, certificate: tuple[Path, Path] | None = None
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            for place in range(len(body) if registry.pause else 0):
+                self.wfile.write(body[place : place + 1])
+                self.wfile.flush()
+                time.sleep(registry.pause)
+            self.wfile.write(b"" if registry.pause else body)
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True

@@ -83,7 +83,12 @@ class BatchWorker:
         source.begun += 1
         if source.plan.source.preprocess is None:
             reading = self._readers.submit(self._read, source, source.plan, batch)
-            self._place(source, queue, lambda indexed: self._settle(source, batch, reading, indexed))
+            source.in_order(
+                reading,
+                lambda: self._place(
+                    source, queue, lambda indexed: self._settle(source, batch, reading, indexed)
+                ),
+            )
         else:
             # The engine may take long: no other dataset and no queue's thread waits for it.
             source.querying_since = source.querying_since or time.time()

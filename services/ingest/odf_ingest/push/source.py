@@ -3,7 +3,8 @@
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,7 @@ from odf_common.identity.did import DatasetId
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
 from odf_ingest.prepare.batch import NOT_READ, MessageBatch, Part, Search, TopicActivity
 from odf_ingest.prepare.plan import Plan
+from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push.source_record import Key, Trouble, Wait
 from odf_ingest.push.source_topics import TopicOffsets
 from odf_ingest.read.message_buffer import MessageBuffer
@@ -108,11 +110,26 @@ class PushSource:
         self.committing_since: float | None = None
         self.querying_since: float | None = None  # when the source's query was started or queued
         self._opened_at = dict(positions)
+        self._placed: Future[None] = Future()  # done when the last batch is in its dataset's queue
+        self._placed.set_result(None)
         self._usual = limits
         self._limits = limits.after(wait.tries if wait else 0)
         self._buffer = _Buffer(start=dict(positions))
         self._unread: tuple[Mapping[int, int], float] | None = None
         self._heard = dict.fromkeys(positions, time.monotonic())  # when each partition gave its last message
+
+    def in_order(self, reading: "Future[Prepared]", place: Callable[[], None]) -> None:
+        """Call `place` once a batch is read and those before it are placed; no thread waits for either."""
+        before, placed = self._placed, Future[None]()
+        self._placed = placed
+
+        def place_next(_: object) -> None:
+            try:
+                place()
+            finally:
+                placed.set_result(None)
+
+        reading.add_done_callback(lambda _: before.add_done_callback(place_next))
 
     @property
     def partitions(self) -> tuple[Partition, ...]:

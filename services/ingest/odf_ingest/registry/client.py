@@ -7,6 +7,7 @@ nothing about the messages. A schema that does not exist or is malformed is `Inv
 import json
 import re
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,6 +21,8 @@ from odf_common.errors import InvalidInput
 from odf_ingest.errors import RegistryUnavailable
 
 TIMEOUT: Final = urllib3.Timeout(connect=5, read=5, total=10)  # seconds
+BODY_SECONDS: Final = 10.0  # for a whole answer
+PIECE_BYTES: Final = 64 * 1024
 MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
 MAX_REFERENCES: Final = 64  # schemas that one schema refers to, directly or not
 OK, UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 200, 401, 403, 404
@@ -119,7 +122,7 @@ class RegistryClient:
                 preload_content=False,
             )
             try:
-                body = response.read(MAX_RESPONSE_BYTES + 1, decode_content=False)
+                body = self._body(response)
             finally:
                 response.release_conn() if response.length_remaining == 0 else response.close()
         except HTTPError as error:
@@ -127,6 +130,17 @@ class RegistryClient:
         if len(body) > MAX_RESPONSE_BYTES:
             raise InvalidInput(text=f"is larger than {MAX_RESPONSE_BYTES >> 20} MiB")
         return response.status, body
+
+    def _body(self, response: urllib3.BaseHTTPResponse) -> bytes:
+        """Return up to one piece more than is allowed; a registry that sends slowly is as good as down."""
+        deadline, body = time.monotonic() + BODY_SECONDS, b""
+        while len(body) <= MAX_RESPONSE_BYTES and (
+            piece := response.read1(PIECE_BYTES, decode_content=False)
+        ):
+            body += piece
+            if time.monotonic() > deadline:
+                raise self._unavailable(f"it took more than {BODY_SECONDS:g} s for an answer")
+        return body
 
     def _connected(self) -> urllib3.PoolManager:
         if self._pool is None:

@@ -146,3 +146,19 @@ def test_a_source_of_another_format_stops_and_says_why(
         assert node.owned.phase(Key(bench.dataset, "default")) is Phase.STOPPED
     with pytest.raises(InvalidInput, match="this one has Csv"):
         json_step(ReadStepCsv())
+
+
+def test_a_registry_that_does_not_answer_holds_up_no_other_source_of_the_dataset(
+    make_bench: Any, broker: Broker, registry: Registry
+) -> None:
+    bench = make_bench(None, None, replace(a_push_source("other"), read=ReadStepNdJson(ddl_schema=COLUMNS)))
+    save_settings(bench.blobs, bench.dataset, "other", SourceSettings(schema_registry=registry.url))
+    registry.pause = 0.02  # more than a second for an answer
+    broker.logs[OTHER, 0] += [row(11)]
+    with running(bench, broker, other=OTHER) as node:
+        node.wait(lambda: registry.asked != [])
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.wait(lambda: node.ids == [1])
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.wait(lambda: node.ids == [1, 2])
+        node.wait(lambda: node.ids == [1, 2, 11])

@@ -147,6 +147,12 @@ def test_a_registry_that_is_down_says_nothing_about_messages(registry: Registry)
         assert "is not a schema" in unavailable(lambda: decode(registry, value))
 
 
+def test_an_answer_that_trickles_is_given_up(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "BODY_SECONDS", 0.2)
+    registry.pause = 0.05
+    assert "more than 0.2 s for an answer" in unavailable(lambda: decode(registry, avro(1, ROW, {"id": 1})))
+
+
 def test_an_address_where_nothing_listens_is_named() -> None:
     with serving_registry() as gone:
         pass
