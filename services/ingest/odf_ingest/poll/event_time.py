@@ -15,7 +15,7 @@ from odf_common.metadata.fetching import (
     EventTimeSourceFromSystemTime,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.read.times import to_moments
+from odf_ingest.read.types.times import to_moments
 
 WHERE: Final = "fetch.eventTime"
 MAX_PATTERN: Final = 1000  # characters

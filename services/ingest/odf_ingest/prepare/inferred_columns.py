@@ -13,7 +13,7 @@ from odf_common.hashing.logical import UnhashableType, check_hashable
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream
 from odf_common.metadata.vocabulary import DatasetVocabulary
-from odf_ingest.read.type_names import type_name
+from odf_ingest.read.types.type_names import type_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

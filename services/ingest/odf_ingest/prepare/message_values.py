@@ -16,10 +16,10 @@ from odf_ingest.message_columns import KeyFormat, MessageColumns
 from odf_ingest.prepare.batch import Part
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.read import read_records, suspects
-from odf_ingest.read.columns import TimeFormats, converted, unconvertible
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Places
-from odf_ingest.read.numbers import require_finite
+from odf_ingest.read.types.columns import TimeFormats, converted, unconvertible
+from odf_ingest.read.types.numbers import require_finite
 
 TOMBSTONE: Final = (
     "is empty: a tombstone deletes its key only where the source merges as UpsertStream, without preprocessing, and "

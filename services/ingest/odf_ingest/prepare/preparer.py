@@ -45,7 +45,7 @@ from odf_ingest.read import (
 from odf_ingest.read.declared import declared_schema
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Places
-from odf_ingest.read.years import with_known_years
+from odf_ingest.read.types.years import with_known_years
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

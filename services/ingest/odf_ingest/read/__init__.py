@@ -4,7 +4,8 @@
 and how a record is read depends only on that record and the schema, never on its neighbours.
 """
 
-from odf_ingest.read import arrow_ipc, csv, geo, json, ndjson, parquet
+from odf_ingest.read import arrow_ipc, geo, parquet
+from odf_ingest.read.csv_format import csv
 from odf_ingest.read.format import (
     infer_batch,
     infer_records,
@@ -14,6 +15,7 @@ from odf_ingest.read.format import (
     read_records,
     suspects,
 )
+from odf_ingest.read.json_formats import json, ndjson
 
 __all__ = [
     "arrow_ipc",

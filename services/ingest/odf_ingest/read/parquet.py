@@ -10,7 +10,7 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.read.format import read_batch, read_file
-from odf_ingest.read.years import with_known_years
+from odf_ingest.read.types.years import with_known_years
 
 MAX_DECODED_BYTES: Final = 4 * 1024**3  # of one file or message, by what its footer claims
 _WIDTHS: Final = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4}  # bytes of a value; of the others 8 or more

@@ -18,7 +18,7 @@ from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import infer_records, read_batch, read_inferred, read_records, suspects
-from odf_ingest.read.csv_records import grammar_of
+from odf_ingest.read.csv_format.csv_records import grammar_of
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 
 JSON_STEPS: Final = [ReadStepNdJson(), ReadStepJson()]

@@ -14,8 +14,8 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import read_batch, read_records
 from odf_ingest.read.declared import declared_schema
-from odf_ingest.read.type_names import type_name
-from odf_ingest.read.uuids import to_uuids
+from odf_ingest.read.types.type_names import type_name
+from odf_ingest.read.types.uuids import to_uuids
 
 ID = "123e4567-e89b-12d3-a456-426614174000"
 MOMENT = dt.datetime(2020, 1, 1, 0, 0, 0, 123_000, dt.UTC)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.type_names import Quoted, shown
+from odf_ingest.read.types.type_names import Quoted, shown
 
 _FIELDS_AT: Final = 32
 _FIELD: Final = 32  # bytes

@@ -7,7 +7,6 @@ import pyarrow as pa
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep
-from odf_ingest.read.columns import TimeFormats
 from odf_ingest.read.format import (
     infer_batch,
     infer_records,
@@ -17,13 +16,14 @@ from odf_ingest.read.format import (
     read_records,
     suspects,
 )
-from odf_ingest.read.json_lines import (
+from odf_ingest.read.json_formats.json_lines import (
     columns_of_batch,
     inferred_columns,
     parse_inferred,
     parse_objects,
     read_records_by_name,
 )
+from odf_ingest.read.types.columns import TimeFormats
 
 Record = Callable[[bytes], bytes]
 Named = Callable[[bytes], Mapping[str, bytes]]  # records by the names of their places in a file

@@ -8,8 +8,8 @@ from typing import Final
 
 from odf_common.data.read_options import GEOMETRY
 from odf_common.errors import InvalidInput
-from odf_ingest.read.json_exact import decode_object
-from odf_ingest.read.type_names import Quoted, shown
+from odf_ingest.read.json_formats.json_exact import decode_object
+from odf_ingest.read.types.type_names import Quoted, shown
 
 _POSITIONS: Final = frozenset(
     {"Point", "MultiPoint", "LineString", "MultiLineString", "Polygon", "MultiPolygon"}

@@ -5,8 +5,8 @@ from odf_common.metadata.steps import ReadStepGeoJson
 from odf_ingest.read.encoding import require_utf8, to_utf8
 from odf_ingest.read.geo.feature_reader import register
 from odf_ingest.read.geo.features import record_of
-from odf_ingest.read.json_exact import Document
-from odf_ingest.read.type_names import shown
+from odf_ingest.read.json_formats.json_exact import Document
+from odf_ingest.read.types.type_names import shown
 
 
 def _one(value: bytes) -> bytes:

@@ -12,11 +12,11 @@ import pyarrow.types as kind
 from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
-from odf_ingest.read.columns import TimeFormats, converted, parsed_schema
-from odf_ingest.read.csv_records import grammar_of
+from odf_ingest.read.csv_format.csv_records import grammar_of
 from odf_ingest.read.encoding import BOM, require_utf8
-from odf_ingest.read.numbers import LONG_INTEGER, require_finite, to_whole_numbers
-from odf_ingest.read.type_names import printable, shown, type_name
+from odf_ingest.read.types.columns import TimeFormats, converted, parsed_schema
+from odf_ingest.read.types.numbers import LONG_INTEGER, require_finite, to_whole_numbers
+from odf_ingest.read.types.type_names import printable, shown, type_name
 
 _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error to (.+?): )?(.*)", re.DOTALL)
 # The value is quoted as it is, so that it may contain quotes too.

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.type_names import Quoted, shown, type_name
+from odf_ingest.read.types.type_names import Quoted, shown, type_name
 
 NO_COLUMNS: Final = "has no column with a value"  # and neither has any message that is read together with it
 _INFINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})

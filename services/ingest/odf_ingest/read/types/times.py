@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from odf_common.data.time_format import TimeFormat, time_format
 from odf_common.errors import InvalidInput
-from odf_ingest.read.type_names import shown, type_name
+from odf_ingest.read.types.type_names import shown, type_name
 
 MOMENT: Final = pa.timestamp("us", "UTC")
 _DIGITS: Final = {"us": 6, "ns": 9}  # maximum digits of a fraction

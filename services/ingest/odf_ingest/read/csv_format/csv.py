@@ -11,8 +11,14 @@ import pyarrow as pa
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
-from odf_ingest.read.csv_parse import header_names, in_order_of, inferred_types, parse, require_distinct
-from odf_ingest.read.csv_records import Grammar, UnclosedQuote, grammar_of, usual_width
+from odf_ingest.read.csv_format.csv_parse import (
+    header_names,
+    in_order_of,
+    inferred_types,
+    parse,
+    require_distinct,
+)
+from odf_ingest.read.csv_format.csv_records import Grammar, UnclosedQuote, grammar_of, usual_width
 from odf_ingest.read.encoding import decodable, require_utf8, require_utf8_lines, to_utf8
 from odf_ingest.read.format import (
     infer_batch,

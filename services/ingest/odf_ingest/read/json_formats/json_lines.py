@@ -12,10 +12,9 @@ import pyarrow.json as pj
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.columns import TimeFormats, converted, parsed_schema, unconvertible
 from odf_ingest.read.encoding import BOM, require_utf8
-from odf_ingest.read.inferred import DEEPEST, HALF_PAIR, inferred, require_inferable, too_deep
-from odf_ingest.read.json_exact import (
+from odf_ingest.read.json_formats.inferred import DEEPEST, HALF_PAIR, inferred, require_inferable, too_deep
+from odf_ingest.read.json_formats.json_exact import (
     NO_COLUMNS,
     Misfit,
     decode_object,
@@ -25,6 +24,7 @@ from odf_ingest.read.json_exact import (
 )
 from odf_ingest.read.lines import read_lines
 from odf_ingest.read.message_buffer import MessageBuffer
+from odf_ingest.read.types.columns import TimeFormats, converted, parsed_schema, unconvertible
 
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")

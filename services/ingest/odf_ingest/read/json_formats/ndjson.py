@@ -6,7 +6,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from odf_common.metadata.steps import ReadStepNdJson
-from odf_ingest.read.columns import TimeFormats
 from odf_ingest.read.encoding import decodable, to_utf8
 from odf_ingest.read.format import (
     infer_batch,
@@ -17,7 +16,7 @@ from odf_ingest.read.format import (
     read_records,
     suspects,
 )
-from odf_ingest.read.json_lines import (
+from odf_ingest.read.json_formats.json_lines import (
     columns_of_batch,
     inferred_columns,
     misfits,
@@ -25,6 +24,7 @@ from odf_ingest.read.json_lines import (
     parse_objects,
     parse_text,
 )
+from odf_ingest.read.types.columns import TimeFormats
 
 
 @read_records.register(ReadStepNdJson)

@@ -19,10 +19,10 @@ import pyarrow.types as kind
 
 from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
-from odf_ingest.read.json_exact import decode_object
+from odf_ingest.read.json_formats.json_exact import decode_object
 from odf_ingest.read.message_buffer import MessageBuffer
-from odf_ingest.read.numbers import LONG_INTEGER
-from odf_ingest.read.type_names import Quoted, shown
+from odf_ingest.read.types.numbers import LONG_INTEGER
+from odf_ingest.read.types.type_names import Quoted, shown
 
 HALF_PAIR: Final = re.compile(
     rb"\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]"

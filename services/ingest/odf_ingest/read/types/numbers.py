@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.type_names import shown, type_name
+from odf_ingest.read.types.type_names import shown, type_name
 
 LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")  # which a double may not represent exactly
 _ZERO_FRACTION: Final = r"^(\s*[+-]?\d+)\.0*(\s*)$"

@@ -11,9 +11,9 @@ import pyarrow.types as kind
 from odf_common.data.time_format import named_format
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson
-from odf_ingest.read.times import read_as, to_dates, to_moments, to_times
-from odf_ingest.read.uuids import UUID, to_uuids
-from odf_ingest.read.years import with_known_years
+from odf_ingest.read.types.times import read_as, to_dates, to_moments, to_times
+from odf_ingest.read.types.uuids import UUID, to_uuids
+from odf_ingest.read.types.years import with_known_years
 
 _PIECE: Final = 32  # rows
 

@@ -15,7 +15,7 @@ from odf_common.data.read_options import (
 )
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
-from odf_ingest.read.type_names import shown
+from odf_ingest.read.types.type_names import shown
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r|\Z")
 

@@ -7,7 +7,6 @@ import pyarrow as pa
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepJson
-from odf_ingest.read.columns import TimeFormats
 from odf_ingest.read.encoding import require_utf8, to_utf8
 from odf_ingest.read.format import (
     infer_batch,
@@ -18,8 +17,8 @@ from odf_ingest.read.format import (
     read_records,
     suspects,
 )
-from odf_ingest.read.json_exact import Document
-from odf_ingest.read.json_lines import (
+from odf_ingest.read.json_formats.json_exact import Document
+from odf_ingest.read.json_formats.json_lines import (
     columns_of_batch,
     inferred_columns,
     misfits,
@@ -27,6 +26,7 @@ from odf_ingest.read.json_lines import (
     parse_objects,
     read_records_by_name,
 )
+from odf_ingest.read.types.columns import TimeFormats
 
 
 @read_records.register(ReadStepJson)

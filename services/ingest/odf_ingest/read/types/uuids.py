@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.type_names import shown
+from odf_ingest.read.types.type_names import shown
 
 UUID: Final = pa.uuid()
 _CANONICAL: Final = r"^[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
