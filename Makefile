@@ -38,7 +38,7 @@ demo: setup ## run the demo on real data: from messages to verified derivatives
 
 .PHONY: test
 test: setup lint ## lint, then all tests, in two processes; tests of one file share its fixtures
-	@python -m pytest -n 2 --dist loadfile --durations 20
+	@python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 .PHONY: unit
 unit: setup ## tests that need neither broker nor Spark

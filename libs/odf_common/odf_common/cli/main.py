@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "status": "Show the node's parts, problems and datasets.",
     "config": "Show all settings.",
     "doctor": "Check this machine and the node.",
+    "new": "Write a manifest from a sample of the data.",
     "add": "Create datasets from manifests.",
     "commit": "Append metadata events to a dataset.",
     "list": "List datasets.",

@@ -33,6 +33,7 @@ from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.read.input_format import InputFormat
+from odf_ingest.sampling import sampled
 from odf_ingest.source_settings import Duration
 
 NAME = "odf.node.v1.Ingest"
@@ -230,6 +231,14 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             partition=partition,
             offset=offset,
         )
+
+    @guarded
+    def Sample(
+        self, request: ingest_pb2.SampleRequest, context: grpc.ServicerContext
+    ) -> ingest_pb2.SampleReply:
+        """Return the columns of a staged file."""
+        table = sampled(staged_file(self._staging, request.staged), request.input_format)
+        return ingest_pb2.SampleReply(schema=table.schema.serialize().to_pybytes(), records=len(table))
 
     def SetSource(
         self, request: ingest_pb2.SetSourceRequest, context: grpc.ServicerContext

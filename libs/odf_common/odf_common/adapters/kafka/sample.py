@@ -1,0 +1,50 @@
+"""The first messages of a topic, for a look at them."""
+
+import time
+import uuid
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.settings import LOGGER, consuming, unavailable
+from odf_common.errors import OdfError, Unavailable
+
+PATIENCE_SECONDS: Final = 10.0  # without a message
+MESSAGES_PER_FETCH: Final = 500
+
+
+def first_messages(bootstrap: str, topic: str, most: int) -> list[bytes]:
+    """Return the values of up to `most` of the oldest messages, in order within a partition, without empty ones.
+
+    Nothing is committed. Raises `NotFound`, `Unavailable`.
+    """
+    described = KafkaTopics(bootstrap).describe([topic])[topic]
+    if isinstance(described, OdfError):
+        raise described
+    left = {number: high for number, high in described.high.items() if described.low[number] < high}
+    config = consuming(bootstrap, group=f"odf.{uuid.uuid4().hex}")  # nothing is committed to it
+    consumer = Consumer({**config}, logger=LOGGER)
+    values: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    try:
+        consumer.assign([TopicPartition(topic, number, described.low[number]) for number in left])
+        while left and len(values) < most:
+            for message in consumer.consume(min(most - len(values), MESSAGES_PER_FETCH), 0.5):
+                trouble, value, number = message.error(), message.value(), message.partition() or 0
+                if trouble is not None:
+                    raise unavailable(trouble)
+                deadline = time.monotonic() + PATIENCE_SECONDS
+                if value is not None:
+                    values.append(value)
+                if (message.offset() or 0) + 1 >= left.get(number, 0):
+                    left.pop(number, None)
+            if time.monotonic() > deadline:
+                if values:
+                    break  # its last messages may be markers of transactions
+                raise Unavailable(what="Kafka", why=f"no message of {topic} arrived")
+    except KafkaException as error:
+        raise unavailable(error) from error
+    finally:
+        consumer.close()
+    return values

@@ -1,0 +1,112 @@
+"""`odf new NAME --from FILE|topic:NAME`: the manifest of a root dataset, from a sample of its data."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from odf_common.adapters.local.staging import Staging
+from odf_common.cli import clients
+from odf_common.cli.output import remark
+from odf_common.embedded.node_file import Node
+from odf_common.errors import AlreadyExists, InvalidInput, NotFound
+from odf_common.identity.dataset_refs import parse_alias
+from odf_common.proto.odf.node.v1.ingest_pb2 import SampleRequest
+
+TOPIC: Final = "topic:"
+MESSAGES: Final = 10_000  # of a topic that are looked at
+CHUNK: Final = 1024 * 1024  # bytes
+FORMATS: Final = {
+    ".csv": "csv",
+    ".geojson": "geojson",
+    ".json": "json",
+    ".jsonl": "ndjson",
+    ".ndjson": "ndjson",
+    ".parquet": "parquet",
+    ".zip": "esrishapefile",
+}
+
+
+@click.command("new")
+@click.argument("name")
+@click.option(
+    "--from", "sample", required=True, metavar="FILE|topic:NAME", help="A file, or a topic of JSON messages."
+)
+@click.option(
+    "--input-format",
+    metavar="FORMAT",
+    default="",
+    help="Format of the file, if its name does not say it: csv, json, ndjson, parquet, geojson, …",
+)
+@click.option("-o", "--out", metavar="FILE", help="Write the manifest to a new file instead of the screen.")
+def command(*, name: str, sample: str, input_format: str, out: str | None) -> None:
+    """Write the manifest of a root dataset NAME from a sample of its data. Nothing is added to the node.
+
+    Types and columns are those that the whole file has, or the first 10,000 messages of the topic. Look at it, change
+    what is wrong, and create the dataset with `odf add`.
+
+    \b
+    Example:
+      odf new orders --from orders.csv -o orders.yaml
+      odf add orders.yaml
+      odf ingest orders orders.csv
+      odf new clicks --from topic:shop.clicks
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    import pyarrow as pa
+
+    from odf_common.cli.manifest_draft import KINDS, draft
+
+    parse_alias(name)
+    form = input_format.lower() or ("ndjson" if sample.startswith(TOPIC) else _format_of(sample))
+    if form not in KINDS:
+        raise InvalidInput(where="--input-format", text=f"choose from {', '.join(KINDS)}, got {form!r}")
+    node = clients.this_node()
+    with Staging(node.home).holding() as staged, clients.ingest(node) as ingest:
+        for _ in staged.write(_content(node, sample)):
+            pass
+        request = SampleRequest(staged=staged.name, input_format=form)
+        reply = ingest.Sample(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
+    made = draft(name, form, pa.ipc.read_schema(pa.py_buffer(reply.schema)))
+    if out is None:
+        click.echo(made.text, nl=False)
+    else:
+        _write(Path(out), made.text)
+        remark(f"wrote {out}: {reply.records} records have these columns; `odf add {out}` creates {name}")
+    for one in made.remarks:
+        remark(one)
+
+
+def _format_of(file: str) -> str:
+    suffix = Path(file).suffix.lower()
+    if suffix not in FORMATS:
+        raise click.UsageError(f"the name of {file} does not say its format; give --input-format")
+    return FORMATS[suffix]
+
+
+def _content(node: Node, sample: str) -> Iterator[bytes]:
+    """Iterate over the bytes of a file, or over a topic's messages as lines."""
+    if not sample.startswith(TOPIC):
+        try:
+            with Path(sample).open("rb") as source:
+                while chunk := source.read(CHUNK):
+                    yield chunk
+        except OSError as error:
+            raise InvalidInput(where=sample, text=f"cannot be read: {error.strerror}") from error
+        return
+    from odf_common.adapters.kafka.sample import first_messages
+
+    topic = sample.removeprefix(TOPIC)
+    messages = first_messages(node.kafka or "", topic, MESSAGES)
+    if not messages:
+        raise NotFound(what=f"message in topic {topic}")
+    # A newline in JSON is a space: inside a string it would be escaped.
+    yield from (message.replace(b"\n", b" ") + b"\n" for message in messages)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        with file.open("x") as sink:
+            sink.write(text)
+    except FileExistsError as error:
+        raise AlreadyExists(what=f"file {file}") from error

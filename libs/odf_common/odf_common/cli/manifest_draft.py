@@ -1,0 +1,110 @@
+"""The manifest of a root dataset for data of which there is a sample."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.types as kind
+import yaml
+
+from odf_common.data.ddl_text import schema_to_ddl
+from odf_common.metadata.vocabulary import DatasetVocabulary
+
+KINDS: Final[Mapping[str, str]] = {
+    "csv": "Csv",
+    "esrishapefile": "EsriShapefile",
+    "geojson": "GeoJson",
+    "json": "Json",
+    "ndgeojson": "NdGeoJson",
+    "ndjson": "NdJson",
+    "parquet": "Parquet",
+}
+LIKELY_TIMES: Final = ("event_time", "timestamp", "datetime", "time", "ts", "date", "at")
+_OTHER_MERGES: Final = """\
+      merge: {kind: Append}
+      # Append keeps every record that is pushed. If pushes overlap, or have changes, use one of these; PRIMARY_KEY
+      # names the columns that identify a record:
+      # merge: {kind: Ledger, primaryKey: [PRIMARY_KEY]}        # records never change: those seen before are skipped
+      # merge: {kind: Snapshot, primaryKey: [PRIMARY_KEY]}      # each push is the whole state: it is compared
+      # merge: {kind: UpsertStream, primaryKey: [PRIMARY_KEY]}  # each record replaces the one before
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A manifest as YAML, and what its author should know."""
+
+    text: str
+    remarks: tuple[str, ...]
+
+
+def draft(name: str, input_format: str, columns: pa.Schema) -> Draft:
+    """Return the manifest of a root with these columns; raises `InvalidInput` for one that SQL cannot name."""
+    event_time = _event_time(columns)
+    columns = pa.schema([_as_event_time(one) if one.name == event_time else one for one in columns])
+    vocabulary = dict(_renamed(columns, event_time))
+    text = "".join(
+        (
+            "kind: DatasetSnapshot\nversion: 1\ncontent:\n",
+            f"  name: {_scalar(name)}\n  kind: Root\n  metadata:\n",
+            "    - kind: AddPushSource\n      sourceName: default\n",
+            f"      read:\n        kind: {KINDS[input_format]}\n",
+            "        header: true\n" if input_format == "csv" else "",
+            "        schema:\n",
+            *(f"          - {_scalar(one)}\n" for one in schema_to_ddl(columns)),
+            _OTHER_MERGES,
+            "    - kind: SetVocab\n" if vocabulary else "",
+            *(f"      {key}: {_scalar(value)}\n" for key, value in vocabulary.items()),
+        )
+    )
+    return Draft(text=text, remarks=tuple(_remarks(event_time, vocabulary)))
+
+
+def _event_time(columns: pa.Schema) -> str | None:
+    """Return the column with the time of what a record tells: one with a usual name, else the first with times."""
+    times = [one.name for one in columns if kind.is_timestamp(one.type)] or [
+        one.name for one in columns if kind.is_date(one.type)
+    ]
+    likely = [name for usual in LIKELY_TIMES for name in times if name.lower() == usual]
+    return next(iter([*likely, *times]), None)
+
+
+def _as_event_time(column: pa.Field) -> pa.Field:
+    """Return the column in milliseconds, the precision of event times."""
+    return column.with_type(pa.timestamp("ms", "UTC")) if kind.is_timestamp(column.type) else column
+
+
+def _renamed(columns: pa.Schema, event_time: str | None) -> Iterator[tuple[str, str]]:
+    """Iterate over the fields of SetVocab: the event time, and other names for system columns that the data has."""
+    taken = {name.lower() for name in columns.names}
+    for one in fields(DatasetVocabulary):
+        key = one.name.split("_")[0] + "".join(word.title() for word in one.name.split("_")[1:])
+        usual = str(one.default)
+        if one.name == "event_time_column" and event_time is not None:
+            if event_time != usual:
+                yield key, event_time
+        elif usual in taken:
+            yield key, next(name for name in _others(usual) if name not in taken)
+
+
+def _others(name: str) -> Iterator[str]:
+    other = name
+    while True:
+        other = f"odf_{other}"
+        yield other
+
+
+def _remarks(event_time: str | None, vocabulary: Mapping[str, str]) -> Iterator[str]:
+    if event_time is None:
+        yield "no column has times: the event time of a record is the time at which it is pushed"
+    else:
+        yield f"column {event_time} is taken as the event time: change `eventTimeColumn` if it is another"
+    for key, name in vocabulary.items():
+        if key != "eventTimeColumn" or event_time is None:
+            yield f"a column has the name of a system column, which is now {name}"
+
+
+def _scalar(text: str) -> str:
+    """Return a string as YAML on one line."""
+    return yaml.safe_dump([text], width=1_000_000, allow_unicode=True).removeprefix("- ").rstrip("\n")

