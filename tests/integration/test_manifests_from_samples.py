@@ -77,4 +77,6 @@ def test_nothing_is_overwritten_and_what_is_no_sample_is_named(story: Story, tmp
     assert manifest.read_text() == "mine"
     assert "does not exist" in story.node.fails("new a --from topic:samples.none")
     assert "--input-format" in story.node.fails(f"new a --from {manifest}", code=2)
-    assert "none.csv: cannot be read: No such file" in story.node.fails(f"new a --from {tmp_path / 'none.csv'}")
+    assert "none.csv: cannot be read: No such file" in story.node.fails(
+        f"new a --from {tmp_path / 'none.csv'}"
+    )

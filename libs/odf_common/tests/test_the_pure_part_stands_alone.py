@@ -11,7 +11,12 @@ ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "libs/odf_common/pyproject.toml").read_text())["project"]
 MODULES = {"protobuf": "google", "PyYAML": "yaml"}  # where it is not the package's name
 # Extension modules made by Cython share its runtime; pyarrow imports cloudpickle where another package brings it.
-OWN = {"odf_common", "cython_runtime", "cloudpickle", *(MODULES.get(name, name) for name in PROJECT["dependencies"])}
+OWN = {
+    "odf_common",
+    "cython_runtime",
+    "cloudpickle",
+    *(MODULES.get(name, name) for name in PROJECT["dependencies"]),
+}
 LOADED = """
 import importlib, sys
 for name in sys.argv[1:]:
