@@ -38,6 +38,7 @@ class Shop:
     """Another owner of topics on the node's broker."""
 
     def __init__(self, story: Story) -> None:
+        self.story = story
         self.address = story.node.kafka
         self.admin = AdminClient({"bootstrap.servers": self.address})
         self.name = f"shop.{next(NUMBERS)}"
@@ -47,7 +48,12 @@ class Shop:
         self.admin.create_topics([NewTopic(name, partitions, config={"compression.type": compression})])[
             name
         ].result(10)
+        self.story.node.eventually(lambda: self.partitions(name) == partitions)
         return name
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions the broker says that a topic has: none just after its creation."""
+        return len(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
 
     def drop(self, topic: str) -> None:
         self.admin.delete_topics([topic])[topic].result(10)
@@ -63,7 +69,7 @@ class Shop:
     ) -> None:
         """Publish messages with a key and a header; by default a key has its partition."""
         producer = Producer({"bootstrap.servers": self.address, "compression.type": compression})
-        partitions = len(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
+        partitions = self.partitions(topic)
         for number in numbers:
             key = key_of(number)
             value = None if is_tombstone else json.dumps({"n": number, "at": "2026-01-01T00:00:00Z"})
