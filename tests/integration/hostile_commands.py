@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from odf_testing.embedded import EmbeddedNode
+from odf_testing.embedded import CommandFailed, EmbeddedNode
 from odf_testing.manifests import Manifest, as_text
 from odf_testing.story import Row, Sender
 from tests.integration.street import Neighbour, Street, plain_root, rows
@@ -75,11 +75,21 @@ def renamed_added_again_and_reset_while_they_stream(street: Street) -> Generator
         street.node.eventually(lambda: all(street.committed(name) > 2 * BATCH for name in names))
         street.rename(renamed, f"{renamed}.first")
         street.rename(f"{renamed}.first", f"{renamed}.second")
-        street.node.run(f"reset {reset} 3 --yes")
+        street.node.eventually(lambda: is_reset(street, reset))
         yield None
     assert street.story.find(renamed) is None
     for name, load in zip((f"{renamed}.second", again, reset), loads, strict=True):
         require_each_once(street, name, load.sent)
+
+
+def is_reset(street: Street, name: str) -> bool:
+    """Reset a dataset to its third block; return whether no commit came in between, which refuses it."""
+    try:
+        street.node.run(f"reset {name} 3 --yes")
+    except CommandFailed as error:
+        assert "Another block was committed first" in str(error)
+        return False
+    return True
 
 
 def moved_by_its_key(street: Street) -> Generator[str | None, None, None]:
