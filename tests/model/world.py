@@ -4,7 +4,6 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,7 @@ from typing import Any, Final
 import pytest
 from odf_testing.actors import Actor, ActorKiller, VirtualTime, current_actor
 from odf_testing.coordinator import Coordinator, TickingClock
-from odf_testing.killer import Killed
+from odf_testing.killer import Inline, Killed
 from odf_testing.push_topics import PushConsumer, PushLog, PushLogs
 from odf_testing.redis import MemoryLocks, MemoryStateCache
 from odf_testing.schedule import NoSchedule
@@ -64,18 +63,6 @@ PATIENCE: Final = 5  # proposals without an answer before a stalled ingest is ki
 
 class Stalled(Killed):
     """The process waits for what another one holds: it is killed where it stands."""
-
-
-class Inline(Executor):
-    """Does at once what it is given."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - as any executor
-            future.set_exception(error)
-        return future
 
 
 class Turns:

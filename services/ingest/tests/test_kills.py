@@ -7,7 +7,6 @@ killed process may have been any: ingest, or the coordinator that commits for it
 import io
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_push_source, a_seed
-from odf_testing.killer import Killed, Killer
+from odf_testing.killer import Inline, Killed, Killer
 
 from odf_common.adapters.local import LocalBlobStore, LocalRefStore
 from odf_common.chain.state import ChainState
@@ -65,18 +64,6 @@ LEDGER: Final = MergeStrategyLedger(primary_key=KEY)
 DATASET: Final = a_dataset()
 Row = tuple[int, int, str]  # operation, id, v
 Act = Callable[["Process"], None]
-
-
-class Inline(Executor):
-    """Runs a task when it is submitted; a kill is not kept for a result that no process asks for."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - as any executor
-            future.set_exception(error)
-        return future
 
 
 class CountedCoordinator(Coordinator):

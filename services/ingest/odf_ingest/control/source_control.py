@@ -201,7 +201,7 @@ class SourceControl:
             held = (
                 f"push source {source} is not stopped on this instance"
                 if why is None
-                else f"{why}; {why.advice()}"
+                else f"{why}. {why.advice()}"  # which is a sentence
             )
             raise NoMessageToSkip(text=f"no message blocks it: {held}")
         key, search = blocked[0]

@@ -1,0 +1,90 @@
+"""Settings of push sources, shown and changed."""
+
+from typing import Any
+
+import pytest
+from odf_testing.registry import framed, serving_registry
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepCsv
+from odf_ingest.push.source_record import Key
+
+from .test_control import control
+from .test_reader import TOPIC, Broker, Running, message, running
+from .test_reader import broker as broker  # noqa: PLC0414 - a fixture
+
+
+def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1), message(2)]
+        node.drain()
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        made = control(node)
+        assert made.change(entry, "", {"badRecords": "stop"}) == "default"
+        (view,) = made.show(entry)
+        assert (view.state, view.next, view.waiting, view.why) == ("reading", {0: 2}, 0, "")
+        assert view.settings.plain()["badRecords"] == "stop"
+        with pytest.raises(InvalidInput, match="badRecords"):
+            made.change(entry, "", {"badRecord": "stop"})
+
+
+def test_partitions_and_retention_change_the_sources_own_topic(make_bench: Any, broker: Broker) -> None:
+    with running(make_bench(), broker) as node:
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        made = control(node)
+        made.change(entry, "", {"partitions": "3", "retention": "7d"})
+        assert (broker.partitions(TOPIC), broker.kept) == (3, {TOPIC: 7 * 24 * 3_600_000})
+        broker.logs[TOPIC, 2] += [message(1)]
+        node.wait(lambda: node.ids == [1])
+        made.change(entry, "", {"retention": "none"})
+        assert broker.kept == {TOPIC: None}
+        for wrong in ({"partitions": "2"}, {"partitions": "0"}, {"retention": "1s"}):
+            with pytest.raises(InvalidInput, match=next(iter(wrong))):
+                made.change(entry, "", wrong)
+        (view,) = made.show(entry)
+        assert (view.settings.partitions, view.settings.retention.is_limited) == (3, False)
+
+
+def test_topics_of_others_keep_their_partitions_and_retention(make_bench: Any, broker: Broker) -> None:
+    with running(make_bench(), broker) as node:
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        broker.make("shop")
+        made = control(node)
+        made.change(entry, "", {"topics": "shop"})
+        for setting in ({"partitions": "3"}, {"retention": "1h"}):
+            with pytest.raises(InvalidInput, match="has no topic of its own"):
+                made.change(entry, "", setting)
+        assert (broker.partitions("shop"), broker.partitions(TOPIC), broker.kept) == (1, 1, {})
+
+
+def test_a_schema_registry_is_refused_for_a_source_that_could_not_be_read_with_it(
+    make_bench: Any, broker: Broker
+) -> None:
+    with running(make_bench(None, ReadStepCsv(ddl_schema=("id BIGINT",))), broker) as node:
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        with pytest.raises(InvalidInput, match="this one has Csv"):
+            control(node).change(entry, "", {"schemaRegistry": "http://registry"})
+
+
+def test_a_changed_setting_is_tried_at_once(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with serving_registry() as registry, running(bench, broker) as node:
+        registry.add(1, "{}", kind="JSON")
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        made = control(node)
+        made.change(entry, "", {"schemaRegistry": "http://127.0.0.1:1"})
+        broker.logs[TOPIC, 0] += [framed(1, message(1))]
+        node.wait(lambda: trouble(node) > 2)
+        made.change(entry, "", {"schemaRegistry": registry.url})
+        node.wait(lambda: node.ids == [1])
+
+
+def trouble(node: Running) -> int:
+    record = node.owned.record(Key(node.bench.dataset, "default"))
+    return 0 if record is None or record.trouble is None else record.trouble.tries
